@@ -20,7 +20,7 @@ from pydantic import ByteSize
 from longshore import errors
 from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
 from longshore.core.definitions.schema import definition_schema, longshore_yaml_schema
-from longshore.core.events.codec import EVENT_TYPES, WIRE_OBJECTS, to_wire
+from longshore.core.events.codec import EVENT_FORMATS, EVENT_TYPES, to_wire
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import (
     EVENT_TO_STATE,
@@ -175,7 +175,7 @@ def event_docs() -> list[EventDoc]:
             name=name,
             entity=body.ENTITY,
             when=(body.__doc__ or "").partition("\n")[0],
-            properties=tuple(_property_docs(WIRE_OBJECTS[body], "")),
+            properties=tuple(_property_docs(EVENT_FORMATS[body], "")),
             terminal=_is_terminal(body),
         )
         for name, body in EVENT_TYPES.items()

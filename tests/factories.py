@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from longshore.core.budgets import BudgetScope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.documents import Document
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
@@ -64,7 +64,7 @@ def a_cancel_request() -> CancelRequest:
 
 
 def a_parking(scope: BudgetScope = BudgetScope.TASK) -> ParkRecord:
-    return ParkRecord(scope=scope, reason="all is spent", at=NOON)
+    return ParkRecord(scope=scope, unit=BudgetUnit.USD, reason="all is spent", at=NOON)
 
 
 def a_spec(key: str = "a", *, number: int = 0, job_id: str = JOB_ID, **fields: Any) -> TaskSpec:

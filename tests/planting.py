@@ -81,7 +81,8 @@ class Change:
         if parts[0] == "verification" and package == PACKAGE:
             path = ROOT
         path = path.joinpath(*parts)
-        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        package_file = path / "__init__.py"
+        return package_file if package_file.exists() else path.with_suffix(".py")
 
     def applied(self, text: str, *, fault: str) -> str:
         """Returns the text of the module with the change in it.

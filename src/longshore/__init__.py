@@ -1,7 +1,7 @@
-"""Longshore: work that must not be lost and must not happen twice.
+"""Longshore: a durable task runner.
 
-The public names, each imported when it is first asked for: a child process that needs one of them
-does not pay for the others.
+The public names. Each is imported when it is first used, so that a child process that needs one of
+them does not import the others.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     from importlib import import_module
 
-    found = getattr(import_module(_EXPORTS[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m longshore`` is the command line."""
+"""Runs the command line: ``python -m longshore``."""
 
 from longshore.interfaces.cli.main import main
 

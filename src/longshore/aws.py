@@ -1,6 +1,6 @@
-"""What is used by itself on AWS, without the rest of Longshore.
+"""Parts for AWS that work without the rest of Longshore.
 
-Each name is imported when it is first asked for.
+Each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXPORTS = {
 
 
 def heartbeat_interval_sec() -> float:
-    """The interval that is set for heartbeats: ``SQS_HEARTBEAT_INTERVAL_MS``, or the setting.
+    """Returns the interval of heartbeats: ``SQS_HEARTBEAT_INTERVAL_MS``, or the setting.
 
     For ``SQSHeartbeat(queue_url, receipt_handle, heartbeat_interval_sec())``.
     """
@@ -34,9 +34,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     from importlib import import_module
 
-    found = getattr(import_module(_EXPORTS[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -7,44 +7,45 @@
     ├── UsageError                 the caller broke a documented rule; never retried
     │   ├── InvalidTaskToken       malformed, expired, or the signature is wrong
     │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
-    │   └── InvalidInput           a task function was given arguments that do not fit it
+    │   └── InvalidInput           the arguments do not fit the task function
     ├── NotFound                   no such job, task, definition, key or blob
-    ├── Conflict                   somebody else got there first
+    ├── Conflict                   another process changed it first
     │   ├── VersionConflict        the row is not the one that was read
-    │   ├── CommandRefused         the row's state does not allow what was asked
+    │   ├── CommandRefused         the row's state does not allow the command
     │   │   ├── LeaseHeld          another worker's lease is still live
-    │   │   └── LeaseLost          our lease ran out or was taken over
+    │   │   └── LeaseLost          this lease ran out or was taken over
     │   ├── AlreadyExists          same id, different content
     │   └── ReceiptExpired         the message was delivered again since
-    ├── TaskFailedError            a task whose result was asked for ended without one
-    │   └── TaskCancelledError     because somebody cancelled it
+    ├── TaskFailedError            a task whose result was requested ended without one
+    │   └── TaskCancelledError     because it was cancelled
     └── BackendError               a store, queue or bus failed; see ``__cause__``
-        ├── BackendUnavailable     worth another try: throttled, timed out, locked
+        ├── BackendUnavailable     a retry may succeed: throttled, timed out, locked
         │   └── OutcomeUnknown     the write may or may not have happened
-        ├── BackendRejected        not worth another try: denied, malformed
+        ├── BackendRejected        a retry does not help: denied, malformed
         │   ├── StoreCorrupt       the file is damaged
         │   ├── StoreTooNew        the file was written by a newer Longshore
         │   └── NotDeployed        a queue that does not exist on AWS
-        └── AlertFailed            people could not be told of what a health check found
+        └── AlertFailed            an alert could not be delivered
 
     Retry, Fail                    raised by a task to decide its own outcome
 
-An error carries facts as attributes and hands them all to ``super().__init__``, so that it survives
-``pickle``; the sentence is built in ``__str__``. Nobody matches on the sentence.
+An error has its facts as attributes and passes all of them to ``super().__init__``, so that it can
+be pickled; ``__str__`` builds the sentence. No code depends on the sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 
 class LongshoreError(Exception):
-    """The root: catch this to catch everything Longshore raises on purpose."""
+    """The base of all errors that Longshore raises."""
 
 
 class ConfigurationError(LongshoreError):
@@ -59,11 +60,11 @@ class ConfigurationError(LongshoreError):
 
 
 class UsageError(LongshoreError):
-    """The caller broke a documented rule; trying again will not help."""
+    """The caller broke a documented rule; a retry does not help."""
 
 
 class InvalidTaskToken(UsageError):
-    """A task token that cannot be believed."""
+    """A task token is malformed, expired or not signed with a valid secret."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -73,19 +74,18 @@ class InvalidTaskToken(UsageError):
         return f"the task token is not valid ({self.reason}); dequeue the task again for a new one"
 
 
-class ProblemLike(Protocol):
-    """One thing that is wrong with a request, and where."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a document, and its path, such as ``tasks[3].dependsOn[1]``."""
 
-    @property
-    def path(self) -> str: ...
-    @property
-    def message(self) -> str: ...
+    path: str
+    message: str
 
 
 class InvalidJob(UsageError):
-    """A submitted job that cannot be accepted; every problem is listed."""
+    """A submitted job is not valid; every problem is listed."""
 
-    def __init__(self, problems: Sequence[ProblemLike]) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
@@ -95,7 +95,7 @@ class InvalidJob(UsageError):
 
 
 class InvalidInput(UsageError):
-    """A task function was given arguments that do not fit it; every problem is listed."""
+    """The arguments do not fit the task function; every problem is listed."""
 
     def __init__(self, task: str, problems: Sequence[str]) -> None:
         self.task = task
@@ -107,7 +107,7 @@ class InvalidInput(UsageError):
 
 
 class NotFound(LongshoreError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
@@ -119,15 +119,14 @@ class NotFound(LongshoreError):
 
 
 class Conflict(LongshoreError):
-    """Somebody else got there first."""
+    """Another process changed the object first, or its state does not allow the change."""
 
 
 class VersionConflict(Conflict):
-    """The row is not at the version that was read: read again, decide again.
+    """The row is no longer at the version that was read: read and decide again.
 
-    ``maybe_committed`` if the answer of an earlier try of the same commit was lost: then the row
-    may
-    have been changed by it, and by others since.
+    ``maybe_committed`` is True if the answer of an earlier try of the same commit was lost: the
+    commit may have changed the row.
     """
 
     maybe_committed = False
@@ -142,7 +141,7 @@ class VersionConflict(Conflict):
 
 
 class CommandRefused(Conflict):
-    """The state of a task or job does not allow what was asked."""
+    """The state of a task or job does not allow the command."""
 
     def __init__(self, row_id: str, reason: str, until: datetime | None = None) -> None:
         self.row_id = row_id
@@ -159,11 +158,11 @@ class LeaseHeld(CommandRefused):
 
 
 class LeaseLost(CommandRefused):
-    """Our lease ran out or was taken over; nothing may be reported under it."""
+    """The lease ran out or was taken over; nothing may be reported under it."""
 
 
 class AlreadyExists(Conflict):
-    """The id is taken by something with other content."""
+    """An object with the same id and different content exists."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
@@ -175,7 +174,7 @@ class AlreadyExists(Conflict):
 
 
 class ReceiptExpired(Conflict):
-    """The message was delivered to somebody else since it was received."""
+    """The message was delivered again or deleted since it was received."""
 
     def __init__(self, receipt: str) -> None:
         self.receipt = receipt
@@ -186,10 +185,10 @@ class ReceiptExpired(Conflict):
 
 
 class TaskFailedError(LongshoreError):
-    """A task whose result was asked for ended without one.
+    """A task whose result was requested ended without one.
 
-    It is the task that failed first, which need not be the one that was asked for;
-    ``inspect_command`` tells more.
+    ``task_id`` is the task that failed first; it may be a dependency of the requested task.
+    ``inspect_command`` shows the details.
     """
 
     def __init__(self, task_id: str, category: str, message: str, inspect_command: str) -> None:
@@ -207,7 +206,7 @@ class TaskFailedError(LongshoreError):
 
 
 class TaskCancelledError(TaskFailedError):
-    """A task whose result was asked for was cancelled; the category is ``cancelled``."""
+    """A task whose result was requested was cancelled; the category is ``cancelled``."""
 
     def __str__(self) -> str:
         return f"task {self.task_id!r} was {self.message}; see `{self.inspect_command}`"
@@ -218,15 +217,15 @@ class BackendError(LongshoreError):
 
 
 class BackendUnavailable(BackendError):
-    """Worth another try: throttled, timed out, locked, out of reach."""
+    """A retry may succeed: throttled, timed out, locked, unreachable."""
 
 
 class OutcomeUnknown(BackendUnavailable):
-    """The write may or may not have happened: repeat it under the same change id, or read again."""
+    """The write may or may not have happened: repeat it with the same change id, or read again."""
 
 
 class BackendRejected(BackendError):
-    """Not worth another try: denied, malformed, impossible."""
+    """A retry does not help: denied, malformed, impossible."""
 
 
 class StoreCorrupt(BackendRejected):
@@ -256,13 +255,13 @@ class StoreTooNew(BackendRejected):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} has schema {self.schema}, and this version of Longshore knows up to "
+            f"{self.path} has schema {self.schema}, and this version of Longshore supports up to "
             f"{self.supported}; nothing was changed. Upgrade Longshore, or use another data folder."
         )
 
 
 class NotDeployed(BackendRejected):
-    """There is no such queue on AWS: it is not part of what was deployed."""
+    """The queue does not exist on AWS: it is not deployed in this stage."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -272,14 +271,14 @@ class NotDeployed(BackendRejected):
         return (
             f"there is no SQS queue {self.name!r}: this queue is not deployed in this stage. "
             f"Deploy it with `longshore aws deploy`, or correct its name; `longshore doctor` shows "
-            f"what is there."
+            f"the deployed queues."
         )
 
 
 class AlertFailed(BackendError):
-    """An alert was not accepted; ``retry_after`` is how long the channel wants to be left alone.
+    """An alert was not accepted; ``retry_after`` is the delay that the channel requested.
 
-    The reason never quotes an address or an answer: either may hold a secret.
+    The reason never contains an address or a response: either may contain a secret.
     """
 
     def __init__(self, channel: str, reason: str, retry_after: timedelta | None = None) -> None:
@@ -289,11 +288,11 @@ class AlertFailed(BackendError):
         super().__init__(channel, reason, retry_after)
 
     def __str__(self) -> str:
-        return f"{self.channel} did not take the alert: {self.reason}"
+        return f"{self.channel} did not accept the alert: {self.reason}"
 
 
 class Retry(Exception):
-    """Raised by a task: this attempt failed, try again, not before ``after`` from now."""
+    """Raised by a task: the attempt failed; retry, after ``after`` at the earliest."""
 
     longshore_decision: ClassVar[Literal["retry"]] = "retry"
 
@@ -303,11 +302,11 @@ class Retry(Exception):
         super().__init__(message, after)
 
     def __str__(self) -> str:
-        return self.message or "the task asked for another attempt"
+        return self.message or "the task requested a retry"
 
 
 class Fail(Exception):
-    """Raised by a task: do not try again."""
+    """Raised by a task: the task failed; do not retry."""
 
     longshore_decision: ClassVar[Literal["fail"]] = "fail"
 
@@ -317,4 +316,4 @@ class Fail(Exception):
         super().__init__(message, category)
 
     def __str__(self) -> str:
-        return self.message or "the task asked not to be tried again"
+        return self.message or "the task requested no retry"

@@ -1,8 +1,8 @@
-"""A retry helper for calls inside a task, for those that are not worth a whole new attempt.
+"""A retry helper for calls inside a task that do not need a new attempt.
 
-Only failures that may pass are repeated, by the same categories that decide over attempts, and
-with the same backoff. A task that raises ``Retry`` or ``Fail`` in the call is obeyed here too. When
-the tries are used up the last error is raised as it is, so the attempt is judged by it.
+Only transient failures are retried, by the same categories and with the same backoff as attempts.
+``Retry`` and ``Fail`` have the same meaning as in a task. After the last try, the last error is
+raised as it is and classifies the attempt.
 
     @with_retry
     async def fetch(url: str) -> bytes: ...
@@ -54,12 +54,12 @@ def with_retry(
     sleep: Callable[[float], Any] | None = None,
     jitter: Callable[[], float] = random.random,
 ) -> Callable[..., Any]:
-    """The function, plain or async, with failures that may pass tried again.
+    """Returns a plain or async function that is called again after transient failures.
 
     Args:
-        attempts: How often it is called at most; None for what the policy says.
-        sleep: Waits that many seconds; an async function for an async ``fn``.
-        roll: Gives the chance in the backoff, at least 0 and less than 1.
+        attempts: The maximum number of calls; None: that of the policy.
+        sleep: Waits for a number of seconds; an async function for an async ``fn``.
+        jitter: Returns the random number of the backoff, at least 0 and less than 1.
     """
     if attempts is not None:
         policy = replace(policy, max_attempts=attempts)
@@ -75,15 +75,15 @@ def with_retry(
 
 
 def _is_transient(error: BaseException) -> bool:
-    # An interrupt or a cancellation is an order, and goes through at once.
+    # An interrupt or a cancellation is raised immediately.
     return isinstance(error, Exception) and failure_of(error).retryable
 
 
 def _backoff(policy: RetryPolicy, jitter: Callable[[], float]) -> Callable[[Any], float]:
     def seconds_to_wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        asked = failure_of(error).retry_after if error else None
-        delay = delay_before(state.attempt_number, policy, jitter=jitter(), retry_after=asked)
+        retry_after = failure_of(error).retry_after if error else None
+        delay = delay_before(state.attempt_number, policy, jitter=jitter(), retry_after=retry_after)
         return delay.total_seconds()
 
     return seconds_to_wait

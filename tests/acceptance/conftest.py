@@ -74,7 +74,7 @@ def start_worker(settings: Settings) -> Iterator[Callable[..., WorkerProcess]]:
 async def wait_until(check: Callable[[], Awaitable[object]]) -> object:
     """What ``check`` finds, as soon as it is something; fails the test after a long while."""
     async with asyncio.timeout(TIMEOUT_S):
-        while not (found := await check()):
+        while not (result := await check()):
             # A look at a store in another process's hands: there is nothing to be woken by.
             await asyncio.sleep(0.01)
-        return found
+        return result

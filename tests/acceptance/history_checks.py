@@ -28,8 +28,8 @@ async def read_checked_history(backend: Backend, task_id: str) -> tuple[TaskRow,
     _check_fold(row, history)
     _check_fences(row, history)
     _check_attempt_order(history)
-    told = [event.type for event in history]
-    assert told.count(COMPLETED) == (row.state is TaskState.COMPLETED)
+    notices = [event.type for event in history]
+    assert notices.count(COMPLETED) == (row.state is TaskState.COMPLETED)
     return row, history
 
 

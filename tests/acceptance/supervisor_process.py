@@ -67,11 +67,11 @@ class SupervisorProcess:
         await self._wait_until(lambda: len(self.log_records(event)) >= times)
 
     async def _wait_until(self, check: Any) -> None:
-        async def found() -> bool:
+        async def result() -> bool:
             return bool(check())
 
         try:
-            await wait_until(found)
+            await wait_until(result)
         except TimeoutError as error:
             error.add_note("".join(self.lines))
             raise

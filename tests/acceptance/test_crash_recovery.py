@@ -164,17 +164,17 @@ def test_another_worker_takes_over_without_waiting_for_the_lease_to_run_out(
             accepted = await services.producer.submit("default", "r", make_job(marks))
             first = start_worker()
             await wait_until(lambda: begun(marks, "t0", 1))
-            held = await row_of(services, accepted.job.id, "t0")
+            claimed = await row_of(services, accepted.job.id, "t0")
             start_worker()
 
             first.kill()
             await wait_until(lambda: begun(marks, "t0", 2))
 
             taken = await row_of(services, accepted.job.id, "t0")
-            assert held.lease is not None
+            assert claimed.lease is not None
             assert taken.lease is not None
-            assert taken.started_at < held.lease.expires_at
-            assert taken.lease.fence > held.lease.fence
+            assert taken.started_at < claimed.lease.expires_at
+            assert taken.lease.fence > claimed.lease.fence
             (marks / "go-t0").touch()
             await wait_until(lambda: ended(services, accepted.job.id))
 

@@ -203,9 +203,9 @@ def test_what_does_not_finish_in_the_grace_period_is_started_by_another_worker(
                 ]
                 assert (len(work.begun(key)), work.ended(key)) == (2, ["2"])
                 assert row.attempts_used == 0
-                one, two = (event.body for event in starts(history))
+                item, two = (event.body for event in starts(history))
                 (released,) = (event for event in history if event.type == "Task Released")
-                assert one.process_id == first.pid != two.process_id
+                assert item.process_id == first.pid != two.process_id
                 delays.append((two.started_at - released.at).total_seconds())
             print(f"started elsewhere after {median(delays):.3f} s, {max(delays):.3f} s at most")  # noqa: T201 - figures
 

@@ -56,8 +56,8 @@ class FlakyLedger:
         self.failures = 0
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._ledger, name)
-        return self._wrap(found, name) if name in ("get_task", "commit") else found
+        result = getattr(self._ledger, name)
+        return self._wrap(result, name) if name in ("get_task", "commit") else result
 
     def _wrap(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def call(*arguments: Any) -> Any:
@@ -147,8 +147,8 @@ class Process:
     async def take_over(self, id_: str) -> TaskRow | None:
         """What a worker does with a message: ends a lease that is over, and claims the task."""
         row = await self.harness.transitions.retry_unavailable(lambda: self.ledger.get_task(id_))
-        verdict = triage(row, now=self.harness.clock.now(), margin=LEASE.skew_margin).action
-        if verdict is MessageAction.TAKE_OVER:
+        action = triage(row, now=self.harness.clock.now(), margin=LEASE.skew_margin).action
+        if action is MessageAction.TAKE_OVER:
             ended = c.LeaseEnded(fence=row.lease.fence, margin=LEASE.skew_margin)
             await self.apply(id_, ended, row=row)
         return await self.claim(id_)
@@ -197,16 +197,16 @@ class Races:
         await self._reliable.submit(make_task(maxAttempts=100), request_id=request)
         id_ = task_id("a", request)
         self._clock.advance(SLOW_BY)  # due for the holder too
-        held = await self._holder.claim(id_)
-        assert held is not None
-        assert held.lease is not None
-        self._clock.set(held.lease.expires_at + LEASE.skew_margin)
-        report = reports(held.fence)[number % 4]
+        claimed = await self._holder.claim(id_)
+        assert claimed is not None
+        assert claimed.lease is not None
+        self._clock.set(claimed.lease.expires_at + LEASE.skew_margin)
+        report = reports(claimed.fence)[number % 4]
 
-        won, claims = await self._at_the_barrier(id_, held, report)
-        await self._late_writes_are_refused(id_, [(self._holder, held), *claims])
-        await self._completes(id_, [(self._holder, held), *claims])
-        await self._late_writes_are_refused(id_, [(self._holder, held), *claims])
+        won, claims = await self._at_the_barrier(id_, claimed, report)
+        await self._late_writes_are_refused(id_, [(self._holder, claimed), *claims])
+        await self._completes(id_, [(self._holder, claimed), *claims])
+        await self._late_writes_are_refused(id_, [(self._holder, claimed), *claims])
 
         await self._check_outcome(id_, won=won, report=report)
 
@@ -220,9 +220,9 @@ class Races:
 
         async def holding() -> TaskRow | None:
             # A worker decides from the row as it last knew it.
-            known = held if self._chance.random() < 0.5 else None
+            existing = held if self._chance.random() < 0.5 else None
             await barrier.wait()
-            return await self._holder.apply(id_, report, row=known)
+            return await self._holder.apply(id_, report, row=existing)
 
         async def taking(taker: Process) -> TaskRow | None:
             take = taker.sweep if self._chance.random() < 0.3 else taker.take_over
@@ -232,9 +232,9 @@ class Races:
                 await taker.complete(claimed)
             return claimed
 
-        told, *taken = await asyncio.gather(holding(), *map(taking, takers))
+        notices, *taken = await asyncio.gather(holding(), *map(taking, takers))
         pairs = zip(takers, taken, strict=True)
-        return told is not None, [(taker, row) for taker, row in pairs if row is not None]
+        return notices is not None, [(taker, row) for taker, row in pairs if row is not None]
 
     async def _late_writes_are_refused(
         self, id_: str, claims: Sequence[tuple[Process, TaskRow]]
@@ -261,7 +261,7 @@ class Races:
             assert claimed is not None
             assert await process.complete(claimed) is not None
         elif row.lease is not None:
-            (process,) = (one for one, claimed in claims if claimed.fence == row.lease.fence)
+            (process,) = (item for item, claimed in claims if claimed.fence == row.lease.fence)
             assert process.name == row.lease.worker_id
             assert await process.complete(row) is not None
 
@@ -316,17 +316,17 @@ def test_a_task_whose_lease_is_raced_for_completes_once_and_late_writes_change_n
 
 def test_late_writes_that_were_refused_are_counted() -> None:
     async def scenario() -> None:
-        stage = ServiceHarness(memory_backend(FakeClock()))
-        await stage.submit(make_task())
-        held = await stage.claim(task_id("a"))
-        done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-        await stage.transitions.apply_to_task(task_id("a"), done)
-        late = reports(held.fence)
+        harness = ServiceHarness(memory_backend(FakeClock()))
+        await harness.submit(make_task())
+        claimed = await harness.claim(task_id("a"))
+        done = c.Complete(fence=claimed.fence, result=None, duration=SECOND)
+        await harness.transitions.apply_to_task(task_id("a"), done)
+        late = reports(claimed.fence)
         for report in late:
             with pytest.raises(LeaseLost):
-                await stage.transitions.apply_to_task(task_id("a"), report)
+                await harness.transitions.apply_to_task(task_id("a"), report)
 
-        assert stage.transitions.stale_refusals == len(late)
+        assert harness.transitions.stale_refusals == len(late)
 
     asyncio.run(scenario())
 
@@ -361,9 +361,11 @@ class WorkerRace:
             for taker in takers:
                 await stack.enter_async_context(taker.harness.running_worker(taker.name))
             sweeping = asyncio.ensure_future(takers[-1].harness.sweeper.run())
-            held = await self.reliable.task("a")
-            assert held.lease is not None
-            self.reliable.clock.advance(held.lease.acquired_at + away - self.reliable.clock.now())
+            claimed = await self.reliable.task("a")
+            assert claimed.lease is not None
+            self.reliable.clock.advance(
+                claimed.lease.acquired_at + away - self.reliable.clock.now()
+            )
             while not (await self.reliable.task("a")).state.terminal:
                 await self.reliable.advance(SECOND)
             sweeping.cancel()

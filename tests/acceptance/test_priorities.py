@@ -62,8 +62,8 @@ async def running_worker(
     finally:
         hand.stop()
         await running
-        for one in beside:
-            one.cancel()
+        for item in beside:
+            item.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
 
 
@@ -120,8 +120,10 @@ async def test_a_stream_of_urgent_tasks_slows_the_others_down_and_never_stops_th
             await completed(services, job_id, *(task["taskId"] for task in patient))
 
         order = [row.spec.priority for row in await order_of_starts(services, job_id)]
-        lows = [place for place, priority in enumerate(order) if priority is Priority.LOW]
-        normals = [place for place, priority in enumerate(order) if priority is Priority.NORMAL]
+        lows = [position for position, priority in enumerate(order) if priority is Priority.LOW]
+        normals = [
+            position for position, priority in enumerate(order) if priority is Priority.NORMAL
+        ]
         assert order[0] is Priority.HIGH
         # Never more than so many in a row before one of them has its turn.
         assert lows[0] < LOW_EVERY
@@ -188,7 +190,7 @@ async def test_each_of_two_workers_serves_a_low_task_within_its_bound(tmp_path: 
 @BACKENDS
 @pytest.mark.parametrize("field", ["delay", "runAt"])
 @scenario
-async def test_a_task_for_later_begins_when_it_is_due_and_holds_nobody_up(
+async def test_a_delayed_task_starts_when_it_is_due_and_delays_no_other(
     backend: str, field: str, tmp_path: Path
 ) -> None:
     async with open_backend_services(backend, tmp_path) as services:

@@ -54,7 +54,7 @@ def test_values_keep_their_types_from_the_program_through_two_children_and_back(
         job = client.submit(urls.of(visits))
 
         assert job.result(timeout=TIMEOUT_S) == dict.fromkeys("ab", NOON + timedelta(days=1))
-        first, second = (job.result(one) for one in visits)
+        first, second = (job.result(item) for item in visits)
         assert len({first.process, second.process, os.getpid()}) == 3
         assert job.results() == {"visit-1": first, "visit-2": second, "urls": job.result()}
         assert "".join(piece.text for piece in job.output("visit-2")) == "visiting b\n"
@@ -80,7 +80,9 @@ def test_output_is_seen_while_the_task_runs_and_ends_with_the_job(
         assert job.wait(timeout=TIMEOUT_S) is JobState.COMPLETED
 
 
-def test_a_failure_says_which_task_why_and_where_to_look(folder: Path, tmp_path: Path) -> None:
+def test_a_failure_names_the_task_the_reason_and_where_to_look(
+    folder: Path, tmp_path: Path
+) -> None:
     with longshore.Client(folder, worker=True) as client:
         read = needing.of(tmp_path / "missing").with_options(key="read")
         job = client.submit(needing.of(read))
@@ -223,7 +225,7 @@ def test_a_script_runs_its_own_functions(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("AHOY\n", "", 0)
 
 
-def test_a_script_that_would_run_itself_again_in_its_child_is_told(tmp_path: Path) -> None:
+def test_a_script_that_would_run_itself_again_in_its_child_is_refused(tmp_path: Path) -> None:
     unguarded = SCRIPT.replace("if __name__ ==", "if True or __name__ ==")
     (tmp_path / "script.py").write_text(unguarded)
 
@@ -240,7 +242,7 @@ def test_a_script_that_would_run_itself_again_in_its_child_is_told(tmp_path: Pat
     assert "put what is to happen when the program is run under `if __name__" in done.stderr
 
 
-def test_a_script_that_is_told_to_stop_leaves_its_job_to_others(
+def test_a_script_that_is_interrupted_leaves_its_job_to_other_workers(
     folder: Path, tmp_path: Path
 ) -> None:
     program = (

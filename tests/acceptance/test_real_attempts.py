@@ -121,12 +121,12 @@ async def begins(begun: Path) -> list[int]:
 
 def alive(*process_ids: int) -> list[int]:
     """Those of them that are there, but for zombies."""
-    found = []
+    result = []
     for process_id in process_ids:
         with suppress(FileNotFoundError, ProcessLookupError):
             state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-            found += [process_id] if state != "Z" else []
-    return found
+            result += [process_id] if state != "Z" else []
+    return result
 
 
 def event_types(history: list[Event]) -> list[str]:
@@ -151,18 +151,18 @@ ENDS = {
 @BACKENDS
 @scenario
 async def test_each_way_in_which_a_child_ends_has_its_outcome(backend: str, tmp_path: Path) -> None:
-    async with at_work(backend, tmp_path, *map(make_call, ENDS)) as house:
-        await house.wait_until_ended()
+    async with at_work(backend, tmp_path, *map(make_call, ENDS)) as installation:
+        await installation.wait_until_ended()
 
         for name, (events, category) in ENDS.items():
-            _, history = await house.history(name)
+            _, history = await installation.history(name)
             failed = [event.body for event in history if "Failed" in event.type]
             assert event_types(history) == events, name
             assert {body.error_category for body in failed} == ({category} if category else set())
-        assert await house.result("gives") == [1, 2]
-        assert await house.result("hangs_up_once") == 2
-        assert await house.result("asks_for_another_attempt") == 2
-        row, history = await house.history("gets_it_wrong")
+        assert await installation.result("gives") == [1, 2]
+        assert await installation.result("hangs_up_once") == 2
+        assert await installation.result("asks_for_another_attempt") == 2
+        row, history = await installation.history("gets_it_wrong")
         assert "login failed" in history[-1].body.error
         assert SECRET not in f"{row}{history}"
 
@@ -174,9 +174,9 @@ async def test_a_child_has_a_session_a_private_folder_and_no_more_of_the_worker_
 ) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", SECRET)
     task = make_call("looks_around", note="for the child alone")
-    async with at_work(backend, tmp_path, task) as house:
-        await house.wait_until_ended()
-        seen = await house.result("looks_around")
+    async with at_work(backend, tmp_path, task) as installation:
+        await installation.wait_until_ended()
+        seen = await installation.result("looks_around")
 
     assert seen["session"]
     assert seen["mode"] == 0o700
@@ -192,12 +192,12 @@ async def test_a_child_has_a_session_a_private_folder_and_no_more_of_the_worker_
 async def test_what_a_child_prints_is_kept_with_its_stream_its_time_and_its_place(
     backend: str, tmp_path: Path
 ) -> None:
-    async with at_work(backend, tmp_path, make_call("prints_on_both_streams")) as house:
-        began = house.services.backend.clock.now()
-        await house.wait_until_ended()
-        entries = await house.output("prints_on_both_streams")
-        row, _ = await house.history("prints_on_both_streams")
-        ended = house.services.backend.clock.now()
+    async with at_work(backend, tmp_path, make_call("prints_on_both_streams")) as installation:
+        began = installation.services.backend.clock.now()
+        await installation.wait_until_ended()
+        entries = await installation.output("prints_on_both_streams")
+        row, _ = await installation.history("prints_on_both_streams")
+        ended = installation.services.backend.clock.now()
 
     for stream, start in ((Stream.STDOUT, b"out"), (Stream.STDERR, b"err")):
         printed = b"".join(entry.data for entry in entries if entry.stream is stream)
@@ -215,10 +215,10 @@ async def test_an_attempt_whose_time_is_up_is_ended_with_all_its_processes(
 ) -> None:
     begun = tmp_path / "begun"
     task = make_call("waits", "short", begun=str(begun), stubborn=stubborn)
-    async with at_work(backend, tmp_path, task) as house:
+    async with at_work(backend, tmp_path, task) as installation:
         processes = await begins(begun)
-        await house.wait_until_ended()
-        row, history = await house.history("waits")
+        await installation.wait_until_ended()
+        row, history = await installation.history("waits")
 
         last = history[-1]
         assert (row.state, last.type) == (TaskState.FAILED, "Task Timeout")
@@ -234,12 +234,12 @@ async def test_a_cancelled_attempt_is_ended_with_all_its_processes(
     backend: str, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    async with at_work(backend, tmp_path, make_call("waits", begun=str(begun))) as house:
+    async with at_work(backend, tmp_path, make_call("waits", begun=str(begun))) as installation:
         processes = await begins(begun)
-        await house.command("waits", c.RequestCancel(by="ann"))
-        await house.wait_until_ended()
+        await installation.command("waits", c.RequestCancel(by="ann"))
+        await installation.wait_until_ended()
 
-        row, history = await house.history("waits")
+        row, history = await installation.history("waits")
         assert (row.state, event_types(history)[-1]) == (TaskState.CANCELLED, "Cancelled")
         assert alive(*processes) == []
 
@@ -250,13 +250,13 @@ async def test_an_attempt_that_is_given_back_leaves_no_process_and_costs_none(
     backend: str, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    async with at_work(backend, tmp_path, make_call("waits", begun=str(begun))) as house:
+    async with at_work(backend, tmp_path, make_call("waits", begun=str(begun))) as installation:
         processes = await begins(begun)
-        house.worker.stop()
-        house.worker.release_all()
+        installation.worker.stop()
+        installation.worker.release_all()
 
-        await house.release("waits")
-        row, history = await house.history("waits")
+        await installation.release("waits")
+        row, history = await installation.history("waits")
         assert event_types(history)[-1] == "Released"
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.PENDING, 1, 0)
         assert alive(*processes) == []

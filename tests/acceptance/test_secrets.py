@@ -105,8 +105,8 @@ def ask(
 
     def run(*arguments: str) -> CommandResult:
         code = main(["--data-dir", str(cli.folder / ".longshore"), "-vv", *arguments])
-        said = capfd.readouterr()
-        return CommandResult(code=code, out=said.out, err=said.err)
+        message = capfd.readouterr()
+        return CommandResult(code=code, out=message.out, err=message.err)
 
     yield run
     root.handlers, root.level = handlers, level
@@ -130,7 +130,7 @@ def submit(cli: Cli, *tasks: dict[str, Any]) -> str:
 
 def leaks_in(*texts: str) -> list[str]:
     """The secrets that can be read there."""
-    return [one for one in (*ALL, *ENVIRONMENT.values()) if any(one in text for text in texts)]
+    return [item for item in (*ALL, *ENVIRONMENT.values()) if any(item in text for text in texts)]
 
 
 def shown(answer: CommandResult) -> str:
@@ -148,14 +148,14 @@ def test_a_secret_in_an_error_or_on_stderr_gets_into_no_event_no_log_and_no_answ
     questions = [("job", job_id), ("jobs",), ("tasks",), ("events", job_id), ("doctor",)]
     questions += [("events", f"{job_id}_{task['taskId']}") for task in tasks]
     answers = [ask(*question, *more) for question in questions for more in ((), ("-o", "json"))]
-    told = {task["taskId"]: error_events(ask, f"{job_id}_{task['taskId']}") for task in tasks}
+    notices = {task["taskId"]: error_events(ask, f"{job_id}_{task['taskId']}") for task in tasks}
     printed = ask("logs", f"{job_id}_stderr")
 
     assert leaks_in(shown(worked)) == []
     assert leaks_in(*map(shown, answers)) == []
     # Each error is told, without its secret (a note is not part of the message); and what was
     # printed has not been lost.
-    masked = {name for name, errors in told.items() if "[masked]" in errors[0]}
+    masked = {name for name, errors in notices.items() if "[masked]" in errors[0]}
     assert masked == {*RAISING, "channel"} - {"by_note"}
     assert {"before", "after"} <= set(shown(printed).split())
     assert "attempt.ended" in worked.err
@@ -169,14 +169,14 @@ def error_events(ask: Callable[..., CommandResult], task_id: str) -> list[str]:
 @contextmanager
 def start_worker(cli: Cli) -> Iterator[subprocess.Popen]:
     """A worker with secrets in its environment; what it says goes to a file."""
-    with (cli.folder / "worker.log").open("w") as said:
+    with (cli.folder / "worker.log").open("w") as message:
         process = subprocess.Popen(
             [*LONGSHORE, "worker", "-vv"],
             cwd=cli.folder,
             env={**cli.environment, **ENVIRONMENT},
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=message,
+            stderr=message,
         )
     try:
         yield process
@@ -189,13 +189,13 @@ def start_worker(cli: Cli) -> Iterator[subprocess.Popen]:
 
 def processes_with(secret: str, file: str) -> set[int]:
     """Those of the whole machine in whose ``environ`` or ``cmdline`` the text stands."""
-    found = set()
+    result = set()
     for folder in Path("/proc").iterdir():
         # One that has just ended, or belongs to somebody else.
         with suppress(OSError):
             if folder.name.isdigit() and secret.encode() in (folder / file).read_bytes():
-                found.add(int(folder.name))
-    return found
+                result.add(int(folder.name))
+    return result
 
 
 def exist(*paths: Path) -> Callable[[], Awaitable[bool]]:
@@ -212,8 +212,8 @@ def test_secrets_of_the_worker_and_of_an_input_are_in_no_child_and_in_no_process
     begun = [cli.folder / "waits.begun", cli.folder / "function.begun"]
     for gate in gates:
         os.mkfifo(gate)
-    given = {"gate": str(gates[1]), "begun": str(begun[1]), "password": INPUT}
-    called = {**function(cli, "waits", **given), "taskId": "function"}
+    options = {"gate": str(gates[1]), "begun": str(begun[1]), "password": INPUT}
+    called = {**function(cli, "waits", **options), "taskId": "function"}
     submit(cli, script(cli, "waits"), called)
 
     with start_worker(cli) as worker:
@@ -242,16 +242,16 @@ def test_a_secret_in_the_name_of_a_step_does_not_get_into_events(cli: Cli) -> No
             async def steps() -> list[str]:
                 history = await services.backend.events.history("default", f"TASK#{job_id}_step")
                 doing = [getattr(event.body, "last_activity", None) for event in history]
-                return [one.step_name for one in doing if one is not None and one.step_name]
+                return [item.step_name for item in doing if item is not None and item.step_name]
 
             return await wait_until(steps)
 
     with start_worker(cli):
-        told = asyncio.run(scenario())
+        notices = asyncio.run(scenario())
         (cli.folder / "step.gate").write_text("go\n")
 
-    assert all(name.startswith("fetch https://") for name in told)
-    assert leaks_in(*told) == []
+    assert all(name.startswith("fetch https://") for name in notices)
+    assert leaks_in(*notices) == []
 
 
 def test_the_name_that_run_gives_to_a_job_shows_no_secret(
@@ -273,7 +273,7 @@ def test_an_error_of_the_settings_does_not_repeat_a_secret(
     assert leaks_in(*map(shown, answers)) == []
 
 
-def test_the_trace_that_the_runner_prints_shows_no_secret(
+def test_secrets_are_masked_in_the_traceback_that_the_runner_prints(
     cli: Cli, ask: Callable[..., CommandResult]
 ) -> None:
     job_id = submit(cli, function(cli, "by_name"))

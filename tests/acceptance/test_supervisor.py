@@ -82,7 +82,7 @@ async def wait_until_completed(services: Services, job_id: str, key: str) -> Tas
 def test_a_killed_worker_is_replaced_and_its_task_is_done_all_the_same(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "2")
         await supervised.wait_for_text("serving", 2)
         async with open_services(settings) as services:
@@ -104,35 +104,35 @@ def test_a_killed_worker_is_replaced_and_its_task_is_done_all_the_same(
         supervised.signal(signal.SIGTERM)
         assert supervised.wait() == 0
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_the_supervisor_itself_opens_nothing_in_the_data_folder(
     settings: Settings, supervise: Supervise
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "1")
         await supervised.wait_for_text("serving")
 
         def opened_by(process_id: int) -> list[str]:
-            found = []
+            result = []
             for link in Path(f"/proc/{process_id}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-                    found.append(link.readlink())
-            return [file.name for file in found if settings.data_dir in file.parents]
+                    result.append(link.readlink())
+            return [file.name for file in result if settings.data_dir in file.parents]
 
         assert opened_by(supervised.process_ids[0]) != []
         assert opened_by(supervised.process.pid) == []
         supervised.signal(signal.SIGTERM)
         assert supervised.wait() == 0
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_sigterm_lets_every_worker_finish_what_it_runs_and_take_nothing_new(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "2", "--concurrency", "1")
         await supervised.wait_for_text("serving", 2)
         async with open_services(settings) as services:
@@ -152,13 +152,13 @@ def test_sigterm_lets_every_worker_finish_what_it_runs_and_take_nothing_new(
             ]
             assert not any(alive(process_id) for process_id in supervised.process_ids)
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_a_second_signal_gives_everything_back_at_once(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "2", "--concurrency", "1")
         await supervised.wait_for_text("serving", 2)
         async with open_services(settings) as services:
@@ -177,13 +177,13 @@ def test_a_second_signal_gives_everything_back_at_once(
                 143,
             ]
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_sigkill_of_the_supervisor_leaves_no_worker_and_loses_no_work(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "2", "--concurrency", "1")
         await supervised.wait_for_text("serving", 2)
         async with open_services(settings) as services:
@@ -204,7 +204,7 @@ def test_sigkill_of_the_supervisor_leaves_no_worker_and_loses_no_work(
             assert done.attempt == 1
             await wait_until_gone(workers)
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_workers_that_keep_ending_shortly_after_their_start_are_given_up(
@@ -219,16 +219,20 @@ def test_workers_that_keep_ending_shortly_after_their_start_are_given_up(
     assert code == 1
     assert [record["code"] for record in supervised.log_records("worker.ended")] == [5, 5, 5]
     assert (
-        supervised.count_lines("gave up: worker 1 ended within 10 s of its start 2 times in a row,")
+        supervised.count_lines(
+            "gave up: worker 1 exited within 10 s of its start 2 times in a row,"
+        )
         == 1
     )
-    assert supervised.count_lines("the last time with exit code 5; it said: longshore: ") == 1
+    assert (
+        supervised.count_lines("the last time with exit code 5; its last output: longshore: ") == 1
+    )
 
 
 def test_giving_up_one_worker_drains_the_others(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "2", supervisor_restart_limit="1")
         await supervised.wait_for_text("serving", 2)
         async with open_services(settings) as services:
@@ -237,7 +241,9 @@ def test_giving_up_one_worker_drains_the_others(
             row = await row_of(services, accepted.job.id, "t0")
             assert row.lease is not None
             first = supervised.log_records("worker.started")
-            (idle,) = [one["pid"] for one in first if f"-{one['pid']}-" not in row.lease.worker_id]
+            (idle,) = [
+                item["pid"] for item in first if f"-{item['pid']}-" not in row.lease.worker_id
+            ]
             os.kill(idle, signal.SIGKILL)
             await supervised.wait_for_record("worker.started", 3)
             os.kill(supervised.process_ids[-1], signal.SIGKILL)
@@ -249,13 +255,13 @@ def test_giving_up_one_worker_drains_the_others(
             assert supervised.count_lines("the last time with SIGKILL") == 1
             assert (await row_of(services, accepted.job.id, "t0")).state is TaskState.COMPLETED
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_sighup_replaces_every_worker_and_disturbs_no_task(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "2", "--concurrency", "1")
         await supervised.wait_for_text("serving", 2)
         async with open_services(settings) as services:
@@ -282,11 +288,11 @@ def test_sighup_replaces_every_worker_and_disturbs_no_task(
         supervised.signal(signal.SIGTERM)
         assert supervised.wait() == 0
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_a_worker_over_the_memory_ceiling_is_replaced_by_draining(supervise: Supervise) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         supervised = supervise("--processes", "1", supervisor_memory_ceiling="1MiB")
 
         await supervised.wait_for_record("worker.ended")
@@ -301,7 +307,7 @@ def test_a_worker_over_the_memory_ceiling_is_replaced_by_draining(supervise: Sup
         supervised.signal(signal.SIGTERM)
         assert supervised.wait() == 0
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())
 
 
 def test_a_ceiling_that_no_worker_can_keep_to_is_given_up(supervise: Supervise) -> None:
@@ -311,7 +317,7 @@ def test_a_ceiling_that_no_worker_can_keep_to_is_given_up(supervise: Supervise) 
 
     assert supervised.wait() == 1
     assert (
-        supervised.count_lines("outgrew 1.0 MB (supervisor.memory_ceiling) soon after its start")
+        supervised.count_lines("exceeded 1.0 MB (supervisor.memory_ceiling) soon after its start")
         == 1
     )
 
@@ -319,7 +325,7 @@ def test_a_ceiling_that_no_worker_can_keep_to_is_given_up(supervise: Supervise) 
 def test_a_burst_of_several_workers_ends_when_nothing_is_left(
     settings: Settings, supervise: Supervise, marker_dir: Path
 ) -> None:
-    async def story() -> None:
+    async def run_scenario() -> None:
         (marker_dir / "go").touch()
         async with open_services(settings) as services:
             accepted = await services.producer.submit("default", "r", make_job(marker_dir, 5))
@@ -332,4 +338,4 @@ def test_a_burst_of_several_workers_ends_when_nothing_is_left(
             assert job is not None
             assert len(job.completed) == 5
 
-    asyncio.run(story())
+    asyncio.run(run_scenario())

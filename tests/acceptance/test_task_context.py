@@ -26,8 +26,8 @@ def anywhere(request: pytest.FixtureRequest, settings: Settings) -> Settings:
 
 
 def make_call(name: str, **fields: Any) -> dict[str, Any]:
-    given = {"function": f"{CHILDREN}:{name}", "path": [str(ROOT)]}
-    return {"tasks": [{"taskId": "t", "name": "python", "input": given, **fields}]}
+    options = {"function": f"{CHILDREN}:{name}", "path": [str(ROOT)]}
+    return {"tasks": [{"taskId": "t", "name": "python", "input": options, **fields}]}
 
 
 class RunningTask:
@@ -82,7 +82,7 @@ STORED = {
 }
 
 
-def test_what_a_task_told_is_in_its_logs_and_what_it_left_is_kept(settings: Settings) -> None:
+def test_reports_of_a_task_are_in_its_output_and_its_files_are_stored(settings: Settings) -> None:
     async def scenario() -> str:
         async with (
             open_services(settings) as services,
@@ -120,7 +120,7 @@ def test_what_a_task_left_that_died_is_kept(anywhere: Settings) -> None:
     asyncio.run(scenario())
 
 
-def test_folders_stay_where_the_setting_says_so(anywhere: Settings) -> None:
+def test_folders_stay_if_the_setting_requires_it(anywhere: Settings) -> None:
     worker = anywhere.worker.model_copy(update={"keep_work_dirs": True})
     keeping = anywhere.model_copy(update={"worker": worker})
 

@@ -49,13 +49,13 @@ def measure(kind: str, folder: Path, size: int, *, fails: bool) -> dict[str, flo
     folder.mkdir()
     worked = StatementCounter() if kind == "sqlite" else Probe()
 
-    async def play() -> dict[str, float]:
+    async def run_scenario() -> dict[str, float]:
         async with open_services(kind, folder) as backend:
             counts = await dispatched(backend, folder, worked, size=size, fails=fails)
         return counts.per_operation(size)
 
     with worked.watching():
-        through_ports = asyncio.run(play())
+        through_ports = asyncio.run(run_scenario())
     return {
         **through_ports,
         **(worked.per_operation(size) if isinstance(worked, StatementCounter) else {}),
@@ -78,7 +78,7 @@ def test_dispatching_the_end_of_a_task_costs_no_more_in_a_larger_job(
 
 
 def test_a_job_of_ten_thousand_tasks_runs_to_its_end(tmp_path: Path) -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with open_system(tmp_path, concurrency=256) as services, run_worker(services):
             accepted = await services.producer.submit(TENANT, "wide", {"tasks": wide(10_000)})
             await wait_until_ended(services)
@@ -93,13 +93,13 @@ def test_a_job_of_ten_thousand_tasks_runs_to_its_end(tmp_path: Path) -> None:
         assert last.attempt == 1
 
     with without_children():
-        asyncio.run(play())
+        asyncio.run(run_scenario())
 
 
 def test_what_was_put_behind_a_task_later_is_sent_on_also_in_a_job_whose_graph_was_read_before(
     tmp_path: Path,
 ) -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with open_system(tmp_path) as services:
             accepted = await services.producer.submit(TENANT, "wide", {"tasks": wide(SMALL)})
             job_id = accepted.job.id
@@ -117,7 +117,7 @@ def test_what_was_put_behind_a_task_later_is_sent_on_also_in_a_job_whose_graph_w
                 states = (before[f"late-{number}"], after[f"late-{number}"])
                 assert states == (TaskState.WAITING, TaskState.PENDING)
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 async def end(services: Services, job_id: str, key: str, *, fails: bool = False) -> None:
@@ -129,11 +129,11 @@ async def end(services: Services, job_id: str, key: str, *, fails: bool = False)
         lease_duration=timedelta(minutes=10),
         epoch=services.backend.ledger.epoch,
     )
-    held = await services.transitions.apply_to_task(task_id, claim)
-    outcome: c.Command = c.Complete(fence=held.fence, result=None, duration=NO_TIME)
+    claimed = await services.transitions.apply_to_task(task_id, claim)
+    outcome: c.Command = c.Complete(fence=claimed.fence, result=None, duration=NO_TIME)
     if fails:
         no = Failure(category=ErrorCategory.UNKNOWN, message="no", retry=False)
-        outcome = c.AttemptFailed(fence=held.fence, failure=no, duration=NO_TIME, jitter=0.0)
+        outcome = c.AttemptFailed(fence=claimed.fence, failure=no, duration=NO_TIME, jitter=0.0)
     await services.transitions.apply_to_task(task_id, outcome)
     while await services.dispatcher.step(NO_TIME):
         pass

@@ -14,8 +14,8 @@ _FOREIGN = ("LONGSHORE_", "ANTHROPIC_", "CLAUDE_")
 @pytest.fixture(autouse=True, scope="module")
 def _no_credentials_from_outside() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        found = [name for name in os.environ if name.startswith(_FOREIGN)]  # noqa: TID251
-        for name in found:
+        match = [name for name in os.environ if name.startswith(_FOREIGN)]  # noqa: TID251
+        for name in match:
             patch.delenv(name)
         yield
 
@@ -28,9 +28,9 @@ def shared_harness(
     over = asyncio.Event()
 
     async def hold() -> None:
-        # In one task from its beginning to its end, whatever tests run meanwhile.
-        async with open_harness(tmp_path_factory.mktemp("stage")) as stage:
-            opened.set_result(stage)
+        # One asyncio task opens and closes it, independent of the tests in between.
+        async with open_harness(tmp_path_factory.mktemp("stage")) as harness:
+            opened.set_result(harness)
             await over.wait()
 
     async def open_it() -> tuple[AgentHarness, asyncio.Task[None]]:
@@ -47,13 +47,13 @@ def shared_harness(
         await holding
 
     with asyncio.Runner() as runner:
-        stage, holding = runner.run(open_it())
-        stage.runner = runner
-        yield stage
+        harness, holding = runner.run(open_it())
+        harness.runner = runner
+        yield harness
         runner.run(close_it())
 
 
 @pytest.fixture
 def harness(shared_harness: AgentHarness) -> AgentHarness:
-    """A stage that the tests of a module share; each plays its own script there."""
+    """A harness that the tests of a module share; each sets its own script."""
     return shared_harness

@@ -1,4 +1,4 @@
-"""A gateway between a scripted model and a client that a test holds in its hand."""
+"""A gateway between a scripted model and a client of the test."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SECRET = "sk-ant-the-real-key-of-this-test"
 MODEL = "claude-haiku-4-5"
 MESSAGES = "/v1/messages?beta=true"
 BROKEN = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError)
-"""How a client sees that its connection is no more."""
+"""The errors of a client whose connection is closed."""
 
 
 def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine; nothing of it may be left when it ends."""
+    """Run an async test, and check that it closes everything."""
 
     @wraps(test_body)
-    def test(**given: Any) -> None:
-        asyncio.run(test_body(**given))
-        # Whoever was not closed says so when it goes, and warnings are errors. All that a test made
-        # is young: to look at the rest would cost more than the test.
+    def test(**fields: Any) -> None:
+        asyncio.run(test_body(**fields))
+        # An unclosed resource warns when it is collected, and warnings are errors. The objects of a
+        # test are in the youngest generations; a full collection would take longer than the test.
         gc.collect(1)
 
     return test
@@ -41,7 +41,7 @@ def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 @dataclass
 class RecordingBudget:
-    """A keeper of the budget that writes everything down."""
+    """A budget that records every request and response."""
 
     decisions: list[str | Exception | None] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
@@ -49,34 +49,34 @@ class RecordingBudget:
 
     async def before(self, request: ModelRequest) -> str | None:
         self.requests.append(request)
-        verdict = self.decisions.pop(0) if self.decisions else None
-        if isinstance(verdict, Exception):
-            raise verdict
-        return verdict
+        query_failure = self.decisions.pop(0) if self.decisions else None
+        if isinstance(query_failure, Exception):
+            raise query_failure
+        return query_failure
 
-    def after(self, answered: ModelResponse) -> None:
-        self.responses.append(answered)
+    def after(self, model_response: ModelResponse) -> None:
+        self.responses.append(model_response)
 
 
 class GatewayClient:
-    """Asks as the command line does."""
+    """Sends requests as the CLI does."""
 
     def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
         self.gateway, self.session = gateway, session
 
-    def ask(self, *, stream: bool = True, **more: Any) -> Any:
-        """A question; a context manager that gives the answer."""
+    def ask(self, *, stream: bool = True, **more_: Any) -> Any:
+        """Send a request; a context manager that yields the response."""
         body = {"model": MODEL, "max_tokens": 64, "stream": stream, "messages": []}
-        return self.request("POST", MESSAGES, data=json.dumps(body), **more)
+        return self.request("POST", MESSAGES, data=json.dumps(body), **more_)
 
-    def request(self, method: str, path: str, **more: Any) -> Any:
+    def request(self, method: str, path: str, **more_: Any) -> Any:
         headers = {"x-api-key": self.gateway.token, "anthropic-version": "2023-06-01"}
-        headers |= more.pop("headers", {})
-        return self.session.request(method, self.gateway.url + path, headers=headers, **more)
+        headers |= more_.pop("headers", {})
+        return self.session.request(method, self.gateway.url + path, headers=headers, **more_)
 
-    async def response(self, **more: Any) -> tuple[int, str]:
-        """The status and the whole text of an answer."""
-        async with self.ask(**more) as answer:
+    async def response(self, **more_: Any) -> tuple[int, str]:
+        """Returns the status and the text of a response."""
+        async with self.ask(**more_) as answer:
             return answer.status, await answer.text()
 
 
@@ -86,13 +86,13 @@ async def open_gateway(
     budget: RecordingBudget | None = None,
     *,
     credential: Credential | None = None,
-    **more: Any,
+    **more_: Any,
 ) -> AsyncIterator[GatewayClient]:
-    """A client of a gateway to this address."""
+    """Yields a client of a gateway to this address."""
     budget = budget or RecordingBudget()
-    given = {"before": budget.before, "after": budget.after, **more}
+    fields = {"before": budget.before, "after": budget.after, **more_}
     async with (
-        Gateway(credential or Credential(SECRET), upstream, **given) as gateway,
+        Gateway(credential or Credential(SECRET), upstream, **fields) as gateway,
         aiohttp.ClientSession() as session,
     ):
         yield GatewayClient(gateway, session)
@@ -100,16 +100,16 @@ async def open_gateway(
 
 @asynccontextmanager
 async def scripted_model(
-    script: ScriptSource, budget: RecordingBudget | None = None, **more: Any
+    script: ScriptSource, budget: RecordingBudget | None = None, **more_: Any
 ) -> AsyncIterator[tuple[MessagesApi, GatewayClient]]:
-    """A scripted model, and a client of a gateway to it."""
-    async with MessagesApi(script) as api, open_gateway(api.url, budget, **more) as client:
+    """Yields a scripted model and a client of a gateway to it."""
+    async with MessagesApi(script) as api, open_gateway(api.url, budget, **more_) as client:
         yield api, client
 
 
 @dataclass
 class RawUpstream:
-    """An upstream that answers with bytes."""
+    """An upstream that responds with fixed bytes."""
 
     url: str
     request_heads: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class RawUpstream:
 
 @asynccontextmanager
 async def raw_upstream(*chunks: bytes) -> AsyncIterator[RawUpstream]:
-    """Sends each piece by itself, then closes; keeps the head of each request."""
+    """Send each chunk separately, then close; record the head of each request."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -144,8 +144,8 @@ async def raw_upstream(*chunks: bytes) -> AsyncIterator[RawUpstream]:
 
 
 def http_response(status: str, body: bytes, **headers: str) -> bytes:
-    """A whole answer."""
-    given = {"content-type": "application/json", "content-length": str(len(body))}
-    given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    """Returns a whole HTTP response."""
+    fields = {"content-type": "application/json", "content-length": str(len(body))}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body

@@ -51,10 +51,10 @@ class Origin:
     ) -> str:
         """Add a commit that writes these files (None: removes); its id."""
         ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
-        known = not fresh and git("for-each-ref", ref, at=self.path)
+        defaults = not fresh and git("for-each-ref", ref, at=self.path)
         lines = [f"commit {ref}", "committer A <a@example.com> 1700000000 +0000", "data 1", "x"]
         text = "\n".join(lines).encode() + b"\n"
-        text += f"from {ref}^0\n".encode() if known else b""
+        text += f"from {ref}^0\n".encode() if defaults else b""
         for name, content in files.items():
             mode = (modes or {}).get(name, "100644")
             if content is None:
@@ -67,13 +67,13 @@ class Origin:
         return git("rev-parse", ref, at=self.path)
 
 
-def fresh_git(seconds: float = 60, **more: str) -> Git:
-    """Git with enough time."""
-    return Git(deadline=time.monotonic() + seconds, environment=more)
+def fresh_git(seconds: float = 60, **more_: str) -> Git:
+    """Returns git with a deadline."""
+    return Git(deadline=time.monotonic() + seconds, environment=more_)
 
 
 def install_program(folder: Path, name: str, script: str) -> str:
-    """A stand-in for a program; the PATH on which it is found first."""
+    """Install a fake program. Returns a PATH on which it comes first."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
@@ -104,7 +104,7 @@ class WorkspaceMachine:
         allow_local: bool = True,
         git: Git | None = None,
     ) -> Workspace:
-        """A workspace of a new attempt."""
+        """Opens a workspace for a new attempt."""
         return Workspace.open(
             self.cache,
             url,
@@ -116,7 +116,7 @@ class WorkspaceMachine:
         )
 
     def new_attempt_folder(self) -> Path:
-        """Of a new attempt."""
+        """Returns the folder of a new attempt."""
         self._attempts += 1
         return self.root / f"attempt-{self._attempts}"
 
@@ -127,7 +127,7 @@ def _basic(credentials: str) -> str:
 
 @dataclass
 class RequestGate:
-    """Holds up the answers of a server whose path has this in it."""
+    """Blocks the responses of a server for paths that contain ``part``."""
 
     part: str
     paths: list[str] = field(default_factory=list)
@@ -149,9 +149,9 @@ def serve_repository(
     *,
     credentials: str | None = None,
 ) -> Iterator[str]:
-    """A repository over HTTP, by git's own program; or one status as the answer to everything.
+    """Serve a repository over HTTP with git's own program, or respond with one status.
 
-    With 301, everything is said to be below ``/moved``.
+    With 301, every address redirects below ``/moved``.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -182,7 +182,7 @@ def serve_repository(
 
         def _by_git(self) -> None:
             path, _, query = self.path.partition("?")
-            told = {
+            reported = {
                 **_CLEAN,
                 "GIT_PROJECT_ROOT": str(origin.parent),
                 "GIT_HTTP_EXPORT_ALL": "1",
@@ -195,20 +195,20 @@ def serve_repository(
             }
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             done = subprocess.run(
-                ["git", "http-backend"], env=told, input=body, capture_output=True, check=True
+                ["git", "http-backend"], env=reported, input=body, capture_output=True, check=True
             )
             head, _, content = done.stdout.partition(b"\r\n\r\n")
             fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
             self.send_response(int(fields.pop("Status", "200").split()[0]))
             for name, value in fields.items():
                 self.send_header(name, value)
-            # Whoever was killed meanwhile does not read it.
+            # The client may have been killed meanwhile.
             with suppress(ConnectionError):
                 self.end_headers()
                 self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Discard the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""Agent tasks as they are run: real worker, real SDK, real command line, and a scripted model."""
+"""Agent tasks with a real worker, the real SDK and CLI, and a scripted model."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _requests = itertools.count(1)
 
 
 def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine; one that is given a ``harness`` plays in the loop of that."""
+    """Run an async test; with a ``harness``, in the event loop of the harness."""
 
     @wraps(test_body)
-    def test(**given: Any) -> None:
-        runner = getattr(given.get("harness"), "runner", None)
-        (runner.run if runner else asyncio.run)(test_body(**given))
+    def test(**options: Any) -> None:
+        runner = getattr(options.get("harness"), "runner", None)
+        (runner.run if runner else asyncio.run)(test_body(**options))
 
     return test
 
 
 class AgentHarness:
-    """A worker of this process, a model that plays a script, and what came of it."""
+    """A worker in this process and a scripted model, with queries for their results."""
 
     def __init__(self, services: Services, api: MessagesApi, folder: Path) -> None:
         self.services = services
@@ -67,20 +67,20 @@ class AgentHarness:
         self._dispatching: asyncio.Future[None] | None = None
 
     async def define(self, name: str = "agent-task", /, **fields: Any) -> None:
-        """Make a definition; ``options`` are the agent's."""
+        """Store a definition; ``options`` are the agent's."""
         retry = {"base": "10ms", "cap": "10ms", "maxAttempts": 2}
         document = {"name": name, "runner": "agent", "retry": retry, **fields}
         await self.services.backend.definitions.put(TENANT, read_definition(document))
 
-    async def submit(self, *tasks: dict[str, Any], **more: Any) -> None:
-        """Hand in a job, by default of one task."""
-        given = list(tasks) or [{"taskId": "a", "name": "agent-task"}]
+    async def submit(self, *tasks: dict[str, Any], **more_: Any) -> None:
+        """Submit a job, by default with one task."""
+        options = list(tasks) or [{"taskId": "a", "name": "agent-task"}]
         request = f"request-{next(_requests)}"
-        accepted = await self.services.producer.submit(TENANT, request, {"tasks": given, **more})
+        accepted = await self.services.producer.submit(TENANT, request, {"tasks": options, **more_})
         self.job_id = accepted.job.id
 
     def start_worker(self) -> Worker:
-        """Let one more worker begin."""
+        """Start another worker."""
         worker = self.services.worker()
         self._workers.append((worker, asyncio.ensure_future(worker.run())))
         if self._dispatching is None:
@@ -100,7 +100,7 @@ class AgentHarness:
         return task_id_of(self.job_id, key)
 
     async def wait_finished(self, *keys: str) -> TaskRow:
-        """Return when these tasks have ended or are in review; the last one's row."""
+        """Wait until these tasks have ended or are in review. Returns the row of the last."""
         keys = keys or ("a",)
 
         async def look() -> bool:
@@ -111,20 +111,20 @@ class AgentHarness:
         return await self.row(keys[-1])
 
     async def wait_attempt_finished(self, number: int, key: str = "a") -> TaskRow:
-        """Return when this attempt has ended, whatever comes after it; the row then."""
+        """Wait until this attempt has ended. Returns the row."""
 
         async def look() -> TaskRow | None:
             row = await self.row(key)
             return row if row.attempt > number or (row.attempt and row.lease is None) else None
 
-        found = await wait_until(look)
-        assert isinstance(found, TaskRow)
-        return found
+        match = await wait_until(look)
+        assert isinstance(match, TaskRow)
+        return match
 
     async def row(self, key: str = "a") -> TaskRow:
-        found = await self.services.backend.ledger.get_task(self.task_id(key))
-        assert found is not None
-        return found
+        match = await self.services.backend.ledger.get_task(self.task_id(key))
+        assert match is not None
+        return match
 
     async def result(self, key: str = "a") -> Any:
         return await self.services.documents.load((await self.row(key)).result)
@@ -133,7 +133,7 @@ class AgentHarness:
         return await read_checked_history(self.services.backend, self.task_id(key))
 
     async def failures(self, key: str = "a") -> list[tuple[str, str]]:
-        """The category and the text of each attempt that failed, in order."""
+        """Returns the category and message of each failed attempt, in order."""
         _, history = await self.history(key)
         return [
             (getattr(event.body, "error_category", "timeout"), getattr(event.body, "error", ""))
@@ -146,12 +146,12 @@ class AgentHarness:
         return b"".join(entry.data for entry in entries).decode()
 
     async def file(self, name: str, *, key: str = "a", attempt: int = 1) -> bytes:
-        """A file that was kept of an attempt."""
-        kept = f"task/logs/{self.task_id(key)}/attempt-{attempt}/{name}"
-        return await self.services.backend.blobs.get(kept)
+        """Returns a stored file of an attempt."""
+        stored = f"task/logs/{self.task_id(key)}/attempt-{attempt}/{name}"
+        return await self.services.backend.blobs.get(stored)
 
     async def trace(self, *, key: str = "a", attempt: int = 1) -> list[dict[str, Any]]:
-        """What was traced of an attempt, step by step."""
+        """Returns the traced steps of an attempt."""
         document = json.loads(
             await self.file("traces/session_trace.json", key=key, attempt=attempt)
         )
@@ -159,14 +159,14 @@ class AgentHarness:
         return steps
 
     def requests(self, key: str = "a", *, step: str = DEFAULT_STEP) -> list[Request]:
-        """What the model was asked by a step of a task, in all attempts."""
+        """Returns the model requests of a step of a task, in all attempts."""
         session = session_id(self.task_id(key), step)
         return [request for request in self.api.requests if request.session_id == session]
 
     def repeated_requests(
         self, key: str = "a", *, step: str = DEFAULT_STEP
     ) -> list[tuple[Request, Request]]:
-        """Each request for an answer that had been given, with the one that got it."""
+        """Returns each request for an answer that had arrived, with the request that got it."""
         return repeated_requests(self.requests(key, step=step))
 
     @property
@@ -174,27 +174,27 @@ class AgentHarness:
         return self.folder / "data" / "work"
 
     def files(self, key: str = "a") -> Path:
-        """Where the agent works."""
+        """Returns the agent's working directory."""
         return self.work_folder / f"{self.task_id(key)}.agent" / "files"
 
     def child(self, key: str = "a") -> int:
-        """The process that carries out the attempt of a task."""
+        """Returns the process id of a task's running attempt."""
         running = [attempt for worker, _ in self._workers for attempt in worker._running]
-        (found,) = [attempt for attempt in running if attempt.task_id == self.task_id(key)]
-        return found.renewal().process_id
+        (match,) = [attempt for attempt in running if attempt.task_id == self.task_id(key)]
+        return match.renewal().process_id
 
     def process_tree(self, key: str = "a") -> dict[int, str]:
-        """That process and all below it, with their names."""
+        """Returns the child and its descendants with their names."""
         child = self.child(key)
-        return {one: process_name(one) for one in (child, *descendants(child))}
+        return {item: process_name(item) for item in (child, *descendants(child))}
 
     def kill_child(self, key: str = "a") -> None:
-        """SIGKILL to the child, and to nobody else."""
+        """Send SIGKILL to the child only."""
         os.kill(self.child(key), signal.SIGKILL)
 
 
 def process_name(process_id: int) -> str:
-    """What a process is called; nothing, if it is gone."""
+    """Returns the name of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{process_id}/comm").read_text().strip()
     except OSError:
@@ -202,8 +202,8 @@ def process_name(process_id: int) -> str:
 
 
 def survivors(family: Mapping[int, str]) -> dict[int, str]:
-    """Those who still live."""
-    return {one: name for one, name in family.items() if is_alive(one)}
+    """Returns the processes that are alive."""
+    return {item: name for item, name in family.items() if is_alive(item)}
 
 
 @asynccontextmanager
@@ -214,18 +214,18 @@ async def open_harness(
     flags: Mapping[str, Any] | None = None,
     with_worker: bool = True,
 ) -> AsyncIterator[AgentHarness]:
-    """A stage on SQLite; ``flags`` are settings."""
+    """Yields a harness on SQLite; ``flags`` are settings."""
     async with (
         MessagesApi(scripted) as api,
         open_services(load_settings(settings_for(folder, api.url, flags))) as services,
     ):
-        stage = AgentHarness(services, api, folder)
+        harness = AgentHarness(services, api, folder)
         if with_worker:
-            stage.start_worker()
+            harness.start_worker()
         try:
-            yield stage
+            yield harness
         finally:
-            await stage.close()
+            await harness.close()
 
 
 def settings_for(folder: Path, url: str, flags: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def settings_for(folder: Path, url: str, flags: Mapping[str, Any] | None = None)
         "agent.base_url": url,
         "agent.model": MODEL,
         "agent.retries": 0,
-        # Once for all attempts of a stage.
+        # Once for all attempts of a harness.
         "agent.preload": True,
         **(flags or {}),
     }

@@ -1,4 +1,4 @@
-"""A command line that can be held where a test needs it: before it starts, before it tells."""
+"""A CLI that a test can block before it starts or before it prints its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import claude_agent_sdk
 from tests.acceptance.conftest import wait_until
 
 _REAL = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
-# Opening a pipe to which nobody writes holds whoever does it.
+# Opening a named pipe without a writer blocks the process.
 _SCRIPT = """#!/bin/sh
 cd "$(dirname "$0")"
 echo start >> starts
@@ -48,7 +48,7 @@ class HeldCli:
         self.path.chmod(0o700)
 
     def hold(self, where: str, number: int) -> None:
-        """Stop for ever at the ``start`` with this number, or before its ``result`` is told."""
+        """Block the ``start`` with this number, or the CLI before it prints its ``result``."""
         os.mkfifo(self._folder / f"{where}-{number}")
 
     async def wait_held(self, where: str, number: int) -> None:
@@ -57,7 +57,7 @@ class HeldCli:
 
 
 def detached_command(never: Path) -> str:
-    """A command that leaves somebody in a session of its own, of whom its parent knows nothing.
+    """Returns a command that leaves a process in a session of its own.
 
     It writes its number into the file ``detached``.
     """
@@ -66,7 +66,7 @@ def detached_command(never: Path) -> str:
 
 
 async def wait_for_file(note: Path) -> None:
-    """Return when somebody has written this file."""
+    """Wait until the file exists."""
 
     async def look() -> bool:
         return note.exists()

@@ -1,4 +1,4 @@
-"""What agents may spend: asked before, settled after; parked when it is used up, and gone on with.
+"""Budgets of agents: checked before a request, settled after it; a task is parked and resumed.
 
 All is real but the model.
 """
@@ -15,16 +15,16 @@ DEAR = Usage(input_tokens=100_000, output_tokens=100)  # 20 cents
 LOOK = {"command": "echo looked"}
 
 
-async def _wait_parked(stage: AgentHarness, *keys: str) -> None:
+async def _wait_parked(harness: AgentHarness, *keys: str) -> None:
     async def look() -> bool:
-        states = await stage.services.backend.ledger.task_states(stage.job_id)
+        states = await harness.services.backend.ledger.task_states(harness.job_id)
         return all(states[key] is TaskState.PARKED for key in keys or ("a",))
 
     await wait_until(look)
 
 
 @scenario
-async def test_a_task_whose_budget_is_used_up_is_parked_and_goes_on_when_more_is_allowed(
+async def test_a_task_whose_budget_is_used_up_is_parked_and_continues_when_it_is_raised(
     harness: AgentHarness,
 ) -> None:
     harness.api.set_script([tool_use("Bash", LOOK, usage=DEAR), text("Done.", usage=DEAR)])
@@ -94,14 +94,14 @@ async def test_tasks_that_share_a_budget_go_over_it_by_one_answer_each_at_most(
 @scenario
 async def test_a_day_that_is_used_up_parks_until_the_next_one(tmp_path: Path) -> None:
     script = [tool_use("Bash", LOOK, usage=DEAR), text("Done.")]
-    async with open_harness(tmp_path, script, flags={"agent.usd_per_day": 0.15}) as stage:
-        services = stage.services
-        await stage.define(options={"prompt": "Look.", "tools": ["Bash"]})
-        await stage.submit()
+    async with open_harness(tmp_path, script, flags={"agent.usd_per_day": 0.15}) as harness:
+        services = harness.services
+        await harness.define(options={"prompt": "Look.", "tools": ["Bash"]})
+        await harness.submit()
 
-        await _wait_parked(stage)
+        await _wait_parked(harness)
 
-        row = await stage.row()
+        row = await harness.row()
         assert row.parked is not None
         assert row.parked.scope is BudgetScope.DAY
         assert row.due_at is not None
@@ -109,7 +109,7 @@ async def test_a_day_that_is_used_up_parks_until_the_next_one(tmp_path: Path) ->
         standing = await services.budget_operations.add_to_day_budget(
             TENANT, Budget(usd=5.0), by="ann", request_id="r1"
         )
-        assert (await stage.wait_finished()).state is TaskState.COMPLETED
+        assert (await harness.wait_finished()).state is TaskState.COMPLETED
         name = day_budget_name(services.backend.clock.now())
         account = await services.reservations.read(TENANT, name)
         assert account.spent.cost_usd > standing.spent.cost_usd
@@ -119,9 +119,9 @@ async def test_a_day_that_is_used_up_parks_until_the_next_one(tmp_path: Path) ->
 async def test_a_step_and_tokens_have_budgets_too(harness: AgentHarness) -> None:
     steps = [
         {"name": "look", "prompt": "Look.", "tools": ["Bash"], "budget": {"tokens": 1_000}},
-        {"name": "tell", "prompt": "Tell."},
+        {"name": "report", "prompt": "Report."},
     ]
-    harness.api.set_script([tool_use("Bash", LOOK, usage=DEAR), text("Done."), text("Told.")])
+    harness.api.set_script([tool_use("Bash", LOOK, usage=DEAR), text("Done."), text("Reported.")])
     await harness.define(options={"steps": steps})
     await harness.submit()
 
@@ -134,4 +134,4 @@ async def test_a_step_and_tokens_have_budgets_too(harness: AgentHarness) -> None
         TENANT, harness.task_id(), Budget(tokens=200_000), by="ann", request_id="r1"
     )
     assert (await harness.wait_finished()).state is TaskState.COMPLETED
-    assert await harness.result() == "Told."
+    assert await harness.result() == "Reported."

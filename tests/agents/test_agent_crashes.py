@@ -1,4 +1,4 @@
-"""The child is killed in the middle of it: the next attempt goes on, and pays for nothing twice."""
+"""A killed child: the next attempt continues and pays for nothing twice."""
 
 import json
 import os
@@ -22,7 +22,7 @@ STEPS = [
 
 
 @scenario
-async def test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_asked_twice(
+async def test_an_agent_killed_at_five_points_resumes_and_repeats_no_request(
     tmp_path: Path,
 ) -> None:
     cli = HeldCli(tmp_path / "cli")
@@ -40,80 +40,80 @@ async def test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_aske
         ),
         Script.of(text("A text on tides."), when="Write"),
     ]
-    async with open_harness(tmp_path, script, flags={"agent.cli_path": cli.path}) as stage:
+    async with open_harness(tmp_path, script, flags={"agent.cli_path": cli.path}) as harness:
         retry = {"base": "10ms", "cap": "10ms", "maxAttempts": KILLS + 1}
-        await stage.define(options={"steps": STEPS, "tools": ["Bash"]}, retry=retry)
-        await stage.submit()
+        await harness.define(options={"steps": STEPS, "tools": ["Bash"]}, retry=retry)
+        await harness.submit()
 
         # Before the first request.
         await cli.wait_held("start", 1)
-        assert stage.api.requests == []
-        await kill_attempt(stage, 1, among="claude-held")
+        assert harness.api.requests == []
+        await kill_attempt(harness, 1, among="claude-held")
 
         # While a tool runs.
-        await wait_for_file(stage.files() / "begun")
-        await kill_attempt(stage, 2, among="bash")
+        await wait_for_file(harness.files() / "begun")
+        await kill_attempt(harness, 2, among="bash")
 
         # While the model answers.
-        await stage.api.wait_for_state(Far.SILENT)
-        check_goes_on(stage)
-        await kill_attempt(stage, 3, among="claude")
+        await harness.api.wait_for_state(Far.SILENT)
+        check_continues(harness)
+        await kill_attempt(harness, 3, among="claude")
 
-        # With its answer in hand, before the result is told.
+        # The answer has arrived, but the CLI has not printed the result.
         await cli.wait_held("result", 4)
-        await kill_attempt(stage, 4, among="claude")
+        await kill_attempt(harness, 4, among="claude")
 
-        # Between two steps: the answer is there, and so nobody was asked.
+        # Between two steps: the stored answer was used without a request.
         await cli.wait_held("start", 5)
-        assert len(stage.requests(step="outline")) == 3
-        await kill_attempt(stage, 5, among="claude-held")
+        assert len(harness.requests(step="outline")) == 3
+        await kill_attempt(harness, 5, among="claude-held")
 
-        row = await stage.wait_finished()
+        row = await harness.wait_finished()
         assert row.state is TaskState.COMPLETED, row.failure
-        assert await stage.result() == "A text on tides."
-        assert "outline: using the answer of an earlier attempt" in await stage.output()
-        (written,) = stage.requests(step="write")
+        assert await harness.result() == "A text on tides."
+        assert "outline: using the answer of an earlier attempt" in await harness.output()
+        (written,) = harness.requests(step="write")
         assert "<task>\nWrite about Tides.\n</task>" in written.first_prompt
-        assert len(stage.requests(step="outline")) == 3
-        assert stage.repeated_requests(step="outline") == []
+        assert len(harness.requests(step="outline")) == 3
+        assert harness.repeated_requests(step="outline") == []
         last = KILLS + 1
-        assert json.loads(await stage.file("artifacts/task-result.json", attempt=last)) == GOOD
-        assert not stage.files().exists()
-        await check_all_is_counted(stage)
+        assert json.loads(await harness.file("artifacts/task-result.json", attempt=last)) == GOOD
+        assert not harness.files().exists()
+        await check_everything_is_counted_once(harness)
 
 
-async def kill_attempt(stage: AgentHarness, attempt: int, *, among: str) -> None:
-    """Kill the child and nobody else; with the attempt everybody below it ends."""
-    family = stage.process_tree()
+async def kill_attempt(harness: AgentHarness, attempt: int, *, among: str) -> None:
+    """Kill the child only; all its descendants end with the attempt."""
+    family = harness.process_tree()
     assert among in family.values(), family
-    stage.kill_child()
-    await stage.wait_attempt_finished(attempt)
+    harness.kill_child()
+    await harness.wait_attempt_finished(attempt)
     assert survivors(family) == {}
 
 
-def check_goes_on(stage: AgentHarness) -> None:
-    """The tool that was killed is told of, and what it had done is there."""
-    first, second = stage.requests(step="outline")
+def check_continues(harness: AgentHarness) -> None:
+    """The model learns of the interrupted tool, whose changes are still there."""
+    first, second = harness.requests(step="outline")
     assert "interrupted" not in first.prompt
-    told = json.dumps(second.messages)
-    assert "Tool call interrupted" in told
-    assert "outcome is unknown" in told
+    reported = json.dumps(second.messages)
+    assert "Tool call interrupted" in reported
+    assert "outcome is unknown" in reported
     assert "The process that you worked in was interrupted" in second.prompt
-    assert (stage.files() / "kept").exists()
+    assert (harness.files() / "kept").exists()
 
 
-async def check_all_is_counted(stage: AgentHarness) -> None:
-    """Every answer that came was counted, and once; so was every attempt."""
-    row = await stage.row()
-    spent = stage.api.usage_of()
+async def check_everything_is_counted_once(harness: AgentHarness) -> None:
+    """Every answer and every attempt is counted once."""
+    row = await harness.row()
+    spent = harness.api.usage_of()
     assert (row.usage.input_tokens, row.usage.output_tokens) == (
         spent.input_tokens,
         spent.output_tokens,
     )
     assert row.usage.turns == 3
-    one = LIST_PRICES.cost_usd(MODEL, TokenCounts(input=100, output=10))
-    assert row.usage.cost_usd == pytest.approx(3 * one)
+    item = LIST_PRICES.cost_usd(MODEL, TokenCounts(input=100, output=10))
+    assert row.usage.cost_usd == pytest.approx(3 * item)
     assert (row.attempt, row.attempts_used) == (KILLS + 1, KILLS)
-    failures = await stage.failures()
+    failures = await harness.failures()
     assert [category for category, _ in failures] == ["crash"] * KILLS
-    assert all("SIGKILL" in said for _, said in failures)
+    assert all("SIGKILL" in message for _, message in failures)

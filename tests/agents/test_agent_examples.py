@@ -37,15 +37,17 @@ def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("examples") / "agents"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("till", ".longshore"))
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        known = pages.environment_in(folder)
+        defaults = pages.environment_in(folder)
         # Loaded once, not by each of eight agents.
-        patch.setattr(pages, "environment_in", lambda _: {**known, "LONGSHORE_AGENT_PRELOAD": "1"})
+        patch.setattr(
+            pages, "environment_in", lambda _: {**defaults, "LONGSHORE_AGENT_PRELOAD": "1"}
+        )
         port = str(free_port())
         for block in pages.blocks_of(EXAMPLES / "README.md"):
             text = block.text.replace("8421", port).replace("up &", f"up --port {port} &")
-            told = pages.Block(language=block.language, text=text, line=block.line)
+            reported = pages.Block(language=block.language, text=text, line=block.line)
             try:
-                pages.run_block(told, folder, stack)
+                pages.run_block(reported, folder, stack)
             except AssertionError as error:
                 error.add_note(f"examples/agents/README.md, line {block.line}")
                 raise
@@ -53,25 +55,25 @@ def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as match:
+        match.bind(("127.0.0.1", 0))
+        port: int = match.getsockname()[1]
         return port
 
 
 @contextlib.asynccontextmanager
 async def open_job(folder: Path, job_id: str) -> AsyncIterator[AgentHarness]:
     async with open_services(load_settings({"data_dir": str(folder / ".longshore")})) as services:
-        stage = AgentHarness(services, MessagesApi(), folder)
-        stage.job_id = job_id
-        yield stage
+        harness = AgentHarness(services, MessagesApi(), folder)
+        harness.job_id = job_id
+        yield harness
 
 
 @scenario
 async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path) -> None:
-    async with open_job(examples_folder, STORE) as stage:
+    async with open_job(examples_folder, STORE) as harness:
         results = {
-            key: await stage.result(key)
+            key: await harness.result(key)
             for key in ("scrape", "competitors", "colours", "fonts", "result")
         }
 
@@ -80,11 +82,11 @@ async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path
         assert all(colour in results["result"] for colour in results["colours"]["tags"])
         assert all(f'"{font}"' in results["result"] for font in results["fonts"].values())
         for key, result in results.items():
-            row, _ = await stage.history(key)
+            row, _ = await harness.history(key)
             assert (row.state, row.attempt, row.usage.turns) == (TaskState.COMPLETED, 1, 1)
-            assert json.loads(await stage.file("artifacts/task-result.json", key=key)) == result
-            assert b"task: completed after" in await stage.file("logs/summary.log", key=key)
-            (step,) = await stage.trace(key=key)
+            assert json.loads(await harness.file("artifacts/task-result.json", key=key)) == result
+            assert b"task: completed after" in await harness.file("logs/summary.log", key=key)
+            (step,) = await harness.trace(key=key)
             assert step["end"]["how"] == "completed"
             assert step["sessionId"] == session_id(row.id, "task")
 
@@ -93,23 +95,23 @@ async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path
 async def test_the_review_leaves_findings_and_a_patch_and_the_repository_as_it_was(
     examples_folder: Path,
 ) -> None:
-    async with open_job(examples_folder, REVIEW) as stage:
-        found = json.loads(await stage.file("artifacts/task-result.json", key="review"))
-        patch = await stage.file("artifacts/changes.patch", key="review")
-        looked, mended = await stage.trace(key="review")
+    async with open_job(examples_folder, REVIEW) as harness:
+        match = json.loads(await harness.file("artifacts/task-result.json", key="review"))
+        patch = await harness.file("artifacts/changes.patch", key="review")
+        reviewed, fixed = await harness.trace(key="review")
 
-        assert [(one["file"], one["line"]) for one in found["findings"]] == [("till.py", 6)]
-        assert await stage.result("review") == "The discount is now taken as per cent."
+        assert [(item["file"], item["line"]) for item in match["findings"]] == [("till.py", 6)]
+        assert await harness.result("review") == "The discount is now taken as per cent."
         assert b"+    return sum(prices) * (1 - discount_percent / 100)\n" in patch
         assert patch.count(b"\n-    ") == 1
-        assert [(tool["name"], tool["outcome"]) for tool in looked["tools"]] == [
+        assert [(tool["name"], tool["outcome"]) for tool in reviewed["tools"]] == [
             ("Bash", "failed"),
             ("Read", "ok"),
             ("Grep", "ok"),
             ("StructuredOutput", "ok"),
         ]
-        assert [tool["name"] for tool in mended["tools"]] == ["Read", "Edit"]
-        assert not stage.files("review").exists()
+        assert [tool["name"] for tool in fixed["tools"]] == ["Read", "Edit"]
+        assert not harness.files("review").exists()
     till = (examples_folder / "till" / "till.py").read_bytes()
     assert till == (EXAMPLES / "sample" / "till.py").read_bytes()
     # It is a patch that git takes.
@@ -132,16 +134,16 @@ def test_the_trace_of_two_steps_is_a_timeline_with_figures(examples_folder: Path
 
 
 @scenario
-async def test_what_was_sent_back_goes_on_in_its_conversation_until_it_is_approved(
+async def test_a_result_that_was_sent_back_continues_its_conversation_until_approval(
     examples_folder: Path,
 ) -> None:
-    async with open_job(examples_folder, NOTICE) as stage:
-        row = await stage.row("notice")
-        history = await stage.services.backend.events.history(TENANT, f"TASK#{row.id}")
-        (first,), (second,) = [await stage.trace(key="notice", attempt=one) for one in (1, 2)]
-        kept = [
-            json.loads(await stage.file("artifacts/task-result.json", key="notice", attempt=one))
-            for one in (1, 2)
+    async with open_job(examples_folder, NOTICE) as harness:
+        row = await harness.row("notice")
+        history = await harness.services.backend.events.history(TENANT, f"TASK#{row.id}")
+        (first,), (second,) = [await harness.trace(key="notice", attempt=item) for item in (1, 2)]
+        stored = [
+            json.loads(await harness.file("artifacts/task-result.json", key="notice", attempt=item))
+            for item in (1, 2)
         ]
 
         assert [event.type for event in history if "Revi" in event.type or "App" in event.type] == [
@@ -153,12 +155,12 @@ async def test_what_was_sent_back_goes_on_in_its_conversation_until_it_is_approv
         assert (row.state, row.attempt, row.usage.turns) == (TaskState.COMPLETED, 2, 2)
         assert first["sessionId"] == second["sessionId"]
         assert (first["resumed"], second["resumed"]) == (False, True)
-        assert [one["subject"] for one in kept] == [
+        assert [item["subject"] for item in stored] == [
             "Ferries on Friday",
             "First ferry on Friday at 9:30",
         ]
-        assert await stage.result("notice") == kept[1]
-        assert (await stage.row("send")).state is TaskState.COMPLETED
+        assert await harness.result("notice") == stored[1]
+        assert (await harness.row("send")).state is TaskState.COMPLETED
 
 
 def test_only_the_stand_in_makes_them_run_offline() -> None:

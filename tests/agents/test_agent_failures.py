@@ -10,19 +10,19 @@ from verification.messages_api.script import Step
 
 
 async def run_scripts(
-    stage: AgentHarness, scripts: dict[str, list[Step]], *, attempts: int = 2
+    harness: AgentHarness, scripts: dict[str, list[Step]], *, attempts: int = 2
 ) -> None:
-    """Tasks beside each other, one for each story, until all are over."""
-    stage.api.set_script([Script.of(*steps, when=key) for key, steps in scripts.items()])
+    """Run one task for each script at the same time, until all have ended."""
+    harness.api.set_script([Script.of(*steps, when=key) for key, steps in scripts.items()])
     for key in scripts:
         retry = {"base": "10ms", "cap": "10ms", "maxAttempts": attempts}
-        await stage.define(key, options={"prompt": f"Meet {key} ."}, retry=retry)
-    await stage.submit(*({"taskId": key, "name": key} for key in scripts))
-    await stage.wait_finished(*scripts)
+        await harness.define(key, options={"prompt": f"Meet {key} ."}, retry=retry)
+    await harness.submit(*({"taskId": key, "name": key} for key in scripts))
+    await harness.wait_finished(*scripts)
 
 
 @scenario
-async def test_what_no_attempt_can_mend_fails_a_task_at_once(harness: AgentHarness) -> None:
+async def test_a_permanent_error_fails_a_task_at_once(harness: AgentHarness) -> None:
     expected = {400: "validation", 401: "auth", 402: "auth", 403: "auth", 404: "not-found"}
     await run_scripts(harness, {f"s{status}": [error(status)] for status in expected})
 
@@ -30,15 +30,15 @@ async def test_what_no_attempt_can_mend_fails_a_task_at_once(harness: AgentHarne
         key = f"s{status}"
         row = await harness.row(key)
         assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-        ((told, said),) = await harness.failures(key)
-        assert told == category, said
-        assert f"({status})" in said
+        ((reported, message),) = await harness.failures(key)
+        assert reported == category, message
+        assert f"({status})" in message
         assert len(harness.requests(key)) <= 3
         assert row.usage.cost_usd == 0
 
 
 @scenario
-async def test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt(
+async def test_temporary_errors_are_retried_and_a_rate_limit_counts_no_attempt(
     harness: AgentHarness,
 ) -> None:
     expected = {
@@ -47,22 +47,22 @@ async def test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt(
         "reset": ("network", 1),
         "s429": ("rate-limit", 0),
     }
-    troubles: dict[str, Step] = {
+    errors: dict[str, Step] = {
         "s500": error(500),
         "s529": error(529),
         "reset": reset(),
         "s429": error(429, headers={"retry-after": "2"}),
     }
-    await run_scripts(harness, {key: [trouble, text("done")] for key, trouble in troubles.items()})
+    await run_scripts(harness, {key: [raised, text("done")] for key, raised in errors.items()})
 
     for key, (category, used) in expected.items():
         row, history = await harness.history(key)
         assert row.state is TaskState.COMPLETED, row.failure
         assert (row.attempt, row.attempts_used) == (2, used), key
-        ((told, said),) = await harness.failures(key)
-        assert told == category, said
+        ((reported, message),) = await harness.failures(key)
+        assert reported == category, message
         first, second = harness.requests(key)
-        # The same conversation: what was asked stands in it once, and why it is asked again.
+        # The same conversation: it contains the prompt once, and the reason of the retry.
         assert second.first_prompt.startswith(first.first_prompt)
         assert "was interrupted" in second.prompt
         assert "API Error" not in str(second.messages)
@@ -73,19 +73,19 @@ async def test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt(
 
 
 @scenario
-async def test_an_api_that_falls_silent_is_given_up_and_asked_again(tmp_path: Path) -> None:
+async def test_a_request_without_a_response_times_out_and_is_retried(tmp_path: Path) -> None:
     flags = {"agent.response_timeout": "2s", "agent.stall_timeout": "10s"}
-    async with open_harness(tmp_path, flags=flags) as stage:
-        stories: dict[str, list[Step]] = {
+    async with open_harness(tmp_path, flags=flags) as harness:
+        scripts: dict[str, list[Step]] = {
             "hang": [hang(), text("done")],
             "stall": [stall(), hang(), text("done")],
         }
-        await run_scripts(stage, stories, attempts=4)
+        await run_scripts(harness, scripts, attempts=4)
 
-        for key in stories:
-            row = await stage.row(key)
+        for key in scripts:
+            row = await harness.row(key)
             assert row.state is TaskState.COMPLETED, row.failure
             assert row.attempts_used >= 1
-            told = await stage.failures(key)
-            assert {category for category, _ in told} == {"timeout"}, told
-            assert stage.repeated_requests(key) == []
+            reported = await harness.failures(key)
+            assert {category for category, _ in reported} == {"timeout"}, reported
+            assert harness.repeated_requests(key) == []

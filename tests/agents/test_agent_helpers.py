@@ -16,13 +16,13 @@ MISSING = "claude-of-tomorrow"
 MCP_SERVER = """
 import json, os, sys
 about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-         "serverInfo": {"name": "desk", "version": "1"}}
-tool = {"name": "ring", "description": "Rings.", "inputSchema": {"type": "object"}}
+         "serverInfo": {"name": "clock", "version": "1"}}
+tool = {"name": "chime", "description": "Chimes.", "inputSchema": {"type": "object"}}
 for line in sys.stdin:
     asked = json.loads(line)
-    said = {"text": f"rung {dict(os.environ)}", "type": "text"}
+    block = {"text": f"chimed {dict(os.environ)}", "type": "text"}
     answers = {"initialize": about, "tools/list": {"tools": [tool]},
-               "tools/call": {"content": [said]}}
+               "tools/call": {"content": [block]}}
     if "id" in asked:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": answers.get(asked["method"], {})}
         print(json.dumps(answer), flush=True)
@@ -30,13 +30,13 @@ for line in sys.stdin:
 
 
 @scenario
-async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_counted(
+async def test_a_fallback_model_an_mcp_server_and_a_subagent_are_used_and_counted(
     harness: AgentHarness, tmp_path: Path
 ) -> None:
-    desk = tmp_path / "desk.py"
-    desk.write_text(MCP_SERVER)
+    application = tmp_path / "clock.py"
+    application.write_text(MCP_SERVER)
     below = {"description": "Count", "prompt": "Count it.", "subagent_type": "general-purpose"}
-    steps = iter([tool_use("mcp__desk__ring", {}), tool_use("Agent", below), text("Done.")])
+    steps = iter([tool_use("mcp__clock__chime", {}), tool_use("Agent", below), text("Done.")])
 
     def answer(request: Request) -> ReadyStep:
         return error(404) if request.model == MISSING else next(steps)
@@ -46,8 +46,8 @@ async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_c
         "prompt": "Do it.",
         "model": MISSING,
         "fallbackModel": MODEL,
-        "tools": ["Agent", "mcp__desk__ring"],
-        "mcpServers": {"desk": {"command": sys.executable, "args": [str(desk)]}},
+        "tools": ["Agent", "mcp__clock__chime"],
+        "mcpServers": {"clock": {"command": sys.executable, "args": [str(application)]}},
     }
     await harness.define(options=options)
     await harness.submit()
@@ -55,18 +55,18 @@ async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_c
     row = await harness.wait_finished()
 
     assert row.state is TaskState.COMPLETED, row.failure
-    # It waited for the one below: there is one result, and it is the last thing that was said.
+    # It waited for its subagent: there is one result, the last message.
     assert await harness.result() == "Done."
-    refused = [one for one in harness.requests() if one.model == MISSING]
-    asked = [one for one in harness.requests() if one.model == MODEL]
+    refused = [item for item in harness.requests() if item.model == MISSING]
+    requested = [item for item in harness.requests() if item.model == MODEL]
     assert refused
-    assert [one.agent_id is None for one in asked] == [True, True, False, True]
-    rung = json.dumps(asked[1].messages)
-    assert "rung" in rung
-    assert KEY not in rung
-    assert "Counted." in json.dumps(asked[3].messages)
+    assert [item.agent_id is None for item in requested] == [True, True, False, True]
+    chimed = json.dumps(requested[1].messages)
+    assert "chimed" in chimed
+    assert KEY not in chimed
+    assert "Counted." in json.dumps(requested[3].messages)
     # All four are paid for; turns are the agent's own.
     assert (row.usage.input_tokens, row.usage.turns) == (400, 3)
     (traced,) = await harness.trace()
-    assert [one["kind"] for one in traced["subagents"]] == ["general-purpose"]
+    assert [item["kind"] for item in traced["subagents"]] == ["general-purpose"]
     assert traced["costUsd"] == pytest.approx(row.usage.cost_usd)

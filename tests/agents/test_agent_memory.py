@@ -23,31 +23,31 @@ async def test_queued_agents_stay_below_the_ceiling_and_keep_their_leases(tmp_pa
 
     def look(_request: Request) -> ReadyStep:
         below = descendants(os.getpid())
-        sizes = {one: size for one, size in below.items() if process_name(one) in PARTS}
-        at_once.append([process_name(one) for one in sizes].count("claude"))
+        sizes = {item: size for item, size in below.items() if process_name(item) in PARTS}
+        at_once.append([process_name(item) for item in sizes].count("claude"))
         seen.append(sizes)
         return text("done", gate="first" if len(seen) == 1 else "others")
 
     flags = {"worker.concurrency": len(KEYS), "agent.memory_ceiling": CEILING}
-    async with open_harness(tmp_path, [look], flags=flags) as stage:
-        stage.api.release("others")
-        await stage.define(options={"prompt": "Do it."})
-        await stage.submit(*({"taskId": key, "name": "agent-task"} for key in KEYS))
+    async with open_harness(tmp_path, [look], flags=flags) as harness:
+        harness.api.release("others")
+        await harness.define(options={"prompt": "Do it."})
+        await harness.submit(*({"taskId": key, "name": "agent-task"} for key in KEYS))
         # All are claimed while one of them works: who waits for room keeps its place.
-        await stage.api.wait_for_requests(1)
-        await wait_until(lambda: all_held(stage))
+        await harness.api.wait_for_requests(1)
+        await wait_until(lambda: all_held(harness))
         assert len(seen) == 1
-        stage.api.release("first")
+        harness.api.release("first")
 
-        await stage.wait_finished(*KEYS)
+        await harness.wait_finished(*KEYS)
 
         for key in KEYS:
-            row = await stage.row(key)
+            row = await harness.row(key)
             assert (row.state, row.attempt) == (TaskState.COMPLETED, 1), row.failure
         assert at_once == [1] * len(KEYS)
         assert max(sum(sizes.values()) for sizes in seen) < CEILING, seen
 
 
-async def all_held(stage: AgentHarness) -> bool:
-    rows = [await stage.row(key) for key in KEYS]
+async def all_held(harness: AgentHarness) -> bool:
+    rows = [await harness.row(key) for key in KEYS]
     return all(row.lease is not None for row in rows)

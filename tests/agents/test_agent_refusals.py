@@ -1,4 +1,4 @@
-"""Agent tasks that cannot begin: each says why at once, and nobody is asked or paid."""
+"""Agent tasks that cannot start: each fails at once with a reason and without a request."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ BROKEN = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
 
 
 @scenario
-async def test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked(
+async def test_an_invalid_task_fails_before_any_model_request(
     harness: AgentHarness,
 ) -> None:
     options = {
@@ -28,8 +28,8 @@ async def test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked(
         "local": ("validation", "repositor"),
     }
     harness.api.set_script([text("done")])
-    for key, more in options.items():
-        await harness.define(key, options={"prompt": "Do it.", **more})
+    for key, more_ in options.items():
+        await harness.define(key, options={"prompt": "Do it.", **more_})
     tasks = [{"taskId": key, "name": key, "input": {"about": "x"}} for key in options]
     await harness.submit(*tasks)
 
@@ -38,25 +38,25 @@ async def test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked(
     for key, (category, words) in expected.items():
         row = await harness.row(key)
         assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-        ((told, said),) = await harness.failures(key)
-        assert (told, words in said) == (category, True), (key, told, said)
+        ((reported, message),) = await harness.failures(key)
+        assert (reported, words in message) == (category, True), (key, reported, message)
         assert harness.requests(key) == []
 
 
 @scenario
-async def test_without_credentials_a_task_fails_at_once_and_says_what_to_set(
+async def test_without_credentials_a_task_fails_at_once_and_names_the_variables(
     tmp_path: Path,
 ) -> None:
-    async with open_harness(tmp_path, [text("done")], flags={"agent.api_key": None}) as stage:
+    async with open_harness(tmp_path, [text("done")], flags={"agent.api_key": None}) as harness:
         options = {"prompt": "Do it.", "repository": "https://example.invalid/repository"}
-        await stage.define(options=options)
-        await stage.submit()
+        await harness.define(options=options)
+        await harness.submit()
 
-        row = await stage.wait_finished()
+        row = await harness.wait_finished()
 
         assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-        ((category, said),) = await stage.failures()
+        ((category, message),) = await harness.failures()
         assert category == "auth"
-        assert "ANTHROPIC_API_KEY" in said
-        assert "CLAUDE_CODE_OAUTH_TOKEN" in said
-        assert stage.api.requests == stage.api.other_requests == []
+        assert "ANTHROPIC_API_KEY" in message
+        assert "CLAUDE_CODE_OAUTH_TOKEN" in message
+        assert harness.api.requests == harness.api.other_requests == []

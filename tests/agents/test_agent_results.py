@@ -11,7 +11,7 @@ NONE_AT_ALL = "[structured-output-enforce]"
 
 
 @scenario
-async def test_a_result_that_came_dressed_up_is_taken_as_it_was_meant(
+async def test_a_wrapped_result_is_unwrapped(
     harness: AgentHarness,
 ) -> None:
     harness.api.set_script(
@@ -29,12 +29,12 @@ async def test_a_result_that_came_dressed_up_is_taken_as_it_was_meant(
     for key in ("wrapped", "stringified"):
         assert await harness.result(key) == GOOD, (await harness.row(key)).failure
         # The command line asks for it once more by itself; we do not.
-        assert [NONE_AT_ALL in one.prompt for one in harness.requests(key)] == [False, True]
+        assert [NONE_AT_ALL in item.prompt for item in harness.requests(key)] == [False, True]
 
 
 @scenario
-async def test_who_hands_in_nothing_is_asked_once_to_put_it_right(harness: AgentHarness) -> None:
-    harness.api.set_script([text("Seven."), text("I said seven."), structured(GOOD)])
+async def test_an_agent_without_a_result_gets_one_turn_to_repair_it(harness: AgentHarness) -> None:
+    harness.api.set_script([text("Seven."), text("Still seven."), structured(GOOD)])
     await harness.define(options={"prompt": "Do it.", "outputSchema": SCHEMA})
     await harness.submit()
 
@@ -66,9 +66,9 @@ async def test_a_schema_that_is_never_met_fails_the_attempt_after_one_repair(
     assert "/score: must be integer" in first[1]
     *_, last = harness.requests()
     prompts = [text for role, text in last.conversation if role == "user"]
-    said = [text for text in prompts if "required format" in text]
-    assert len(said) == row.attempts_used == 2
-    assert all("/score: must be integer" in text for text in said)
+    message = [text for text in prompts if "required format" in text]
+    assert len(message) == row.attempts_used == 2
+    assert all("/score: must be integer" in text for text in message)
     assert harness.repeated_requests() == []
 
 
@@ -94,6 +94,6 @@ async def test_a_refusal_of_the_model_is_final(harness: AgentHarness) -> None:
     row = await harness.wait_finished()
 
     assert row.state is TaskState.FAILED
-    ((category, said),) = await harness.failures()
+    ((category, message),) = await harness.failures()
     assert category == "validation"
-    assert "refused" in said
+    assert "refused" in message

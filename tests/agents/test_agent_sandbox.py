@@ -1,4 +1,4 @@
-"""A sandbox that was asked for: there is one and nobody gets out of it, or nothing is run."""
+"""An agent's sandbox: it is enforced, or the task fails and runs nothing."""
 
 import os
 import shutil
@@ -49,8 +49,8 @@ class SandboxMachine:
         self.programs = folder / "bin"
         self.programs.mkdir()
         for name in PROGRAMS:
-            if (found := shutil.which(name)) is not None:
-                (self.programs / name).symlink_to(found)
+            if (result := shutil.which(name)) is not None:
+                (self.programs / name).symlink_to(result)
 
     def install(self, name: str, program: str) -> None:
         path = self.programs / name
@@ -70,45 +70,45 @@ class SandboxMachine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxMachine]:
     # Not pytest's own folder: its path is longer than that of a socket may be.
     with tempfile.TemporaryDirectory(prefix="ls", dir="/tmp") as folder:
-        made = SandboxMachine(Path(folder))
-        monkeypatch.setenv("PATH", str(made.programs))
-        yield made
+        created = SandboxMachine(Path(folder))
+        monkeypatch.setenv("PATH", str(created.programs))
+        yield created
 
 
 @scenario
-async def test_a_sandbox_is_refused_where_there_is_none_and_kept_to_where_there_is_one(
+async def test_a_sandbox_is_enforced_where_available_and_fails_the_task_elsewhere(
     machine: SandboxMachine,
 ) -> None:
-    async with open_harness(machine.folder, flags={"agent.allow_bypass": True}) as stage:
-        await check_missing_is_refused(stage)
+    async with open_harness(machine.folder, flags={"agent.allow_bypass": True}) as harness:
+        await check_missing_is_refused(harness)
         machine.install("bwrap", BWRAP)
         machine.install("socat", SOCAT)
-        await check_nobody_gets_out(stage, machine)
+        await check_sandbox_is_enforced(harness, machine)
         machine.install("socat", BROKEN)
-        await check_nothing_runs_without(stage, machine)
+        await check_nothing_runs_without(harness, machine)
 
 
-async def define(stage: AgentHarness, key: str, **options: Any) -> None:
-    given = {"prompt": f"Work: {key} .", "tools": ["Bash"], "sandbox": True, **options}
-    await stage.define(key, options=given)
+async def define(harness: AgentHarness, key: str, **options: Any) -> None:
+    fields = {"prompt": f"Work: {key} .", "tools": ["Bash"], "sandbox": True, **options}
+    await harness.define(key, options=fields)
 
 
-async def check_missing_is_refused(stage: AgentHarness) -> None:
-    await define(stage, "missing")
-    await stage.submit({"taskId": "missing", "name": "missing"})
+async def check_missing_is_refused(harness: AgentHarness) -> None:
+    await define(harness, "missing")
+    await harness.submit({"taskId": "missing", "name": "missing"})
 
-    row = await stage.wait_finished("missing")
+    row = await harness.wait_finished("missing")
 
     assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-    ((category, said),) = await stage.failures("missing")
+    ((category, message),) = await harness.failures("missing")
     assert category == "not-found"
-    assert "asks for a sandbox, which needs bwrap and socat" in said
-    assert stage.api.requests == []
+    assert "asks for a sandbox, which needs bwrap and socat" in message
+    assert harness.api.requests == []
 
 
-async def check_nobody_gets_out(stage: AgentHarness, machine: SandboxMachine) -> None:
+async def check_sandbox_is_enforced(harness: AgentHarness, machine: SandboxMachine) -> None:
     out = {"command": f"touch {machine.file('out')}", "dangerouslyDisableSandbox": True}
-    stage.api.set_script(
+    harness.api.set_script(
         [
             Script.of(
                 tool_use("Bash", {"command": f"touch {machine.file('unlisted')}"}),
@@ -121,41 +121,43 @@ async def check_nobody_gets_out(stage: AgentHarness, machine: SandboxMachine) ->
     )
     # The longest name that a task can have makes no path too long.
     listed = f"listed-{'x' * 50}"
-    await define(stage, "listed", tools=["Bash(git *)"])
-    await define(stage, "bypass", permissionMode="bypassPermissions")
-    await stage.submit({"taskId": listed, "name": "listed"}, {"taskId": "bypass", "name": "bypass"})
+    await define(harness, "listed", tools=["Bash(git *)"])
+    await define(harness, "bypass", permissionMode="bypassPermissions")
+    await harness.submit(
+        {"taskId": listed, "name": "listed"}, {"taskId": "bypass", "name": "bypass"}
+    )
 
-    await stage.wait_finished(listed, "bypass")
+    await harness.wait_finished(listed, "bypass")
 
-    _, unlisted, git = [request.tool_results for request in stage.requests(listed)]
+    _, unlisted, git = [request.tool_results for request in harness.requests(listed)]
     assert unlisted[0].is_error
     assert not machine.file("unlisted").exists()
     assert "git version" in git[0].text, git
     assert "git --version" in machine.sandbox_log
-    _, asked = stage.requests("bypass")
+    _, requested = harness.requests("bypass")
     ran = machine.file("out").exists()
-    assert ran == ("touch" in machine.sandbox_log), asked.tool_results
-    left = {path.name for path in stage.work_folder.iterdir()}
+    assert ran == ("touch" in machine.sandbox_log), requested.tool_results
+    left = {path.name for path in harness.work_folder.iterdir()}
     assert {name for name in left if not name.startswith("job-")} == set()
 
 
-async def check_nothing_runs_without(stage: AgentHarness, machine: SandboxMachine) -> None:
-    stage.api.set_script(
+async def check_nothing_runs_without(harness: AgentHarness, machine: SandboxMachine) -> None:
+    harness.api.set_script(
         [tool_use("Bash", {"command": f"touch {machine.file('without')}"}), text("done")]
     )
-    await define(stage, "without")
-    await stage.submit({"taskId": "without", "name": "without"})
+    await define(harness, "without")
+    await harness.submit({"taskId": "without", "name": "without"})
 
-    await stage.wait_finished("without")
+    await harness.wait_finished("without")
 
-    (told,) = stage.requests("without")[1].tool_results
-    assert told.is_error
-    assert "Sandbox is required" in told.text
+    (reported,) = harness.requests("without")[1].tool_results
+    assert reported.is_error
+    assert "Sandbox is required" in reported.text
     assert not machine.file("without").exists()
 
 
 @pytest.mark.parametrize(
-    ("installed", "folder", "said"),
+    ("installed", "folder", "message"),
     [
         ((), "/data", "needs bwrap and socat on"),
         (("bwrap",), "/data", "needs socat on"),
@@ -163,13 +165,13 @@ async def check_nothing_runs_without(stage: AgentHarness, machine: SandboxMachin
         (("bwrap", "socat"), f"/{'d' * 60}", "too long for its sockets"),
     ],
 )
-def test_what_is_missing_for_a_sandbox_is_named(
-    machine: SandboxMachine, installed: tuple[str, ...], folder: str, said: str
+def test_missing_programs_of_the_sandbox_are_named(
+    machine: SandboxMachine, installed: tuple[str, ...], folder: str, message: str
 ) -> None:
     for name in installed:
         machine.install(name, BROKEN)
 
-    with pytest.raises(FailureRaised, match=said) as refused:
+    with pytest.raises(FailureRaised, match=message) as refused:
         check_prerequisites(access(folder), AgentPlan(steps=(), sandbox=True))
 
     assert refused.value.failure.category is ErrorCategory.NOT_FOUND

@@ -1,4 +1,4 @@
-"""The credential is used, and seen by nobody: not by a process, in a file, or in what is told."""
+"""The credential is used but not visible: in no process, file or message."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from verification.messages_api import error, text, tool_use
 
 
 @scenario
-async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
+async def test_the_credential_is_not_visible_while_an_agent_works_or_afterwards(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -33,22 +33,22 @@ async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
         text("done"),
     ]
     flags = {"agent.api_key": None, "log_level": "debug"}
-    async with open_harness(home, script, flags=flags) as stage:
-        await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
-        await stage.submit()
-        await wait_for_file(stage.files() / "begun")
+    async with open_harness(home, script, flags=flags) as harness:
+        await harness.define(options={"prompt": "Do it.", "tools": ["Bash"]})
+        await harness.submit()
+        await wait_for_file(harness.files() / "begun")
 
         processes = check_processes()
         assert {"claude", "bash", "longshore-task"} <= processes
         check_files(home)
         assert list(home.rglob("*.jsonl"))  # it had all that there is to look into
         never.write_text("go on\n")
-        row = await stage.wait_finished()
+        row = await harness.wait_finished()
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert row.attempt == 2
-        assert {request.credential for request in stage.requests()} == {KEY}
-        await check_events(stage)
+        assert {request.credential for request in harness.requests()} == {KEY}
+        await check_events(harness)
         check_files(home)
     printed = capfd.readouterr()
     assert caplog.text
@@ -58,8 +58,8 @@ async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
 def check_processes() -> set[str]:
     """Look at what every process below this one was started with; their names."""
     names = set()
-    for one in descendants(os.getpid()):
-        folder = Path(f"/proc/{one}")
+    for item in descendants(os.getpid()):
+        folder = Path(f"/proc/{item}")
         started_with = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
         name = (folder / "comm").read_text().strip()
         assert KEY.encode() not in started_with, name
@@ -73,12 +73,14 @@ def check_files(folder: Path) -> None:
     assert [path for path in paths if KEY.encode() in path.read_bytes()] == []
 
 
-async def check_events(stage: AgentHarness) -> None:
-    _, history = await stage.history()
-    ((_, said),) = await stage.failures()
-    # It was repeated, and is hidden: what stands in its place was the attempt's.
-    assert "it said: not with " in said
-    traces = [await stage.trace(attempt=attempt) for attempt in (1, 2)]
-    kept = [await stage.file("logs/summary.log", attempt=attempt) for attempt in (1, 2)]
-    told = f"{history} {await stage.output()} {json.dumps(traces)} {kept} {await stage.row()}"
-    assert KEY not in told
+async def check_events(harness: AgentHarness) -> None:
+    _, history = await harness.history()
+    ((_, message),) = await harness.failures()
+    # The API repeated the credential; the attempt's token replaces it.
+    assert "message: not with " in message
+    traces = [await harness.trace(attempt=attempt) for attempt in (1, 2)]
+    stored = [await harness.file("logs/summary.log", attempt=attempt) for attempt in (1, 2)]
+    reported = (
+        f"{history} {await harness.output()} {json.dumps(traces)} {stored} {await harness.row()}"
+    )
+    assert KEY not in reported

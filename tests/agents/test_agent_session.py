@@ -1,4 +1,4 @@
-"""Where an agent lives: what only the process itself can tell of it."""
+"""The session of an agent, tested inside its own process."""
 
 import asyncio
 import ctypes
@@ -32,7 +32,7 @@ def prctl() -> Iterator[Any]:
 
 
 class GrantingChannel:
-    """A worker who grants when it is told to, and hears what is said."""
+    """A channel to a worker that grants a request when the test allows it."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -53,7 +53,7 @@ def session_in(folder: Path, channel: Any) -> AgentSession:
         "baseUrl": None,
         "workspace": str(folder / "work"),
     }
-    order = {
+    spec = {
         "task_id": "job_a",
         "job_id": "job",
         "attempt": 1,
@@ -66,7 +66,7 @@ def session_in(folder: Path, channel: Any) -> AgentSession:
         "environment": {},
         "has_budget": True,
     }
-    return AgentSession(order, AgentPlan(steps=()), cast("Channel", channel), folder)
+    return AgentSession(spec, AgentPlan(steps=()), cast("Channel", channel), folder)
 
 
 # From outside, root can look into any process, and the tests may be run by it.
@@ -74,17 +74,17 @@ def session_in(folder: Path, channel: Any) -> AgentSession:
 def test_the_child_hides_its_memory_before_the_credential_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prctl: Any
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", None)  # the house sets it
-    house = session_in(tmp_path, GrantingChannel())
+    monkeypatch.setattr("tempfile.tempdir", None)  # the session sets it
+    agent_session = session_in(tmp_path, GrantingChannel())
 
     async def open_it() -> int:
-        async with house.open():
+        async with agent_session.open():
             return int(prctl(GET_DUMPABLE, 0, 0, 0, 0))
 
     assert asyncio.run(open_it()) == 0
 
 
-def test_what_is_granted_to_one_who_has_left_is_given_back(
+def test_a_grant_for_a_disconnected_client_is_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -92,12 +92,12 @@ def test_what_is_granted_to_one_who_has_left_is_given_back(
     question = ModelRequest(model="m", max_tokens=10, size_bytes=40)
 
     async def leaves() -> None:
-        house = session_in(tmp_path, worker)
-        asking = asyncio.ensure_future(house._before_request(question))
+        agent_session = session_in(tmp_path, worker)
+        request_task = asyncio.ensure_future(agent_session._before_request(question))
         await asyncio.to_thread(worker.requested.wait, TIMEOUT_S)
-        asking.cancel()
-        await asyncio.wait((asking,))
-        assert asking.cancelled()
+        request_task.cancel()
+        await asyncio.wait((request_task,))
+        assert request_task.cancelled()
         assert worker.sent == []
         worker.granted.set()
         async with asyncio.timeout(TIMEOUT_S):
@@ -105,35 +105,35 @@ def test_what_is_granted_to_one_who_has_left_is_given_back(
                 await asyncio.sleep(0)
 
     asyncio.run(leaves())
-    (told,) = worker.sent
-    assert (told["type"], told["settles"], told["costUsd"]) == ("usage", 1, 0.0)
+    (reported,) = worker.sent
+    assert (reported["type"], reported["settles"], reported["costUsd"]) == ("usage", 1, 0.0)
 
 
 @pytest.mark.parametrize(
     ("broke", "category"),
     [(None, ErrorCategory.VALIDATION), (OSError("no thread"), ErrorCategory.CRASH)],
 )
-def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
+def test_a_failed_budget_check_is_not_an_exhausted_budget(
     tmp_path: Path, broke: OSError | None, category: ErrorCategory
 ) -> None:
-    house = session_in(tmp_path, GrantingChannel())
-    assert house.stop_failure is None
+    agent_session = session_in(tmp_path, GrantingChannel())
+    assert agent_session.stop_failure is None
 
-    house._gateway.stop_reason, house._gateway.failure = "nothing is left", broke
+    agent_session._gateway.stop_reason, agent_session._gateway.failure = "nothing is left", broke
 
-    assert house.stop_failure is not None
-    assert (house.stop_failure.category, house.stop_failure.message) == (
+    assert agent_session.stop_failure is not None
+    assert (agent_session.stop_failure.category, agent_session.stop_failure.message) == (
         category,
         "nothing is left",
     )
 
 
-def test_whoever_comes_back_to_a_folder_is_seen_to_have(tmp_path: Path) -> None:
+def test_opening_a_working_directory_updates_its_age(tmp_path: Path) -> None:
     own = tmp_path / "task.agent"
     (own / "files").mkdir(parents=True)  # as an earlier attempt left it
     os.utime(own, (1_000_000, 1_000_000))
-    order = {"agent": {"workspace": str(own)}, "environment": {}}
+    spec = {"agent": {"workspace": str(own)}, "environment": {}}
 
-    asyncio.run(open_working_directory(order, AgentPlan(steps=()), lambda *_, **__: None))
+    asyncio.run(open_working_directory(spec, AgentPlan(steps=()), lambda *_, **__: None))
 
     assert own.stat().st_mtime > 1_000_000

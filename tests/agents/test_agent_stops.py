@@ -1,4 +1,4 @@
-"""An agent that is late or not wanted any more: nothing of it lives on, and it can go on later."""
+"""An agent that times out or is cancelled: no process survives, and it can continue later."""
 
 import json
 import os
@@ -17,7 +17,7 @@ OPERATOR = "operator"
 
 
 @scenario
-async def test_steps_and_attempts_have_their_time_and_what_was_late_goes_on_later(
+async def test_steps_and_attempts_time_out_and_the_next_attempt_continues(
     harness: AgentHarness,
 ) -> None:
     harness.api.set_script(
@@ -50,7 +50,7 @@ async def test_steps_and_attempts_have_their_time_and_what_was_late_goes_on_late
 
 
 @scenario
-async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_resumed(
+async def test_a_cancelled_agent_leaves_no_process_and_continues_when_resumed(
     harness: AgentHarness, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "never")
@@ -68,13 +68,15 @@ async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_res
     await wait_for_file(harness.files() / "begun")
     await wait_for_file(harness.files() / "detached")
     await wait_until(lambda: answers_stored(harness, 1))
-    # Whoever it was left by is gone, and so it is below nobody whom the attempt has started.
+    # Its parent has ended, so it is no descendant of the child.
     far_away = int((harness.files() / "detached").read_text())
     await cancel_twice(harness, among="bash")
     assert not is_alive(far_away)
     await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by=OPERATOR)
 
-    await harness.api.wait_until(lambda: any(one.state is Far.SILENT for one in harness.requests()))
+    await harness.api.wait_until(
+        lambda: any(item.state is Far.SILENT for item in harness.requests())
+    )
     assert "Tool call interrupted" in json.dumps(harness.requests()[-1].messages)
     await cancel_twice(harness, among="claude")
     await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by=OPERATOR)
@@ -86,13 +88,13 @@ async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_res
     assert row.usage.input_tokens == 200
 
 
-async def cancel_twice(stage: AgentHarness, *, among: str) -> None:
-    family = stage.process_tree()
+async def cancel_twice(harness: AgentHarness, *, among: str) -> None:
+    family = harness.process_tree()
     assert among in family.values()
-    await stage.services.canceller.cancel_task(TENANT, stage.task_id(), by=OPERATOR)
-    await stage.services.canceller.cancel_task(TENANT, stage.task_id(), by=OPERATOR)
-    row = await stage.wait_finished()
+    await harness.services.canceller.cancel_task(TENANT, harness.task_id(), by=OPERATOR)
+    await harness.services.canceller.cancel_task(TENANT, harness.task_id(), by=OPERATOR)
+    row = await harness.wait_finished()
     assert row.state is TaskState.CANCELLED
-    (traced,) = await stage.trace(attempt=row.attempt)
+    (traced,) = await harness.trace(attempt=row.attempt)
     assert traced["end"] is None
     assert survivors(family) == {}

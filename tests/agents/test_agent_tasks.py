@@ -37,11 +37,13 @@ async def test_a_plain_answer_is_the_result(harness: AgentHarness) -> None:
 
 
 @scenario
-async def test_results_go_on_from_step_to_step_and_from_task_to_task(harness: AgentHarness) -> None:
-    found = {"title": "Tides", "score": 7}
+async def test_results_are_passed_from_step_to_step_and_from_task_to_task(
+    harness: AgentHarness,
+) -> None:
+    match = {"title": "Tides", "score": 7}
     harness.api.set_script(
         [
-            Script.of(structured(found), when="Outline"),
+            Script.of(structured(match), when="Outline"),
             Script.of(text("A text on {{ tides }}."), when="Write"),
             Script.of(text("Fine."), when="Judge"),
         ]
@@ -69,8 +71,8 @@ async def test_results_go_on_from_step_to_step_and_from_task_to_task(harness: Ag
     assert "<task>\nWrite about Tides.\n</task>" in write.first_prompt
     (judge,) = harness.requests("last")
     assert "<task>\nJudge A text on {{ tides }}.\n</task>" in judge.first_prompt
-    assert [one["step"] for one in await harness.trace(key="first")] == ["outline", "write"]
-    assert json.loads(await harness.file("artifacts/task-result.json", key="first")) == found
+    assert [item["step"] for item in await harness.trace(key="first")] == ["outline", "write"]
+    assert json.loads(await harness.file("artifacts/task-result.json", key="first")) == match
     assert b"tides" in await harness.file("artifacts/write.json", key="first")
     spent = (await harness.row("first")).usage
     assert (spent.turns, spent.input_tokens) == (2, 200)
@@ -123,17 +125,17 @@ def _offered(request: Request) -> set[str]:
     return {*request.tools} - {"DeferredToolPlaceholder"}
 
 
-def _check_environment(printed: str, stage: AgentHarness) -> None:
-    found = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+def _check_environment(printed: str, harness: AgentHarness) -> None:
+    match = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
     assert KEY not in printed
-    assert stage.api.url not in printed
+    assert harness.api.url not in printed
     assert {
-        name: text for name, text in found.items() if name.startswith("LONGSHORE") and text
+        name: text for name, text in match.items() if name.startswith("LONGSHORE") and text
     } == {}
-    own = f"{stage.work_folder}/{stage.task_id()}.1/agent"
-    assert found["HOME"] == own
-    assert found["CLAUDE_CONFIG_DIR"].startswith(own)
-    assert found["TMPDIR"].startswith(own)
+    own = f"{harness.work_folder}/{harness.task_id()}.1/agent"
+    assert match["HOME"] == own
+    assert match["CLAUDE_CONFIG_DIR"].startswith(own)
+    assert match["TMPDIR"].startswith(own)
 
 
 @scenario
@@ -176,8 +178,8 @@ async def test_an_agent_that_takes_too_many_turns_fails_for_good(harness: AgentH
     row = await harness.wait_finished()
 
     assert row.state is TaskState.FAILED
-    ((category, said),) = await harness.failures()
+    ((category, message),) = await harness.failures()
     assert category == "validation"
-    assert "turn" in said
+    assert "turn" in message
     assert len(harness.requests()) in (2, 3)
     assert row.usage.turns == len(harness.requests())

@@ -20,25 +20,29 @@ from verification.messages_api import Script, error, stall, text, tool_use
 
 
 @scenario
-async def test_a_refused_credential_is_shown_once_however_often_others_are_tried_again(
+async def test_a_rejected_credential_is_sent_once_even_if_other_errors_are_retried(
     tmp_path: Path,
 ) -> None:
     script = [
         Script.of(error(401), when="refused"),
         Script.of(error(529), text("done"), when="busy"),
     ]
-    async with open_harness(tmp_path, script, flags={"agent.retries": 2}) as stage:
+    async with open_harness(tmp_path, script, flags={"agent.retries": 2}) as harness:
         for key in ("refused", "busy"):
-            await stage.define(key, options={"prompt": f"Meet {key} ."})
-        await stage.submit(*({"taskId": key, "name": key} for key in ("refused", "busy")))
+            await harness.define(key, options={"prompt": f"Meet {key} ."})
+        await harness.submit(*({"taskId": key, "name": key} for key in ("refused", "busy")))
 
-        await stage.wait_finished("refused", "busy")
+        await harness.wait_finished("refused", "busy")
 
-        assert len(stage.requests("refused")) == 1
-        ((category, _),) = await stage.failures("refused")
+        assert len(harness.requests("refused")) == 1
+        ((category, _),) = await harness.failures("refused")
         assert category == "auth"
-        row = await stage.row("busy")
-        assert (row.state, row.attempt, len(stage.requests("busy"))) == (TaskState.COMPLETED, 1, 2)
+        row = await harness.row("busy")
+        assert (row.state, row.attempt, len(harness.requests("busy"))) == (
+            TaskState.COMPLETED,
+            1,
+            2,
+        )
 
 
 @scenario
@@ -50,26 +54,26 @@ async def test_a_command_line_that_is_killed_costs_an_attempt_and_no_answer(
     await harness.submit()
     await harness.api.wait_for_state(Far.SILENT)
     family = harness.process_tree()
-    (command_line,) = [one for one, name in family.items() if name == "claude"]
+    (command_line,) = [item for item, name in family.items() if name == "claude"]
 
     os.kill(command_line, signal.SIGKILL)
 
     row = await harness.wait_finished()
     assert row.state is TaskState.COMPLETED, row.failure
-    ((category, said),) = await harness.failures()
-    assert (category, "SIGKILL" in said) == ("crash", True)
+    ((category, message),) = await harness.failures()
+    assert (category, "SIGKILL" in message) == ("crash", True)
     assert survivors(family) == {}
     assert harness.repeated_requests() == []
-    # The answer that broke off had told what was read for it; nothing else is counted twice.
-    one = TokenCounts(input=100, output=10)
+    # The interrupted response had reported its input; nothing else is counted twice.
+    item = TokenCounts(input=100, output=10)
     begun = TokenCounts(input=100, output=1)
-    cost = 2 * LIST_PRICES.cost_usd(MODEL, one) + LIST_PRICES.cost_usd(MODEL, begun)
+    cost = 2 * LIST_PRICES.cost_usd(MODEL, item) + LIST_PRICES.cost_usd(MODEL, begun)
     assert row.usage.cost_usd == pytest.approx(cost)
     assert (row.usage.turns, row.usage.input_tokens) == (2, 300)
 
 
 @scenario
-async def test_a_conversation_that_nobody_can_go_on_with_begins_anew(harness: AgentHarness) -> None:
+async def test_a_conversation_that_cannot_be_resumed_starts_again(harness: AgentHarness) -> None:
     harness.api.set_script([error(500), text("done")])
     await harness.define(options={"prompt": "Do it."}, retry={"maxAttempts": 1})
     await harness.submit()
@@ -86,25 +90,27 @@ async def test_a_conversation_that_nobody_can_go_on_with_begins_anew(harness: Ag
     assert first.session_id == second.session_id
 
 
-async def damage(stage: AgentHarness, job_id: str) -> None:
+async def damage(harness: AgentHarness, job_id: str) -> None:
     """Leave nothing of the conversation but one line that means nothing."""
-    blobs = stage.services.backend.blobs
+    blobs = harness.services.backend.blobs
     prefix = conversation_part_key(job_id, "a")
     keys = await blobs.list_keys(prefix)
     assert keys
     for key in keys:
         await blobs.delete(key)
-    kept = {
-        "session": session_id(stage.task_id(), "task"),
+    stored = {
+        "session": session_id(harness.task_id(), "task"),
         "revision": 0,
         "entries": [{"type": "nonsense", "uuid": "none"}],
     }
     key = conversation_part_key(job_id, "a", attempt=1, number=1)
-    await stage.services.documents.store_key(key, kept)
+    await harness.services.documents.store_key(key, stored)
 
 
 @scenario
-async def test_the_older_kind_of_list_is_there_for_those_who_name_it(harness: AgentHarness) -> None:
+async def test_the_older_todo_tool_is_available_to_a_step_that_lists_it(
+    harness: AgentHarness,
+) -> None:
     todos = [
         {"content": "Look", "status": "completed", "activeForm": "Looking"},
         {"content": "Write", "status": "in_progress", "activeForm": "Writing"},
@@ -118,18 +124,20 @@ async def test_the_older_kind_of_list_is_there_for_those_who_name_it(harness: Ag
     assert row.state is TaskState.COMPLETED, row.failure
     assert "TodoWrite" in harness.requests()[0].tools
     (traced,) = await harness.trace()
-    assert [(one["subject"], one["state"]) for one in traced["todos"]] == [
+    assert [(item["subject"], item["state"]) for item in traced["todos"]] == [
         ("Look", "completed"),
         ("Write", "in_progress"),
     ]
     assert "task: todo 1/2 done, now: Write\n" in await harness.output()
 
 
-def test_a_tool_that_nobody_could_see_begin_does_not_run(
+def test_a_tool_whose_start_cannot_be_traced_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(_observer: StepTracer, told: Any, _tool: Any, _context: Any) -> dict[str, Any]:
-        if told["hook_event_name"] == "PreToolUse":
+    async def broken(
+        _observer: StepTracer, reported: Any, _tool: Any, _context: Any
+    ) -> dict[str, Any]:
+        if reported["hook_event_name"] == "PreToolUse":
             raise RuntimeError
         return {}
 

@@ -1,4 +1,4 @@
-"""The worker of an agent dies without a word; another one goes on with what was stored."""
+"""A killed worker: another one continues with the stored conversation."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from verification.messages_api import text, tool_use
 
 
 @scenario
-async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
+async def test_a_killed_worker_leaves_no_process_and_the_next_one_continues(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "never")
@@ -32,44 +32,46 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
         tool_use("Bash", {"command": f"{far}; echo > begun; read nothing < {tmp_path}/never"}),
         text("done"),
     ]
-    async with open_harness(tmp_path, script, with_worker=False) as stage:
-        await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
-        await stage.submit()
-        first = WorkerProcess(settings_for(tmp_path, stage.api.url))
+    async with open_harness(tmp_path, script, with_worker=False) as harness:
+        await harness.define(options={"prompt": "Do it.", "tools": ["Bash"]})
+        await harness.submit()
+        first = WorkerProcess(settings_for(tmp_path, harness.api.url))
         try:
-            await wait_for_file(stage.files() / "begun")
-            await wait_for_file(stage.files() / "detached")
-            await wait_until(lambda: answers_stored(stage, 2))
-            family = {one: process_name(one) for one in descendants(first.process.pid)}
-            assert int((stage.files() / "detached").read_text()) in family
+            await wait_for_file(harness.files() / "begun")
+            await wait_for_file(harness.files() / "detached")
+            await wait_until(lambda: answers_stored(harness, 2))
+            family = {item: process_name(item) for item in descendants(first.process.pid)}
+            assert int((harness.files() / "detached").read_text()) in family
             assert {"claude", "bash", "longshore-task"} <= {*family.values()}
         finally:
             first.kill()
 
-        async def nobody_is_left() -> bool:
+        async def no_process_is_left() -> bool:
             return not survivors(family)
 
-        await wait_until(nobody_is_left)
-        second = WorkerProcess(settings_for(tmp_path, stage.api.url))
+        await wait_until(no_process_is_left)
+        second = WorkerProcess(settings_for(tmp_path, harness.api.url))
         try:
-            row = await stage.wait_finished()
+            row = await harness.wait_finished()
         finally:
             second.kill()
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert (row.attempt, row.attempts_used) == (2, 1)
-        *_, last = stage.requests()
-        assert len(stage.requests()) == 3
+        *_, last = harness.requests()
+        assert len(harness.requests()) == 3
         assert "Tool call interrupted" in json.dumps(last.messages)
-        assert stage.repeated_requests() == []
+        assert harness.repeated_requests() == []
         assert row.usage.turns == 3
-        assert row.usage.input_tokens == stage.api.usage_of().input_tokens
+        assert row.usage.input_tokens == harness.api.usage_of().input_tokens
 
 
-async def answers_stored(stage: AgentHarness, count: int) -> bool:
-    backend, row = stage.services.backend, await stage.row()
-    found = await load_conversations(row, blobs=backend.blobs, documents=stage.services.documents)
-    kept = found.get(session_id(row.id, "task"))
-    return kept is not None and count <= len(
-        [entry for entry in kept.entries if entry.get("type") == "assistant"]
+async def answers_stored(harness: AgentHarness, count: int) -> bool:
+    backend, row = harness.services.backend, await harness.row()
+    result = await load_conversations(
+        row, blobs=backend.blobs, documents=harness.services.documents
+    )
+    stored = result.get(session_id(row.id, "task"))
+    return stored is not None and count <= len(
+        [entry for entry in stored.entries if entry.get("type") == "assistant"]
     )

@@ -13,7 +13,7 @@ SECRET_WORD = "xylophone"
 
 
 def trap(sentinel: Path) -> dict[str, bytes]:
-    """What would run, or be believed, if somebody's own checkout were opened."""
+    """Files that would run or be trusted in a user's own checkout."""
     hook = [{"hooks": [{"type": "command", "command": f"touch {sentinel}"}]}]
     settings = {
         "hooks": {"SessionStart": hook, "PreToolUse": [{"matcher": "*", **hook[0]}]},
@@ -31,11 +31,11 @@ def trap(sentinel: Path) -> dict[str, bytes]:
 
 
 @scenario
-async def test_a_repository_is_worked_on_without_running_what_stands_in_it(tmp_path: Path) -> None:
-    mark, named = tmp_path / "mark", tmp_path / "named"
+async def test_no_program_of_a_repository_runs_when_an_agent_works_in_it(tmp_path: Path) -> None:
+    created, named = tmp_path / "created", tmp_path / "named"
     named.mkdir()
     origin = Origin(tmp_path / "origin")
-    origin.commit({"a.txt": b"old\n", **trap(mark)})
+    origin.commit({"a.txt": b"old\n", **trap(created)})
     edit = "echo new > a.txt; echo more > b.txt; env; git log --oneline"
     script = [
         Script.of(
@@ -43,27 +43,27 @@ async def test_a_repository_is_worked_on_without_running_what_stands_in_it(tmp_p
         ),
         Script.of(tool_use("Bash", {"command": "pwd; touch here"}), text("Done."), when="folder"),
     ]
-    async with open_harness(tmp_path, script, flags={"agent.local_repositories": True}) as stage:
-        for key, place in (("repository", origin.url), ("folder", str(named))):
-            options = {"prompt": f"Work: {key} .", "tools": ["Bash"], key: place}
-            await stage.define(key, options=options)
-        await stage.submit(*({"taskId": key, "name": key} for key in ("repository", "folder")))
+    async with open_harness(tmp_path, script, flags={"agent.local_repositories": True}) as harness:
+        for key, folder in (("repository", origin.url), ("folder", str(named))):
+            options = {"prompt": f"Work: {key} .", "tools": ["Bash"], key: folder}
+            await harness.define(key, options=options)
+        await harness.submit(*({"taskId": key, "name": key} for key in ("repository", "folder")))
 
-        row = await stage.wait_finished("folder", "repository")
+        row = await harness.wait_finished("folder", "repository")
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert row.attempt == 2
         for attempt in (1, 2):
-            patch = await stage.file("artifacts/changes.patch", key="repository", attempt=attempt)
+            patch = await harness.file("artifacts/changes.patch", key="repository", attempt=attempt)
             assert b"-old\n+new\n" in patch
             assert b"b/b.txt" in patch
             assert b"settings" not in patch
-        assert not mark.exists()
-        assert SECRET_WORD not in json.dumps([one.body for one in stage.requests("repository")])
-        assert not stage.files("repository").exists()
-        assert stage.repeated_requests("repository") == []
+        assert not created.exists()
+        assert SECRET_WORD not in json.dumps([item.body for item in harness.requests("repository")])
+        assert not harness.files("repository").exists()
+        assert harness.repeated_requests("repository") == []
 
-        assert await stage.result("folder") == "Done."
+        assert await harness.result("folder") == "Done."
         assert (named / "here").exists()
-        said = stage.requests("folder")[1].tool_results[0].text
-        assert os.path.realpath(named) in said
+        message = harness.requests("folder")[1].tool_results[0].text
+        assert os.path.realpath(named) in message

@@ -49,7 +49,7 @@ Expected = tuple[QueryFailureReason, Category, bool] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One query: what the API does, and how the attempt should be told of it."""
+    """One query: the API's behaviour and the expected failure."""
 
     step: Step
     expected: Expected
@@ -58,7 +58,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _environment(url: str, home: Path, more: Mapping[str, str]) -> dict[str, str]:
+def _environment(url: str, home: Path, more_: Mapping[str, str]) -> dict[str, str]:
     # Empty is unset: the CLI inherits the whole environment of the tests.
     unset = dict.fromkeys(
         ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "http_proxy", "HTTP_PROXY"), ""
@@ -66,13 +66,13 @@ def _environment(url: str, home: Path, more: Mapping[str, str]) -> dict[str, str
     return {
         **unset,
         "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": "nobody's",
+        "ANTHROPIC_API_KEY": "sk-none",
         "HOME": str(home),
         "CLAUDE_CONFIG_DIR": str(home / "config"),
         "CLAUDE_CODE_TMPDIR": str(home),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_RETRIES": "0",
-        **more,
+        **more_,
     }
 
 
@@ -95,7 +95,7 @@ async def _run_query(url: str, home: Path, row: Row) -> QueryFailure | None:
                 assistant_error = message.error
             elif isinstance(message, ResultMessage):
                 result = message
-    # Whatever it is, it is what the table is about.
+    # Any error: its classification is what is tested.
     except Exception as error:  # noqa: BLE001
         raised = error
     ending = QueryEnding.from_query(
@@ -115,12 +115,12 @@ async def _run_rows(
     turns = asyncio.Semaphore(AT_ONCE)
     async with MessagesApi() as api:
 
-        async def one(key: str, row: Row) -> QueryFailure | None:
+        async def item(key: str, row: Row) -> QueryFailure | None:
             async with turns:
                 return await _run_query(api.set_script([row.step], key=key), home / key, row)
 
-        verdicts = await asyncio.gather(*(one(key, row) for key, row in rows.items()))
-    return dict(zip(rows, verdicts, strict=True)), api
+        decisions = await asyncio.gather(*(item(key, row) for key, row in rows.items()))
+    return dict(zip(rows, decisions, strict=True)), api
 
 
 def _classification(failure: QueryFailure | None) -> Expected:
@@ -131,20 +131,20 @@ def _classification(failure: QueryFailure | None) -> Expected:
 
 def _check(rows: Mapping[str, Row], home: Path) -> tuple[dict[str, str], MessagesApi]:
     """Compare all rows at once; the messages, by row."""
-    verdicts, api = asyncio.run(_run_rows(rows, home))
-    assert {key: _classification(verdict) for key, verdict in verdicts.items()} == {
+    decisions, api = asyncio.run(_run_rows(rows, home))
+    assert {key: _classification(query_failure) for key, query_failure in decisions.items()} == {
         key: row.expected for key, row in rows.items()
     }
     assert {key: len(api.requests_of(key)) for key in rows} == {
         key: row.requests for key, row in rows.items()
     }
-    return {key: one.failure.message if one else "" for key, one in verdicts.items()}, api
+    return {key: item.failure.message if item else "" for key, item in decisions.items()}, api
 
 
-def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> None:
+def test_a_refused_request_has_the_category_of_its_status(tmp_path: Path) -> None:
     def refused(status: int, category: Category, requests: int = 1, **options: Any) -> Row:
-        told = (QueryFailureReason.STATUS, category, category.retryable)
-        return Row(step=error(status, **options), expected=told, requests=requests)
+        reported = (QueryFailureReason.STATUS, category, category.retryable)
+        return Row(step=error(status, **options), expected=reported, requests=requests)
 
     rows = {
         # The CLI leaves out what a server may not know, piece by piece.
@@ -161,11 +161,11 @@ def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> 
 
     messages, _ = _check(rows, tmp_path)
 
-    assert messages["529"] == "the API is overloaded (529); it said: scripted overloaded_error."
+    assert messages["529"] == "the API is overloaded (529); message: scripted overloaded_error."
     assert f"no model '{MODEL}'" in messages["404"]
 
 
-def test_answers_that_never_come_or_break_off_are_worth_another_attempt(tmp_path: Path) -> None:
+def test_missing_and_interrupted_responses_are_retried(tmp_path: Path) -> None:
     no_answer = (QueryFailureReason.NO_ANSWER, Category.TIMEOUT, True)
     rows = {
         "stall": Row(
@@ -187,7 +187,7 @@ def test_answers_that_never_come_or_break_off_are_worth_another_attempt(tmp_path
     assert (hung.state, stalled.state) == (RequestState.ABANDONED, RequestState.ABANDONED)
 
 
-def test_answers_that_are_no_result_are_told_apart(tmp_path: Path) -> None:
+def test_answers_without_a_result_are_distinguished(tmp_path: Path) -> None:
     shape = (QueryFailureReason.SCHEMA_MISMATCH, Category.PARSE, True)
     structure = {"output_format": SCHEMA}
     rows = {
@@ -199,7 +199,7 @@ def test_answers_that_are_no_result_are_told_apart(tmp_path: Path) -> None:
             options=structure,
             environment={"MAX_STRUCTURED_OUTPUT_RETRIES": "2"},
         ),
-        # It is told once more to hand its result in, and then believed.
+        # The CLI asks once more for a result, and then accepts the text.
         "prose": Row(step=text("It is 42."), expected=shape, requests=2, options=structure),
         "refusal": Row(
             step=text("No.", stop_reason="refusal"),

@@ -23,28 +23,28 @@ from verification.messages_api import RequestState, hang, reset, stall, text, tr
 
 
 @scenario
-async def test_a_question_goes_up_with_the_real_key_and_all_that_was_said_with_it() -> None:
+async def test_a_request_is_forwarded_with_the_real_key_and_its_other_headers() -> None:
     async with scripted_model([text("hello")]) as (api, client):
-        said = {
+        message = {
             "anthropic-beta": "a,b",
             "user-agent": "claude-cli/2",
             "x-claude-code-agent-id": "7",
         }
-        status, body = await client.response(headers=said)
+        status, body = await client.response(headers=message)
 
         (request,) = api.requests
         assert (status, "message_stop" in body) == (200, True)
         assert (request.path, request.query) == ("/v1/messages", "beta=true")
         assert request.headers["x-api-key"] == SECRET
         assert "authorization" not in request.headers
-        assert {name: request.headers[name] for name in said} == said
+        assert {name: request.headers[name] for name in message} == message
         assert request.headers["anthropic-version"] == "2023-06-01"
         assert client.gateway.token not in str(request.headers)
 
 
 @pytest.mark.parametrize("variable", [AUTH_TOKEN, OAUTH_TOKEN])
 @scenario
-async def test_a_bearer_token_goes_up_as_one(variable: str) -> None:
+async def test_a_bearer_token_is_sent_in_the_authorization_header(variable: str) -> None:
     credential = Credential("a-real-token", variable)
     async with scripted_model([text("hello")], credential=credential) as (api, client):
         shown = {"authorization": f"Bearer {client.gateway.token}", "x-api-key": ""}
@@ -68,14 +68,14 @@ async def test_a_bearer_token_goes_up_as_one(variable: str) -> None:
     ],
 )
 @scenario
-async def test_nobody_gets_through_without_the_token(shown: dict[str, str]) -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello")], books) as (api, client):
+async def test_a_request_without_the_token_is_rejected(shown: dict[str, str]) -> None:
+    budget = RecordingBudget()
+    async with scripted_model([text("hello")], budget) as (api, client):
         status, body = await client.response(headers=shown)
 
         assert status == 401
         assert json.loads(body)["error"]["type"] == "authentication_error"
-        assert (api.requests, books.requests) == ([], [])
+        assert (api.requests, budget.requests) == ([], [])
 
 
 @scenario
@@ -101,7 +101,7 @@ async def test_the_token_is_a_token_only_as_a_bearers() -> None:
     ],
 )
 @scenario
-async def test_nothing_but_questions_reaches_the_upstream(method: str, path: str) -> None:
+async def test_only_model_requests_reach_the_upstream(method: str, path: str) -> None:
     async with scripted_model([text("hello")]) as (api, client):
         async with client.request(method, path, data=b"{}") as answer:
             assert answer.status == 404
@@ -110,11 +110,11 @@ async def test_nothing_but_questions_reaches_the_upstream(method: str, path: str
 
 
 @scenario
-async def test_whoever_does_not_know_the_place_finds_nothing_there() -> None:
+async def test_a_request_without_the_prefix_is_not_found() -> None:
     async with scripted_model([text("hello")]) as (api, client):
-        place, _, _ = client.gateway.url.rpartition("/")
+        folder, _, _ = client.gateway.url.rpartition("/")
         shown = {"x-api-key": client.gateway.token}
-        async with client.session.post(f"{place}{MESSAGES}", headers=shown, data=b"{}") as answer:
+        async with client.session.post(f"{folder}{MESSAGES}", headers=shown, data=b"{}") as answer:
             assert answer.status == 404
 
         assert api.requests == []
@@ -122,26 +122,29 @@ async def test_whoever_does_not_know_the_place_finds_nothing_there() -> None:
 
 @scenario
 async def test_each_gateway_has_a_place_and_a_token_of_its_own() -> None:
-    async with open_gateway("http://127.0.0.1:9") as one, open_gateway("http://127.0.0.1:9") as two:
-        assert one.gateway.token != two.gateway.token
-        assert one.gateway.url.rpartition("/")[2] != two.gateway.url.rpartition("/")[2]
-        assert min(len(one.gateway.token), len(one.gateway.url.rpartition("/")[2])) >= 20
+    async with (
+        open_gateway("http://127.0.0.1:9") as item,
+        open_gateway("http://127.0.0.1:9") as two,
+    ):
+        assert item.gateway.token != two.gateway.token
+        assert item.gateway.url.rpartition("/")[2] != two.gateway.url.rpartition("/")[2]
+        assert min(len(item.gateway.token), len(item.gateway.url.rpartition("/")[2])) >= 20
 
 
 @scenario
 async def test_counting_tokens_is_passed_on_and_is_not_paid_for() -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello")], books) as (api, client):
+    budget = RecordingBudget()
+    async with scripted_model([text("hello")], budget) as (api, client):
         async with client.request("POST", "/v1/messages/count_tokens", data=b"{}") as answer:
             assert "input_tokens" in await answer.json()
 
         assert [other.path for other in api.other_requests] == ["/v1/messages/count_tokens"]
         assert api.other_requests[0].headers["x-api-key"] == SECRET
-        assert (books.requests, books.responses) == ([], [])
+        assert (budget.requests, budget.responses) == ([], [])
 
 
 @scenario
-async def test_an_address_with_a_path_is_kept() -> None:
+async def test_the_path_of_the_upstream_address_is_used() -> None:
     async with scripted_model([]) as (api, _):
         api.set_script([text("hello")], key="deep")
         async with open_gateway(f"{api.url_for('deep')}/") as client:
@@ -149,7 +152,7 @@ async def test_an_address_with_a_path_is_kept() -> None:
 
 
 @scenario
-async def test_events_come_one_by_one() -> None:
+async def test_events_of_a_stream_are_passed_on_one_by_one() -> None:
     async with scripted_model([stall(after=3)]) as (api, client), client.ask() as answer:
         await api.wait_for_state(RequestState.SILENT)
 
@@ -163,7 +166,7 @@ async def test_events_come_one_by_one() -> None:
 
 
 @scenario
-async def test_an_answer_comes_as_it_was_sent() -> None:
+async def test_a_response_is_passed_on_unchanged() -> None:
     body = b'{"type": "error", "error": {"type": "rate_limit_error"}}'
     sent = http_response("429 Slow down", body, retry_after="7", anthropic_ratelimit_x="1", x_y="z")
     async with raw_upstream(sent) as up, open_gateway(up.url) as client, client.ask() as answer:
@@ -185,10 +188,10 @@ async def test_a_connection_that_is_reset_is_reset_and_no_answer(stream: bool) -
 
 
 @scenario
-async def test_a_connection_that_is_refused_is_reset_and_said() -> None:
+async def test_a_refused_connection_is_reset_and_reported() -> None:
     async with scripted_model([]) as (api, _):
-        nobody = api.url
-    async with open_gateway(nobody) as client:
+        unreachable = api.url
+    async with open_gateway(unreachable) as client:
         with pytest.raises(BROKEN):
             await client.response()
 
@@ -223,32 +226,32 @@ async def test_a_stream_that_ends_too_early_ends_there() -> None:
 
 
 @scenario
-async def test_whoever_leaves_is_followed_by_the_gateway() -> None:
-    books = RecordingBudget()
-    async with scripted_model([hang(), text("hello")], books) as (api, client):
-        asking = asyncio.create_task(client.response())
+async def test_the_gateway_disconnects_when_its_client_does() -> None:
+    budget = RecordingBudget()
+    async with scripted_model([hang(), text("hello")], budget) as (api, client):
+        request_task = asyncio.create_task(client.response())
         await api.wait_for_state(RequestState.SILENT)
-        asking.cancel()
+        request_task.cancel()
         await api.wait_for_state(RequestState.ABANDONED)
 
         assert (await client.response())[0] == 200
-        assert [answered.status for answered in books.responses] == [None, 200]
+        assert [model_response.status for model_response in budget.responses] == [None, 200]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model": 3}', b'{"model": ""}', b"[" * 9999])
 @scenario
-async def test_what_cannot_be_priced_is_not_asked(body: bytes) -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello")], books) as (api, client):
+async def test_a_request_without_a_model_is_not_sent(body: bytes) -> None:
+    budget = RecordingBudget()
+    async with scripted_model([text("hello")], budget) as (api, client):
         async with client.request("POST", MESSAGES, data=body) as answer:
             assert answer.status == 400
             assert answer.headers["x-should-retry"] == "false"
 
-        assert (api.requests, books.requests) == ([], [])
+        assert (api.requests, budget.requests) == ([], [])
 
 
 @scenario
-async def test_a_redirection_is_neither_followed_nor_told() -> None:
+async def test_a_redirect_is_neither_followed_nor_passed_on() -> None:
     async with raw_upstream(http_response("200 OK", b"{}")) as elsewhere:
         there = http_response("307 Temporary Redirect", b"", location=elsewhere.url)
         async with (
@@ -297,9 +300,9 @@ async def test_the_command_line_does_not_ask_a_proxy_for_the_gateway() -> None:
         "http://a#b",
     ],
 )
-def test_what_is_no_address_is_refused_and_not_repeated(upstream: str) -> None:
-    books = RecordingBudget()
+def test_an_invalid_address_is_refused_and_not_quoted(upstream: str) -> None:
+    budget = RecordingBudget()
     with pytest.raises(ConfigurationError) as refused:
-        Gateway(Credential(SECRET), upstream, before=books.before, after=books.after)
+        Gateway(Credential(SECRET), upstream, before=budget.before, after=budget.after)
 
     assert "pass" not in str(refused.value)

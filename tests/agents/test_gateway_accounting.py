@@ -1,4 +1,4 @@
-"""What a gateway asks before a question is paid for, and tells after it was answered."""
+"""The budget check of a gateway before a request, and its report after the response."""
 
 import asyncio
 import gzip
@@ -41,15 +41,15 @@ BEGUN = TokenCounts(input=1000, output=1, cache_read=30, cache_write=4)
 
 
 @scenario
-async def test_before_a_question_it_is_said_what_will_be_asked() -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello")], books) as (_, client):
+async def test_before_receives_the_request() -> None:
+    budget = RecordingBudget()
+    async with scripted_model([text("hello")], budget) as (_, client):
         headers = {"x-claude-code-agent-id": "a1"}
         body = json.dumps({"model": "claude-opus-5-5", "max_tokens": 64, "stream": True})
         async with client.request("POST", MESSAGES, data=body, headers=headers):
             pass
 
-        assert books.requests == [
+        assert budget.requests == [
             ModelRequest(
                 model="claude-opus-5-5",
                 max_tokens=64,
@@ -61,25 +61,25 @@ async def test_before_a_question_it_is_said_what_will_be_asked() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @scenario
-async def test_after_an_answer_it_is_said_what_it_cost(stream: bool) -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello", usage=USED)], books) as (_, client):
+async def test_after_receives_the_cost_of_the_response(stream: bool) -> None:
+    budget = RecordingBudget()
+    async with scripted_model([text("hello", usage=USED)], budget) as (_, client):
         await client.response(stream=stream)
 
-        (answered,) = books.responses
-        assert answered.request is books.requests[0]
-        assert (answered.status, answered.complete) == (200, True)
-        assert answered.tokens == TOKENS
-        assert answered.cost_usd == LIST_PRICES.cost_usd(MODEL, TOKENS) > 0
-        assert answered.retry_after is None
-        assert timedelta(0) < answered.duration < timedelta(minutes=1)
+        (model_response,) = budget.responses
+        assert model_response.request is budget.requests[0]
+        assert (model_response.status, model_response.complete) == (200, True)
+        assert model_response.tokens == TOKENS
+        assert model_response.cost_usd == LIST_PRICES.cost_usd(MODEL, TOKENS) > 0
+        assert model_response.retry_after is None
+        assert timedelta(0) < model_response.duration < timedelta(minutes=1)
         assert client.gateway.last_status == 200
 
 
 @scenario
-async def test_it_is_said_before_whoever_asked_can_know_that_it_is_over() -> None:
-    books = RecordingBudget()
-    async with scripted_model([stall(after=99, of=text("hello", usage=USED))], books) as (
+async def test_after_is_called_before_the_client_sees_the_end() -> None:
+    budget = RecordingBudget()
+    async with scripted_model([stall(after=99, of=text("hello", usage=USED))], budget) as (
         _,
         client,
     ):
@@ -88,9 +88,9 @@ async def test_it_is_said_before_whoever_asked_can_know_that_it_is_over() -> Non
             while b"message_stop" not in seen:
                 seen += await answer.content.readany()
 
-            assert [answered.tokens for answered in books.responses] == [TOKENS]
+            assert [model_response.tokens for model_response in budget.responses] == [TOKENS]
 
-        assert len(books.responses) == 1
+        assert len(budget.responses) == 1
 
 
 @pytest.mark.parametrize(
@@ -108,103 +108,107 @@ async def test_it_is_said_before_whoever_asked_can_know_that_it_is_over() -> Non
     ids=["reset", "ended", "overloaded", "new error", "at once", "500", "page", "page as answer"],
 )
 @scenario
-async def test_an_answer_that_is_not_whole_costs_what_was_begun(
+async def test_an_incomplete_response_costs_its_started_part(
     says: Step, status: int | None, tokens: TokenCounts
 ) -> None:
-    books = RecordingBudget()
-    async with scripted_model([says], books) as (_, client):
+    budget = RecordingBudget()
+    async with scripted_model([says], budget) as (_, client):
         try:
             await client.response()
         except BROKEN:
             assert status in (None, 200)
 
-        (answered,) = books.responses
-        assert (answered.status, answered.tokens, answered.complete) == (status, tokens, False)
+        (model_response,) = budget.responses
+        assert (model_response.status, model_response.tokens, model_response.complete) == (
+            status,
+            tokens,
+            False,
+        )
         assert client.gateway.last_status == status
 
 
 @scenario
 async def test_a_broken_stream_and_its_repetition_are_each_counted_once() -> None:
-    books = RecordingBudget()
+    budget = RecordingBudget()
     says = [reset(4, of=text(usage=USED)), text("hello", usage=USED)]
-    async with scripted_model(says, books) as (_, client):
+    async with scripted_model(says, budget) as (_, client):
         with pytest.raises(BROKEN):
             await client.response()
         await client.response(stream=False)
 
-        assert [answered.tokens for answered in books.responses] == [BEGUN, TOKENS]
-        assert len(books.requests) == 2
+        assert [model_response.tokens for model_response in budget.responses] == [BEGUN, TOKENS]
+        assert len(budget.requests) == 2
 
 
 @scenario
-async def test_whoever_leaves_pays_for_what_was_begun() -> None:
-    books = RecordingBudget()
-    async with scripted_model([stall(after=3, of=text(usage=USED))], books) as (api, client):
+async def test_a_client_that_disconnects_pays_for_the_started_response() -> None:
+    budget = RecordingBudget()
+    async with scripted_model([stall(after=3, of=text(usage=USED))], budget) as (api, client):
         async with client.ask() as answer:
             await answer.content.readany()
         await api.wait_for_state(RequestState.ABANDONED)
 
-    assert [answered.tokens for answered in books.responses] == [BEGUN]
+    assert [model_response.tokens for model_response in budget.responses] == [BEGUN]
 
 
 @scenario
-async def test_a_question_that_was_stopped_is_not_asked_nor_any_after_it() -> None:
-    books = RecordingBudget(decisions=[None, "the budget of 2 USD is used up"])
-    async with scripted_model([text("hello")], books) as (api, client):
+async def test_a_refused_request_and_all_later_ones_are_not_sent() -> None:
+    budget = RecordingBudget(decisions=[None, "the budget of 2 USD is used up"])
+    async with scripted_model([text("hello")], budget) as (api, client):
         assert (await client.response())[0] == 200
         for _ in range(2):
             async with client.ask() as answer:
-                said = await answer.json()
+                shown = await answer.json()
 
                 assert (answer.status, answer.headers["x-should-retry"]) == (402, "false")
                 message = "the budget of 2 USD is used up"
-                assert said["error"] == {"type": "billing_error", "message": message}
+                assert shown["error"] == {"type": "billing_error", "message": message}
 
         assert client.gateway.stop_reason == message
-        assert (len(api.requests), len(books.requests), len(books.responses)) == (1, 2, 1)
+        assert (len(api.requests), len(budget.requests), len(budget.responses)) == (1, 2, 1)
         assert client.gateway.last_status == 200
 
 
 @scenario
-async def test_what_was_let_go_goes_although_another_was_stopped_meanwhile() -> None:
-    books, stopped = RecordingBudget(), asyncio.Event()
+async def test_an_allowed_request_is_sent_although_another_was_refused_meanwhile() -> None:
+    budget, stopped = RecordingBudget(), asyncio.Event()
 
     async def before(request: ModelRequest) -> str | None:
-        books.requests.append(request)
-        if len(books.requests) == 1:
+        budget.requests.append(request)
+        if len(budget.requests) == 1:
             await stopped.wait()
             return None
         return "enough"
 
-    async with scripted_model([text("hello")], books, before=before) as (_, client):
+    async with scripted_model([text("hello")], budget, before=before) as (_, client):
         first = asyncio.create_task(client.response())
-        while not books.requests:
+        while not budget.requests:
             await asyncio.sleep(0)
         assert (await client.response())[0] == 402
 
         stopped.set()
 
         assert (await first)[0] == 200
-        assert len(books.responses) == 1
+        assert len(budget.responses) == 1
 
 
 @scenario
-async def test_a_budget_that_cannot_be_asked_stops_everything() -> None:
+async def test_no_request_is_sent_after_a_failed_budget_check() -> None:
     broken = OSError("no budget today")
-    books = RecordingBudget(decisions=[broken])
-    async with scripted_model([text("hello")], books) as (api, client):
+    budget = RecordingBudget(decisions=[broken])
+    async with scripted_model([text("hello")], budget) as (api, client):
         assert [(await client.response())[0] for _ in range(2)] == [402, 402]
 
         assert client.gateway.failure is broken
         assert client.gateway.stop_reason == "the budget check failed: OSError"
-        assert (api.requests, books.responses, len(books.requests)) == ([], [], 1)
+        assert (api.requests, budget.responses, len(budget.requests)) == ([], [], 1)
 
 
 @scenario
-async def test_a_budget_that_cannot_be_told_stops_what_comes_next() -> None:
+async def test_no_request_is_sent_after_the_usage_could_not_be_recorded() -> None:
     broken = OSError("no budget today")
 
-    def after(answered: ModelResponse) -> None:
+    def after(model_response: ModelResponse) -> None:
         raise broken
 
     async with scripted_model([text("hello")], after=after) as (api, client):
@@ -215,40 +219,44 @@ async def test_a_budget_that_cannot_be_told_stops_what_comes_next() -> None:
 
 
 @scenario
-async def test_whoever_leaves_while_the_budget_is_asked_has_asked_nothing() -> None:
-    asked, books = asyncio.Event(), RecordingBudget()
+async def test_a_client_that_disconnects_during_the_budget_check_sends_no_request() -> None:
+    requested, budget = asyncio.Event(), RecordingBudget()
 
     async def before(_: ModelRequest) -> str | None:
-        asked.set()
+        requested.set()
         await asyncio.Event().wait()
         return None
 
-    async with scripted_model([text("hello")], books, before=before) as (api, client):
-        asking = asyncio.create_task(client.response())
-        await asked.wait()
-        asking.cancel()
-        await asyncio.wait([asking])
+    async with scripted_model([text("hello")], budget, before=before) as (api, client):
+        request_task = asyncio.create_task(client.response())
+        await requested.wait()
+        request_task.cancel()
+        await asyncio.wait([request_task])
 
-    assert (api.requests, books.responses) == ([], [])
+    assert (api.requests, budget.responses) == ([], [])
 
 
 @pytest.mark.parametrize("status", [429, 503, 529])
 @scenario
-async def test_how_long_to_wait_is_kept_until_a_later_question_is_answered(status: int) -> None:
-    books = RecordingBudget()
+async def test_the_retry_delay_is_remembered_until_a_later_request_succeeds(status: int) -> None:
+    budget = RecordingBudget()
     put_off = error(status, headers={"retry-after": "90"})
-    async with scripted_model([put_off, error(500), text("hello")], books) as (_, client):
+    async with scripted_model([put_off, error(500), text("hello")], budget) as (_, client):
         waits = []
         for _ in range(3):
             await client.response()
             waits.append(client.gateway.retry_after)
 
         assert waits == [timedelta(seconds=90), timedelta(seconds=90), None]
-        assert [answered.retry_after for answered in books.responses] == [waits[0], None, None]
+        assert [model_response.retry_after for model_response in budget.responses] == [
+            waits[0],
+            None,
+            None,
+        ]
 
 
 @scenario
-async def test_an_answer_to_an_earlier_question_is_no_word_about_waiting() -> None:
+async def test_a_response_to_an_earlier_request_does_not_clear_the_retry_delay() -> None:
     says = [text("hello", gate="first"), error(429, headers={"retry-after": "90"})]
     async with scripted_model(says) as (api, client):
         first = asyncio.create_task(client.response())
@@ -262,7 +270,7 @@ async def test_an_answer_to_an_earlier_question_is_no_word_about_waiting() -> No
 
 
 @scenario
-async def test_a_moment_to_wait_for_is_counted_from_the_answers_own() -> None:
+async def test_a_retry_date_is_relative_to_the_response_s_own_date() -> None:
     moments = {
         "date": "Wed, 21 Oct 2026 07:28:00 GMT",
         "retry_after": "Wed, 21 Oct 2026 07:30:30 GMT",
@@ -277,48 +285,48 @@ async def test_a_moment_to_wait_for_is_counted_from_the_answers_own() -> None:
 
 
 @scenario
-async def test_an_answer_that_is_packed_is_counted_and_passed_on_unpacked() -> None:
+async def test_a_compressed_response_is_counted_and_passed_on_uncompressed() -> None:
     body = json.dumps({"type": "message", "usage": {"input_tokens": 5}}).encode()
-    packed, books = (
+    packed, budget = (
         http_response("200 OK", gzip.compress(body), content_encoding="gzip"),
         RecordingBudget(),
     )
     async with (
         raw_upstream(packed) as up,
-        open_gateway(up.url, books) as client,
+        open_gateway(up.url, budget) as client,
         client.ask() as answer,
     ):
         assert await answer.read() == body
         assert "content-encoding" not in answer.headers
         assert "accept-encoding: identity" in up.request_heads[0].lower()
 
-    assert books.responses[0].tokens == TokenCounts(input=5)
+    assert budget.responses[0].tokens == TokenCounts(input=5)
 
 
 @pytest.mark.parametrize(("variable", "usd"), [(AUTH_TOKEN, 0.004), (OAUTH_TOKEN, 0.002)])
 @scenario
-async def test_an_unknown_model_costs_what_the_command_line_would_say(
+async def test_an_unknown_model_has_the_price_that_the_cli_assumes(
     variable: str, usd: float
 ) -> None:
-    books, credential = RecordingBudget(), Credential("real", variable)
+    budget, credential = RecordingBudget(), Credential("real", variable)
     used = Usage(input_tokens=1000, output_tokens=0)
-    async with scripted_model([text(usage=used)], books, credential=credential) as (_, client):
+    async with scripted_model([text(usage=used)], budget, credential=credential) as (_, client):
         body = json.dumps({"model": "new", "stream": True})
         async with client.request("POST", MESSAGES, data=body) as answer:
             await answer.read()
 
-    assert books.responses[0].cost_usd == pytest.approx(usd)
+    assert budget.responses[0].cost_usd == pytest.approx(usd)
 
 
 @scenario
-async def test_silence_is_told_as_no_answer_when_it_ends() -> None:
-    books = RecordingBudget()
-    async with scripted_model([hang()], books) as (api, client):
-        asking = asyncio.create_task(client.response())
+async def test_a_request_without_a_response_is_reported_when_it_ends() -> None:
+    budget = RecordingBudget()
+    async with scripted_model([hang()], budget) as (api, client):
+        request_task = asyncio.create_task(client.response())
         await api.wait_for_state(RequestState.SILENT)
-        assert books.responses == []
-        asking.cancel()
+        assert budget.responses == []
+        request_task.cancel()
         await api.wait_for_state(RequestState.ABANDONED)
 
-    (answered,) = books.responses
-    assert (answered.status, answered.cost_usd) == (None, 0)
+    (model_response,) = budget.responses
+    assert (model_response.status, model_response.cost_usd) == (None, 0)

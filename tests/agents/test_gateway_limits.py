@@ -44,7 +44,7 @@ async def test_a_body_that_is_too_large_is_refused(
 
 
 async def _status_of_raw(client: GatewayClient, framing: str, *, later: str = "") -> bytes:
-    """What is said to a question whose body is sent like this, and no further."""
+    """Returns the response to a request whose body is sent in these chunks only."""
     host, _, path = client.gateway.url.removeprefix("http://").partition("/")
     reader, writer = await asyncio.open_connection(*host.split(":"))
     head = f"POST /{path}{MESSAGES} HTTP/1.1\r\nhost: x\r\nx-api-key: {client.gateway.token}"
@@ -60,7 +60,7 @@ async def _status_of_raw(client: GatewayClient, framing: str, *, later: str = ""
 
 
 @scenario
-async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "_BODY_TIMEOUT_S", 0.01)
     async with scripted_model([text("hello")]) as (api, client):
         assert await _status_of_raw(client, "content-length: 9\r\n\r\n{") == b"408"
@@ -72,34 +72,34 @@ async def test_a_body_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gateway_module, "_BODY_TIMEOUT_S", 1.0)
     async with scripted_model([text("hello")]) as (api, client):
         framing = "transfer-encoding: chunked\r\n\r\n1\r\n{\r\n"
-        # One of the two parsers that the server may have tells nobody: then time runs out.
+        # One of the server's two parsers does not report it: then the request times out.
         assert await _status_of_raw(client, framing, later="zz\r\n") in (b"400", b"408")
         assert api.requests == []
 
 
 @scenario
 async def test_only_so_many_are_asked_at_once() -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello", gate="go")], books, concurrency=2) as (api, client):
-        asking = [asyncio.create_task(client.response()) for _ in range(5)]
+    budget = RecordingBudget()
+    async with scripted_model([text("hello", gate="go")], budget, concurrency=2) as (api, client):
+        request_task = [asyncio.create_task(client.response()) for _ in range(5)]
         await api.wait_for_requests(2)
         for _ in range(5):
             # These come after the others, which so have been looked at.
             assert (await client.response(headers={"x-api-key": ""}))[0] == 401
-        assert (len(api.requests), len(books.requests)) == (2, 2)
+        assert (len(api.requests), len(budget.requests)) == (2, 2)
 
         api.release("go")
 
-        assert [status for status, _ in await asyncio.gather(*asking)] == [200] * 5
+        assert [status for status, _ in await asyncio.gather(*request_task)] == [200] * 5
 
 
 @scenario
 async def test_nothing_is_left_when_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     # It ends what is open, and does not wait for it.
     monkeypatch.setattr(gateway_module, "_SHUTDOWN_TIMEOUT_S", 600.0)
-    books = RecordingBudget()
+    budget = RecordingBudget()
     says = [text("hello"), hang(), stall(after=2)]
-    async with scripted_model(says, books) as (api, client):
+    async with scripted_model(says, budget) as (api, client):
         assert (await client.response())[0] == 200
         silent = asyncio.create_task(client.response())
         await api.wait_for_state(RequestState.SILENT)
@@ -113,8 +113,10 @@ async def test_nothing_is_left_when_it_closes(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(BROKEN):
             await silent
         await api.wait_for_state(RequestState.ABANDONED, 2)
-        told = [(answered.status, answered.complete) for answered in books.responses]
-        assert sorted(told, key=str) == [(200, False), (200, True), (None, False)]
+        reported = [
+            (model_response.status, model_response.complete) for model_response in budget.responses
+        ]
+        assert sorted(reported, key=str) == [(200, False), (200, True), (None, False)]
         with pytest.raises(aiohttp.ClientConnectorError):
             await client.response()
         assert not [task for task in asyncio.all_tasks() if "RequestHandler" in repr(task)]

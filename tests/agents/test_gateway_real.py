@@ -28,7 +28,7 @@ CURIOUS = (
 )
 
 
-def _options(gateway: Gateway, home: Path, **more: Any) -> ClaudeAgentOptions:
+def _options(gateway: Gateway, home: Path, **more_: Any) -> ClaudeAgentOptions:
     proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), "")
     environment: Mapping[str, str] = {
         **proxies,
@@ -38,8 +38,8 @@ def _options(gateway: Gateway, home: Path, **more: Any) -> ClaudeAgentOptions:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         **gateway.environment(),
     }
-    given = {"model": MODELS[0], "tools": [], "permission_mode": "dontAsk", **more}
-    return ClaudeAgentOptions(env=dict(environment), cwd=home, setting_sources=[], **given)
+    fields = {"model": MODELS[0], "tools": [], "permission_mode": "dontAsk", **more_}
+    return ClaudeAgentOptions(env=dict(environment), cwd=home, setting_sources=[], **fields)
 
 
 @scenario
@@ -54,24 +54,24 @@ async def test_a_tool_that_looks_everywhere_finds_only_the_token(
         options = _options(gateway, tmp_path, tools=["Bash"], allowed_tools=["Bash"])
         messages = [message async for message in query(prompt="look", options=options)]
 
-        (found,) = api.requests[1].tool_results
-        assert found.text.count(f"ANTHROPIC_API_KEY={gateway.token}") >= 2, found.text
-        assert f"ANTHROPIC_BASE_URL={gateway.url}" in found.text
-        assert SECRET not in f"{found.text} {messages} {api.requests[1].body}"
+        (match,) = api.requests[1].tool_results
+        assert match.text.count(f"ANTHROPIC_API_KEY={gateway.token}") >= 2, match.text
+        assert f"ANTHROPIC_BASE_URL={gateway.url}" in match.text
+        assert SECRET not in f"{match.text} {messages} {api.requests[1].body}"
         assert [request.credential for request in api.requests] == [SECRET, SECRET]
 
 
 @scenario
 async def test_a_question_that_is_stopped_ends_the_run_at_once(tmp_path: Path) -> None:
-    books = RecordingBudget(decisions=[None, "the budget of 1 USD is used up"])
-    says = [tool_use("Bash", {"command": "echo 1"}), text("never said")]
-    heard: set[str] = set()
-    async with scripted_model(says, books) as (api, client):
+    budget = RecordingBudget(decisions=[None, "the budget of 1 USD is used up"])
+    says = [tool_use("Bash", {"command": "echo 1"}), text("never sent")]
+    received: set[str] = set()
+    async with scripted_model(says, budget) as (api, client):
         options = _options(client.gateway, tmp_path, tools=["Bash"], allowed_tools=["Bash"])
 
         async def run() -> None:
             async for message in query(prompt="go on", options=options):
-                heard.add(getattr(message, "subtype", ""))
+                received.add(getattr(message, "subtype", ""))
 
         with pytest.raises(ResultError) as ended:
             await run()
@@ -80,8 +80,8 @@ async def test_a_question_that_is_stopped_ends_the_run_at_once(tmp_path: Path) -
         assert "the budget of 1 USD is used up" in str(ended.value.data["result"])
         assert ended.value.data["api_error_status"] == 402
         # With all the retries that the command line has by default, it makes use of none.
-        assert (len(api.requests), len(books.requests), "api_retry" in heard) == (1, 2, False)
-        assert ended.value.data["total_cost_usd"] == books.responses[0].cost_usd > 0
+        assert (len(api.requests), len(budget.requests), "api_retry" in received) == (1, 2, False)
+        assert ended.value.data["total_cost_usd"] == budget.responses[0].cost_usd > 0
 
 
 def _is_a_look(request: Request) -> bool:
@@ -89,15 +89,15 @@ def _is_a_look(request: Request) -> bool:
 
 
 @scenario
-async def test_what_is_counted_is_what_the_command_line_counts(tmp_path: Path) -> None:
+async def test_the_counted_cost_is_what_the_cli_reports(tmp_path: Path) -> None:
     small = Usage(input_tokens=1234, output_tokens=567, cache_read_tokens=89, cache_write_tokens=10)
     large = Usage(input_tokens=9, output_tokens=7, cache_read_tokens=99_999, cache_write_tokens=6)
     answers = [text(usage=small), text(usage=large), text(usage=small), text(usage=large)]
     # It looks whether there is such a model; that costs something, too, and it does not count it.
     looks = Script.of(text(usage=Usage(input_tokens=0, output_tokens=0)), when=_is_a_look)
-    books = RecordingBudget()
+    budget = RecordingBudget()
     async with (
-        scripted_model([looks, Script.of(*answers)], books) as (_, client),
+        scripted_model([looks, Script.of(*answers)], budget) as (_, client),
         ClaudeSDKClient(_options(client.gateway, tmp_path)) as agent,
     ):
         # Each model with a short and a long prompt, which one of them charges more for.
@@ -105,18 +105,20 @@ async def test_what_is_counted_is_what_the_command_line_counts(tmp_path: Path) -
             await agent.set_model(model)
             await agent.query("go on")
             async with asyncio.timeout(60):
-                results = [one async for one in agent.receive_response()]
-            (result,) = [one for one in results if isinstance(one, ResultMessage)]
+                results = [item async for item in agent.receive_response()]
+            (result,) = [item for item in results if isinstance(item, ResultMessage)]
             # What it says at its end was counted before.
-            assert result.total_cost_usd == sum(answered.cost_usd for answered in books.responses)
+            assert result.total_cost_usd == sum(response.cost_usd for response in budget.responses)
 
     for model in MODELS:
-        ours = [one for one in books.responses if one.request.model == model and one.cost_usd]
+        ours = [item for item in budget.responses if item.request.model == model and item.cost_usd]
         assert len(ours) == 2
         theirs = result.model_usage[model]
-        assert theirs["inputTokens"] == sum(one.tokens.input for one in ours)
-        assert theirs["outputTokens"] == sum(one.tokens.output for one in ours)
-        assert theirs["cacheReadInputTokens"] == sum(one.tokens.cache_read for one in ours)
-        assert theirs["cacheCreationInputTokens"] == sum(one.tokens.cache_creation for one in ours)
-        assert theirs["costUSD"] == sum(one.cost_usd for one in ours)
+        assert theirs["inputTokens"] == sum(item.tokens.input for item in ours)
+        assert theirs["outputTokens"] == sum(item.tokens.output for item in ours)
+        assert theirs["cacheReadInputTokens"] == sum(item.tokens.cache_read for item in ours)
+        assert theirs["cacheCreationInputTokens"] == sum(
+            item.tokens.cache_creation for item in ours
+        )
+        assert theirs["costUSD"] == sum(item.cost_usd for item in ours)
         assert theirs["costBasis"] == "list"

@@ -1,4 +1,4 @@
-"""That nobody sees the credential: in what comes back, in messages, or in memory."""
+"""The credential is not visible in responses, messages or memory."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tests.agents.gateway_client import (
 )
 from verification.messages_api import error, raw
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 @pytest.mark.parametrize("variable", [API_KEY, AUTH_TOKEN])
@@ -37,7 +37,7 @@ def test_a_credential_does_not_show_itself(variable: str) -> None:
 
 @pytest.mark.parametrize("secret", ["", "two words", "line\nbreak: x", "schlüssel", "\x7f"])
 @pytest.mark.parametrize("variable", [API_KEY, AUTH_TOKEN])
-def test_what_cannot_stand_in_a_header_is_refused_and_not_repeated(
+def test_a_credential_that_is_invalid_in_a_header_is_refused_and_not_quoted(
     variable: str, secret: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
@@ -48,7 +48,7 @@ def test_what_cannot_stand_in_a_header_is_refused_and_not_repeated(
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_a_mask_finds_the_secret_in_pieces_of_any_size(size: int) -> None:
+def test_a_mask_finds_the_secret_in_chunks_of_any_size(size: int) -> None:
     secret = "abcab" * 3
     mask, data = (
         SecretMask(secret, "***"),
@@ -67,7 +67,7 @@ def test_a_very_short_key_is_no_secret_and_leaves_answers_as_they_are() -> None:
     assert mask.mask_text("a text") == "a text"
 
 
-def test_a_mask_holds_back_only_what_may_be_the_secret() -> None:
+def test_a_mask_delays_only_a_possible_start_of_the_secret() -> None:
     mask = SecretMask(SECRET, "***")
 
     assert mask.feed(b"data: sk-\n\n") == b"data: sk-\n\n"
@@ -77,7 +77,7 @@ def test_a_mask_holds_back_only_what_may_be_the_secret() -> None:
 
 
 @scenario
-async def test_an_upstream_that_repeats_the_credential_is_heard_to_repeat_the_token() -> None:
+async def test_a_credential_in_a_response_is_replaced_by_the_token() -> None:
     says = [
         error(401, f"invalid key {SECRET}"),
         raw(502, f"<p>{SECRET}", headers={"x-you-sent": SECRET}),
@@ -85,38 +85,41 @@ async def test_an_upstream_that_repeats_the_credential_is_heard_to_repeat_the_to
     async with scripted_model(says) as (_, client):
         for status in (401, 502):
             async with client.ask() as answer:
-                heard = f"{answer.headers} {await answer.text()}"
+                received = f"{answer.headers} {await answer.text()}"
 
                 assert answer.status == status
-                assert SECRET not in heard
-                assert client.gateway.token in heard
+                assert SECRET not in received
+                assert client.gateway.token in received
 
 
 @scenario
-async def test_it_is_found_in_a_stream_wherever_that_is_cut() -> None:
-    said = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
+async def test_usage_is_found_in_a_stream_split_anywhere() -> None:
+    message = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    cut = said.index(SECRET.encode()) + 7
-    async with raw_upstream(head, said[:cut], said[cut:]) as up, open_gateway(up.url) as client:
-        _, heard = await client.response()
+    cut = message.index(SECRET.encode()) + 7
+    async with (
+        raw_upstream(head, message[:cut], message[cut:]) as up,
+        open_gateway(up.url) as client,
+    ):
+        _, received = await client.response()
 
-        assert heard == said.decode().replace(SECRET, client.gateway.token)
+        assert received == message.decode().replace(SECRET, client.gateway.token)
 
 
 @scenario
-async def test_it_is_not_in_what_is_said_of_the_connection(
+async def test_a_connection_error_does_not_contain_the_credential(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = http_response(f"900 {SECRET}", b"{}")
     async with raw_upstream(broken) as up, open_gateway(up.url) as client:
         try:
             async with client.ask() as answer:
-                heard = f"{answer.reason} {await answer.text()}"
-        except OSError as trouble:
-            heard = str(trouble)
+                received = f"{answer.reason} {await answer.text()}"
+        except OSError as raised:
+            received = str(raised)
 
         printed = capfd.readouterr()
-        assert SECRET not in f"{heard} {client.gateway.connection_error} {vars(client.gateway)}"
+        assert SECRET not in f"{received} {client.gateway.connection_error} {vars(client.gateway)}"
         assert SECRET not in f"{caplog.text} {printed.out} {printed.err}"
 
 
@@ -131,8 +134,8 @@ MEMORY_READER = textwrap.dedent(
 
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNPRIVILEGED)
+        os.setuid(UNPRIVILEGED)
     dumpable = 4
     ctypes.CDLL(None).prctl(dumpable, 1, 0, 0, 0)  # a change of the user has hidden us, too
 
@@ -143,16 +146,16 @@ MEMORY_READER = textwrap.dedent(
         except PermissionError:
             return False
         except OSError:
-            return True  # opened, and nothing stands at the beginning of its memory
+            return True  # opened, but there is nothing at the start of its memory
         return True
 
     def seen(hides):
-        ready, tell = os.pipe()
+        ready, report = os.pipe()
         looker = os.getpid()
         holder = os.fork()
         if holder == 0:
             die_with_parent(looker)
-            os.write(tell, b"%d" % (hide_memory() if hides else 7))
+            os.write(report, b"%d" % (hide_memory() if hides else 7))
             signal.pause()
         hidden = os.read(ready, 1)
         below = descendants(looker)
@@ -171,11 +174,11 @@ MEMORY_READER = textwrap.dedent(
 
     print(json.dumps([seen(False), seen(True)]))
     """
-).replace("NOBODY", str(NOBODY))
+).replace("UNPRIVILEGED", str(UNPRIVILEGED))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hide a process's memory")
-def test_the_childs_memory_is_hidden_from_its_user_and_its_keeper_sees_what_it_needs() -> None:
+def test_the_memory_of_a_child_is_hidden_but_its_state_stays_visible() -> None:
     path = os.pathsep.join(sys.path)
     ran = subprocess.run(
         [sys.executable, "-c", MEMORY_READER],
@@ -186,6 +189,6 @@ def test_the_childs_memory_is_hidden_from_its_user_and_its_keeper_sees_what_it_n
     )
 
     plain, hidden = json.loads(ran.stdout)
-    kept = {"alive": True, "size": True, "start": True, "group": True, "signal": 15}
-    assert plain == {"hidden": "7", "environ": True, "mem": True, **kept}
-    assert hidden == {"hidden": "1", "environ": False, "mem": False, **kept}
+    stored = {"alive": True, "size": True, "start": True, "group": True, "signal": 15}
+    assert plain == {"hidden": "7", "environ": True, "mem": True, **stored}
+    assert hidden == {"hidden": "1", "environ": False, "mem": False, **stored}

@@ -31,7 +31,7 @@ def _delta(**usage: Any) -> bytes:
 
 STOP = _event("message_stop")
 QUOTED_EVENTS = (
-    'he said "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
+    'he wrote "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
 )
 TEXT = _event("content_block_delta", index=0, delta={"type": "text_delta", "text": QUOTED_EVENTS})
 WHOLE = _start(input_tokens=30, cache_read_input_tokens=4) + TEXT + _delta(output_tokens=5) + STOP
@@ -57,7 +57,7 @@ def test_a_stream_is_read_in_pieces_of_any_size(size: int, ending: bytes) -> Non
     assert (meter.error_type, meter.error_status) == (None, None)
 
 
-def test_what_the_model_says_is_not_taken_for_what_the_api_says() -> None:
+def test_text_of_the_model_is_not_read_as_an_event_of_the_api() -> None:
     meter = _read(TEXT)
 
     assert not meter.complete
@@ -143,14 +143,14 @@ def test_figures_are_read_as_the_command_line_reads_them(
         b"\xff\xfe\n",
     ],
 )
-def test_what_makes_no_sense_is_passed_over(line: bytes) -> None:
+def test_invalid_reports_are_ignored(line: bytes) -> None:
     meter = _read(line + WHOLE)
 
     assert meter.tokens == TokenCounts(input=30, output=5, cache_read=4)
     assert meter.error_type is None
 
 
-def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_above_the_limit_is_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "LINE_LIMIT_BYTES", 200)
     meter = StreamMeter()
 
@@ -165,7 +165,7 @@ def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "status"),
+    ("text", "kind", "status"),
     [
         ({"error": {"type": "overloaded_error"}}, "overloaded_error", 529),
         ({"error": {"type": "rate_limit_error"}}, "rate_limit_error", 429),
@@ -174,9 +174,9 @@ def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
         ({}, "api_error", 500),
     ],
 )
-def test_an_error_is_known_by_its_kind(said: dict[str, Any], kind: str, status: int) -> None:
-    stream, document = _read(_event("error", **said)), DocumentMeter()
-    document.feed(json.dumps({"type": "error", **said}).encode())
+def test_an_error_is_known_by_its_kind(text: dict[str, Any], kind: str, status: int) -> None:
+    stream, document = _read(_event("error", **text)), DocumentMeter()
+    document.feed(json.dumps({"type": "error", **text}).encode())
     document.end()
 
     for meter in (stream, document):
@@ -203,7 +203,7 @@ def test_a_document_of_another_kind_says_nothing(body: bytes) -> None:
     assert (meter.complete, meter.tokens, meter.error_type) == (False, NO_TOKENS, None)
 
 
-def test_a_document_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_above_the_limit_is_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "DOCUMENT_LIMIT_BYTES", 10)
     meter = DocumentMeter()
     for piece in (b'{"type": "message", ', b'"usage": {}', b"}"):
@@ -235,7 +235,7 @@ NOON_S = 1_792_584_000.0
         ({"retry-after": "Wed, 21 Oct 2026 11:00:00 GMT"}, 0),
     ],
 )
-def test_how_long_to_wait_is_read_from_seconds_or_a_moment(
+def test_a_retry_delay_is_read_from_seconds_or_a_date(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     expected = None if seconds is None else timedelta(seconds=seconds)

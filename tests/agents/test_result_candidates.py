@@ -21,11 +21,11 @@ from longshore.execution.runners.agent.results import result_candidates
         ({"x": {"y": {"z": {"a": 1}}}}, None, {"a": 1}),
     ],
 )
-def test_what_was_meant_is_among_the_readings(structured: Any, text: str, meant: Any) -> None:
+def test_the_intended_result_is_a_candidate(structured: Any, text: str, meant: Any) -> None:
     assert meant in list(result_candidates(structured, text))
 
 
-def test_what_was_handed_in_comes_first() -> None:
+def test_structured_output_is_the_first_candidate() -> None:
     assert next(result_candidates({"result": {"a": 1}}, '{"b": 2}')) == {"result": {"a": 1}}
 
 

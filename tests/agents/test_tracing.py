@@ -1,4 +1,4 @@
-"""An observer watches an agent: it hears everything, says what matters, and is never in the way."""
+"""A tracer records everything, logs what matters, and never affects the agent."""
 
 import asyncio
 import json
@@ -49,29 +49,29 @@ def tracer(reports: RecordingReports) -> StepTracer:
     return _step_tracer("review", reports.send, reports.now)
 
 
-def hook(observer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
-    """What the hook of an event answers."""
-    (matcher,) = observer.hooks()[cast("Any", event)]
-    given = cast("HookInput", {"hook_event_name": event, **payload})
-    answered = asyncio.run(cast("Any", matcher.hooks[0](given, None, {"signal": None})))
-    return cast("dict[str, Any]", answered)
+def hook(step_tracer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
+    """Returns the output of the hook for an event."""
+    (matcher,) = step_tracer.hooks()[cast("Any", event)]
+    fields = cast("HookInput", {"hook_event_name": event, **payload})
+    model_response = asyncio.run(cast("Any", matcher.hooks[0](fields, None, {"signal": None})))
+    return cast("dict[str, Any]", model_response)
 
 
-def tool(observer: StepTracer, name: str, tool_input: Any, response: Any) -> None:
-    """A call of a tool, as hooks see it."""
-    told = {"tool_name": name, "tool_input": tool_input, "tool_use_id": f"id of {name}"}
-    hook(observer, "PreToolUse", **told)
-    hook(observer, "PostToolUse", **told, tool_response=response, duration_ms=5)
+def tool(step_tracer: StepTracer, name: str, tool_input: Any, response: Any) -> None:
+    """Report a tool call through the hooks."""
+    reported = {"tool_name": name, "tool_input": tool_input, "tool_use_id": f"id of {name}"}
+    hook(step_tracer, "PreToolUse", **reported)
+    hook(step_tracer, "PostToolUse", **reported, tool_response=response, duration_ms=5)
 
 
-# Never in the way -------------------------------------------------------------------------------
+# The tracer never affects the agent -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "event", _step_tracer("s", RecordingReports().send, RecordingReports().now).hooks()
 )
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {},
         {"tool_name": 5, "tool_input": "text", "tool_use_id": None, "tool_response": 7},
@@ -80,31 +80,31 @@ def tool(observer: StepTracer, name: str, tool_input: Any, response: Any) -> Non
         {"tool_name": ["unhashable"], "task_id": {}, "agent_id": [], "duration_ms": "long"},
     ],
 )
-def test_a_hook_decides_nothing_whatever_it_is_told(
-    tracer: StepTracer, event: str, told: Mapping[str, Any]
+def test_a_hook_decides_nothing_for_any_payload(
+    tracer: StepTracer, event: str, reported: Mapping[str, Any]
 ) -> None:
-    assert hook(tracer, event, **told) == {}
+    assert hook(tracer, event, **reported) == {}
     assert tracer.document()["leftOut"] == {}
 
 
-def test_hooks_cannot_fail_or_be_late_although_nobody_listens(reports: RecordingReports) -> None:
+def test_hooks_neither_fail_nor_time_out_when_the_worker_is_gone(reports: RecordingReports) -> None:
     def broken(kind: str, /, **content: Any) -> None:
         raise BrokenPipeError
 
-    observer = _step_tracer("review", broken, reports.now)
+    step_tracer = _step_tracer("review", broken, reports.now)
 
-    assert hook(observer, "PreToolUse", tool_name="Bash", tool_use_id="t1", tool_input={}) == {}
-    observer.on_message(assistant_message(TextBlock("hi")))
-    observer.on_response(TokenCounts(input=10), 0.1)
-    observer.finish()
-    document = observer.document()
+    assert hook(step_tracer, "PreToolUse", tool_name="Bash", tool_use_id="t1", tool_input={}) == {}
+    step_tracer.on_message(assistant_message(TextBlock("hi")))
+    step_tracer.on_response(TokenCounts(input=10), 0.1)
+    step_tracer.finish()
+    document = step_tracer.document()
     assert document["leftOut"] == {"faults": 4}
     assert document["end"]["how"] == "interrupted"
-    timeouts = {matcher.timeout for (matcher,) in observer.hooks().values()}
+    timeouts = {matcher.timeout for (matcher,) in step_tracer.hooks().values()}
     assert min(timeout or 0 for timeout in timeouts) >= 3600
 
 
-def test_what_cannot_be_followed_is_said_once_and_counted(
+def test_errors_of_the_tracer_are_counted_and_the_first_is_logged(
     reports: RecordingReports, tracer: StepTracer
 ) -> None:
     class Odd(SystemMessage):
@@ -116,18 +116,16 @@ def test_what_cannot_be_followed_is_said_once_and_counted(
         tracer.on_message(Odd(subtype="init", data={}))
     tracer.on_message(assistant_message(TextBlock("on I go")))
 
-    said, after = reports.lines
-    assert said == "review: longshore could not trace everything (ValueError: password=[masked])"
+    shown, after = reports.lines
+    assert shown == "review: longshore could not trace everything (ValueError: password=[masked])"
     assert after == "review: on I go"
     assert tracer.document()["leftOut"] == {"faults": 3}
 
 
-# What is heard ----------------------------------------------------------------------------------
+# What is traced ---------------------------------------------------------------------------------
 
 
-def test_messages_that_tell_nothing_add_nothing(
-    reports: RecordingReports, tracer: StepTracer
-) -> None:
+def test_irrelevant_messages_are_ignored(reports: RecordingReports, tracer: StepTracer) -> None:
     empty = tracer.document()
     for message in (
         object(),
@@ -143,7 +141,7 @@ def test_messages_that_tell_nothing_add_nothing(
     assert (same, reports.sent) == (empty, [])
 
 
-def test_thinking_is_not_kept(reports: RecordingReports, tracer: StepTracer) -> None:
+def test_thinking_is_not_stored(reports: RecordingReports, tracer: StepTracer) -> None:
     tracer.on_message(assistant_message(ThinkingBlock(thinking="between us", signature="x")))
     tracer.on_message(assistant_message(TextBlock("done")))
 
@@ -171,7 +169,7 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
     )
 
     tools = tracer.document()["tools"]
-    assert [(one["outcome"], one["output"]) for one in tools] == [
+    assert [(item["outcome"], item["output"]) for item in tools] == [
         ("failed", "No such tool"),
         ("ok", ""),
         ("ok", "a cat"),
@@ -179,7 +177,7 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "told", "outcome"),
+    ("event", "reported", "outcome"),
     [
         ("PostToolUse", {"tool_response": "ok"}, "ok"),
         ("PostToolUse", {"tool_response": {"interrupted": True}}, "interrupted"),
@@ -187,15 +185,15 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
         ("PostToolUseFailure", {"error": "stopped", "is_interrupt": True}, "interrupted"),
     ],
 )
-def test_hooks_tell_how_a_tool_ended(
-    tracer: StepTracer, event: str, told: dict[str, Any], outcome: str
+def test_hooks_report_the_outcome_of_a_tool(
+    tracer: StepTracer, event: str, reported: dict[str, Any], outcome: str
 ) -> None:
     call = {"tool_name": "Bash", "tool_input": {"command": "x"}, "tool_use_id": "t1"}
     hook(tracer, "PreToolUse", **call)
-    hook(tracer, event, **call, **told, duration_ms=42)
+    hook(tracer, event, **call, **reported, duration_ms=42)
 
-    (found,) = tracer.document()["tools"]
-    assert (found["outcome"], found["durationMs"]) == (outcome, 42)
+    (match,) = tracer.document()["tools"]
+    assert (match["outcome"], match["durationMs"]) == (outcome, 42)
 
 
 def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
@@ -210,14 +208,14 @@ def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
 
     todos = tracer.document()["todos"]
 
-    assert [(one["subject"], one["state"]) for one in todos] == [
+    assert [(item["subject"], item["state"]) for item in todos] == [
         ("Look", "completed"),
         ("Write", "pending"),
     ]
     assert todos[0]["inProgressMs"] > 0
 
 
-def test_a_list_that_is_written_anew_is_understood(tracer: StepTracer) -> None:
+def test_a_replaced_todo_list_is_traced(tracer: StepTracer) -> None:
     first = [{"content": "a", "status": "pending"}, {"content": "b", "status": "odd"}]
     second = [{"content": "a", "status": "completed"}]
     tool(tracer, "TodoWrite", {"todos": first}, {"newTodos": first})
@@ -225,11 +223,13 @@ def test_a_list_that_is_written_anew_is_understood(tracer: StepTracer) -> None:
 
     todos = tracer.document()["todos"]
 
-    states = [(one["subject"], one["state"]) for one in todos]
+    states = [(item["subject"], item["state"]) for item in todos]
     assert states == [("a", "completed"), ("b", "deleted")]
 
 
-def test_what_the_api_does_is_heard(reports: RecordingReports, tracer: StepTracer) -> None:
+def test_retries_fallbacks_and_rate_limits_are_traced(
+    reports: RecordingReports, tracer: StepTracer
+) -> None:
     retry = {"attempt": 1, "max_retries": 2, "retry_delay_ms": 581.5, "error_status": None}
     tracer.on_message(system_message("api_retry", **retry, error="unknown"))
     models = {"original_model": "opus", "fallback_model": "sonnet", "trigger": "overloaded"}
@@ -245,7 +245,7 @@ def test_what_the_api_does_is_heard(reports: RecordingReports, tracer: StepTrace
     assert document["rateLimits"][0]["resetsAt"] == "2030-01-01T00:00:00.000Z"
     assert reports.lines == [
         "review: the API failed (unknown): retry 1 of 2 in 581 ms",
-        "review: goes on with sonnet instead of opus: overloaded",
+        "review: switched from opus to sonnet: overloaded",
         "review: rate limit five_hour: rejected until 2030-01-01 00:00 UTC",
     ]
     assert reports.activities[0] == "waiting"
@@ -272,7 +272,7 @@ def test_what_the_api_does_is_heard(reports: RecordingReports, tracer: StepTrace
         ),
     ],
 )
-def test_how_a_query_ended_is_how_the_step_ended(
+def test_a_step_ends_as_its_last_query_did(
     tracer: StepTracer, message: ResultMessage, end: tuple[Any, ...]
 ) -> None:
     tracer.on_message(message)
@@ -281,7 +281,7 @@ def test_how_a_query_ended_is_how_the_step_ended(
     assert tuple(tracer.document()["end"].values()) == end
 
 
-def test_a_refusal_that_only_the_result_tells_of_is_one(
+def test_a_denial_that_only_the_result_reports_is_traced(
     reports: RecordingReports, tracer: StepTracer
 ) -> None:
     tracer.on_message(assistant_message(ToolUseBlock("t1", "Bash", {"command": "rm x"})))
@@ -306,7 +306,7 @@ def test_an_error_of_the_api_has_no_model_and_no_tokens(tracer: StepTracer) -> N
     assert (turn["model"], turn["tokens"], turn["error"]) == (None, None, "server_error")
 
 
-def test_figures_of_the_gateway_are_those_of_the_step(tracer: StepTracer) -> None:
+def test_the_usage_of_a_step_is_what_the_gateway_measured(tracer: StepTracer) -> None:
     tracer.on_message(assistant_message(TextBlock("hi")))
     tracer.on_response(TokenCounts(input=10, output=40, cache_read=90), 0.25)
     tracer.on_message(assistant_message(TextBlock("ho"), message_id="m2"))
@@ -320,12 +320,10 @@ def test_figures_of_the_gateway_are_those_of_the_step(tracer: StepTracer) -> Non
     assert [turn["costUsd"] for turn in document["turns"]] == [0.25, 0.5]
 
 
-# Signs of life ----------------------------------------------------------------------------------
+# Activity reports -------------------------------------------------------------------------------
 
 
-def test_heartbeats_learn_what_the_agent_is_doing(
-    reports: RecordingReports, tracer: StepTracer
-) -> None:
+def test_the_current_activity_is_reported(reports: RecordingReports, tracer: StepTracer) -> None:
     tracer.on_message(system_message("init", session_id="s1", model="opus"))
     tool(tracer, "Bash", {"command": "ls"}, {"stdout": ""})
     tracer.on_message(system_message("api_retry", attempt=1))
@@ -334,7 +332,7 @@ def test_heartbeats_learn_what_the_agent_is_doing(
     assert {content["step"] for kind, content in reports.sent if kind == "activity"} == {"review"}
 
 
-def test_an_agent_that_talks_on_and_on_is_not_repeated_without_end(
+def test_the_activity_of_a_talkative_agent_is_throttled(
     reports: RecordingReports, tracer: StepTracer
 ) -> None:
     for number in range(10 * BURST):

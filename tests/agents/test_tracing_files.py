@@ -28,18 +28,18 @@ def read(folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads((folder / TRACE_FILE).read_text()))
 
 
-def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
+def test_a_trace_is_written_while_the_step_runs_and_at_its_end(
     tmp_path: Path, reports: RecordingReports
 ) -> None:
     summaries: list[str] = []
     traces = attempt_trace(tmp_path, reports, summaries)
 
-    with traces.trace_step("look", session_id="s1") as observer:
-        observer.on_message(assistant_message(TextBlock("hi")))
+    with traces.trace_step("look", session_id="s1") as step_tracer:
+        step_tracer.on_message(assistant_message(TextBlock("hi")))
         half = read(tmp_path)
-        observer.on_message(result_message(terminal_reason="completed"))
-    with traces.trace_step("write", resumed=True) as observer:
-        observer.finish("timeout", "no result within 60 s")
+        step_tracer.on_message(result_message(terminal_reason="completed"))
+    with traces.trace_step("write", resumed=True) as step_tracer:
+        step_tracer.finish("timeout", "no result within 60 s")
 
     assert [(step["step"], step["end"]) for step in half["steps"]] == [("look", None)]
     whole = read(tmp_path)
@@ -50,14 +50,14 @@ def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
     assert not any("after" in line for line in reports.lines)
 
 
-def test_a_step_that_is_broken_off_leaves_its_trace(
-    tmp_path: Path, reports: RecordingReports
-) -> None:
+def test_an_interrupted_step_leaves_its_trace(tmp_path: Path, reports: RecordingReports) -> None:
     summaries: list[str] = []
 
     def broken_off() -> None:
-        with attempt_trace(tmp_path, reports, summaries).trace_step("look") as observer:
-            observer.on_message(assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"})))
+        with attempt_trace(tmp_path, reports, summaries).trace_step("look") as step_tracer:
+            step_tracer.on_message(
+                assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"}))
+            )
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -68,18 +68,20 @@ def test_a_step_that_is_broken_off_leaves_its_trace(
     assert summaries[0].startswith("look: interrupted after ")
 
 
-def test_a_disk_that_takes_nothing_ends_no_step(tmp_path: Path, reports: RecordingReports) -> None:
+def test_a_trace_that_cannot_be_written_fails_no_step(
+    tmp_path: Path, reports: RecordingReports
+) -> None:
     summaries: list[str] = []
     (tmp_path / "traces").write_text("in the way")
 
-    with attempt_trace(tmp_path, reports, summaries).trace_step("look") as observer:
-        observer.on_message(assistant_message(TextBlock("hi")))
+    with attempt_trace(tmp_path, reports, summaries).trace_step("look") as step_tracer:
+        step_tracer.on_message(assistant_message(TextBlock("hi")))
 
     assert reports.lines[0] == "look: hi"
     assert "could not follow" not in "".join(reports.lines)
 
 
-def test_the_file_is_its_owners_alone_and_never_half_written(tmp_path: Path) -> None:
+def test_the_trace_file_is_private_and_written_atomically(tmp_path: Path) -> None:
     write_trace(str(tmp_path), [{"step": "one \ud800"}])
     path = tmp_path / TRACE_FILE
     first = path.read_bytes()
@@ -93,7 +95,7 @@ def test_the_file_is_its_owners_alone_and_never_half_written(tmp_path: Path) -> 
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_the_agent_put_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_the_agent_created_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder = tmp_path / "attempt"

@@ -32,7 +32,7 @@ SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "requ
 
 
 class TracedAgent:
-    """An agent in a folder, somebody who watches it, and all that was said."""
+    """An agent in a folder, its tracer, and all reports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class TracedAgent:
         return NOON + timedelta(milliseconds=self._ticks)
 
     def with_usage(self, step: Answer) -> Callable[[Request], Step]:
-        """The step, told as the gateway would: what it took, and a cent."""
+        """Returns the step; its usage and a cost of one cent are reported as the gateway would."""
 
         def give(_request: Request) -> Step:
             usage = step.usage
@@ -92,18 +92,18 @@ class TracedAgent:
         environment: Mapping[str, str],
         options: dict[str, Any],
     ) -> None:
-        played = [self.with_usage(one) if isinstance(one, Answer) else one for one in steps]
-        below = [self.with_usage(one) for one in agents]
+        played = [self.with_usage(item) if isinstance(item, Answer) else item for item in steps]
+        below = [self.with_usage(item) for item in agents]
         traces = AttemptTrace(
             str(self.folder), self.send, self.now, on_summary=self.summaries.append
         )
         async with MessagesApi(played, agents=below) as api:
-            with traces.trace_step("review") as observer:
-                self._tracer = observer
-                hooks = {**observer.hooks()}
-                for event, more in options.pop("hooks", {}).items():
-                    hooks[event] = [*hooks[event], *more]
-                asked = ClaudeAgentOptions(
+            with traces.trace_step("review") as step_tracer:
+                self._tracer = step_tracer
+                hooks = {**step_tracer.hooks()}
+                for event, more_ in options.pop("hooks", {}).items():
+                    hooks[event] = [*hooks[event], *more_]
+                requested = ClaudeAgentOptions(
                     cwd=self.folder,
                     model="claude-sonnet-4-5",
                     setting_sources=[],
@@ -112,27 +112,27 @@ class TracedAgent:
                     env=self._environment(api.url, environment),
                     **options,
                 )
-                async for message in query(prompt="Do it.", options=asked):
-                    observer.on_message(message)
+                async for message in query(prompt="Do it.", options=requested):
+                    step_tracer.on_message(message)
 
-    def _environment(self, url: str, more: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, url: str, more_: Mapping[str, str]) -> dict[str, str]:
         # Empty is unset: the CLI inherits the whole environment of the tests.
         unset = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "http_proxy", "HTTP_PROXY")
         return {
             **dict.fromkeys(unset, ""),
             "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": "nobody's",
+            "ANTHROPIC_API_KEY": "sk-none",
             "HOME": str(self.folder),
             "CLAUDE_CONFIG_DIR": str(self.folder / "config"),
             "CLAUDE_CODE_TMPDIR": str(self.folder),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
             "CLAUDE_CODE_MAX_RETRIES": "2",
-            **more,
+            **more_,
         }
 
 
-def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
+def test_a_whole_step_is_traced_and_logged(tmp_path: Path) -> None:
     watched = TracedAgent(tmp_path)
     cached = Usage(
         input_tokens=100, output_tokens=20, cache_read_tokens=800, cache_write_tokens=100
@@ -164,8 +164,8 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
         output_format={"type": "json_schema", "schema": SCHEMA},
     )
 
-    tools = {(one["name"], one["summary"]): one for one in step["tools"]}
-    outcomes = {summary or name: one["outcome"] for (name, summary), one in tools.items()}
+    tools = {(item["name"], item["summary"]): item for item in step["tools"]}
+    outcomes = {summary or name: item["outcome"] for (name, summary), item in tools.items()}
     assert step["end"] == {
         "how": "completed",
         "reason": "completed",
@@ -185,10 +185,12 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
         "42": "ok",
     }
     assert tools["Bash", "echo below"]["parent"] == tools["Agent", "Count"]["id"]
-    assert all(one["durationMs"] is not None for one in step["tools"] if one["outcome"] != "denied")
-    assert [one["kind"] for one in step["subagents"]] == ["general-purpose"]
-    assert [(one["status"], one["error"]) for one in step["retries"]] == [(529, "overloaded")]
-    assert [(one["subject"], one["state"]) for one in step["todos"]] == [
+    assert all(
+        item["durationMs"] is not None for item in step["tools"] if item["outcome"] != "denied"
+    )
+    assert [item["kind"] for item in step["subagents"]] == ["general-purpose"]
+    assert [(item["status"], item["error"]) for item in step["retries"]] == [(529, "overloaded")]
+    assert [(item["subject"], item["state"]) for item in step["todos"]] == [
         ("Look", "completed"),
         ("Write", "pending"),
     ]
@@ -199,18 +201,18 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
     assert all(turn["costUsd"] == 0.01 for turn in step["turns"])
     assert KEY not in (tmp_path / TRACE_FILE).read_text()
 
-    told = "\n".join(watched.lines)
+    reported = "\n".join(watched.lines)
     for line in (
         "review: First I look.\n  Then",
-        "review: todo begun: Look",
+        "review: todo started: Look",
         "review: Bash: echo [masked]",
-        "review: subagent general-purpose begins: Count",
+        "review: subagent general-purpose started: Count",
         "review/general-purpose: Bash: echo below",
     ):
-        assert f"{line}\n" in f"{told}\n"
-    assert "review: WebFetch was denied: Permission to use WebFetch has been denied" in told
-    assert "review: Bash failed after" in told
-    assert "review: hands in its result: {" in told
+        assert f"{line}\n" in f"{reported}\n"
+    assert "review: WebFetch was denied: Permission to use WebFetch has been denied" in reported
+    assert "review: Bash failed after" in reported
+    assert "review: returned its result: {" in reported
     assert {"sdk_query", "tool", "waiting"} == set(watched.activities)
     (summary,) = watched.summaries
     assert summary.startswith("review: completed after ")
@@ -218,7 +220,7 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
 
 
 def test_another_hook_may_still_refuse_and_the_older_list_is_understood(tmp_path: Path) -> None:
-    async def refuse(_told: Any, _tool: Any, _context: Any) -> dict[str, Any]:
+    async def refuse(_payload: Any, _tool: Any, _context: Any) -> dict[str, Any]:
         decision = {"permissionDecision": "deny", "permissionDecisionReason": "not that"}
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
 
@@ -241,12 +243,12 @@ def test_another_hook_may_still_refuse_and_the_older_list_is_understood(tmp_path
     )
 
     assert not (tmp_path / "seen").exists()
-    assert [(one["name"], one["outcome"]) for one in step["tools"]] == [
+    assert [(item["name"], item["outcome"]) for item in step["tools"]] == [
         ("TodoWrite", "ok"),
         ("Bash", "denied"),
     ]
     assert "not that" in step["tools"][1]["output"]
-    assert [(one["subject"], one["state"]) for one in step["todos"]] == [
+    assert [(item["subject"], item["state"]) for item in step["todos"]] == [
         ("a", "completed"),
         ("b", "in_progress"),
     ]

@@ -17,9 +17,9 @@ FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bi
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    made = Origin(tmp_path / "remotes" / "origin.git")
-    made.commit(FILES, modes={"run.sh": "100755"})
-    return made
+    created = Origin(tmp_path / "remotes" / "origin.git")
+    created.commit(FILES, modes={"run.sh": "100755"})
+    return created
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def test_the_files_of_the_default_branch_are_there_and_the_agent_can_use_git(
 def test_a_branch_a_tag_and_a_commit_are_found(
     origin: Origin, machine: WorkspaceMachine, ref: str
 ) -> None:
-    wanted = origin.commit({"a.txt": b"side\n"}, branch="side", fresh=True)
-    git("tag", "v1", wanted, at=origin.path)
-    git("update-ref", "refs/pull/1/head", wanted, at=origin.path)
+    expected = origin.commit({"a.txt": b"side\n"}, branch="side", fresh=True)
+    git("tag", "v1", expected, at=origin.path)
+    git("update-ref", "refs/pull/1/head", expected, at=origin.path)
     if ref == "hidden":
         # No branch and no tag leads to it; servers give it by its id all the same.
-        wanted = origin.commit({"a.txt": b"side\n"}, branch="refs/hidden/x", fresh=True)
+        expected = origin.commit({"a.txt": b"side\n"}, branch="refs/hidden/x", fresh=True)
         git("config", "uploadpack.allowAnySHA1InWant", "true", at=origin.path)
 
-    space = machine.open(origin.url, wanted if ref in ("commit", "hidden") else ref)
+    space = machine.open(origin.url, expected if ref in ("commit", "hidden") else ref)
 
-    assert space.commit == wanted
+    assert space.commit == expected
     assert [file.name for file in space.folder.iterdir() if file.name != ".git"] == ["a.txt"]
 
 
@@ -131,7 +131,7 @@ def test_an_attempt_at_work_does_not_notice_that_the_cache_is_deleted(
     assert machine.open(origin.url).commit == space.commit
 
 
-def test_what_one_attempt_writes_into_its_repository_is_not_in_the_next(
+def test_an_attempt_s_commits_are_not_in_the_next_workspace(
     origin: Origin, machine: WorkspaceMachine
 ) -> None:
     space = machine.open(origin.url)
@@ -148,12 +148,12 @@ def test_what_one_attempt_writes_into_its_repository_is_not_in_the_next(
     assert all(file.stat().st_nlink == links + 1 for file, links in before.items())
 
 
-def test_a_damaged_copy_is_made_anew(origin: Origin, machine: WorkspaceMachine) -> None:
+def test_a_damaged_mirror_is_replaced(origin: Origin, machine: WorkspaceMachine) -> None:
     commit = machine.open(origin.url).commit
-    place = machine.cache / f"{cache_name(origin.url)}.git"
+    position = machine.cache / f"{cache_name(origin.url)}.git"
 
     for ref, size in (("main", 40), (commit, 40), (commit, 0), ("main", 300)):
-        (pack,) = (place / "objects/pack").glob("*.pack")
+        (pack,) = (position / "objects/pack").glob("*.pack")
         pack.chmod(0o600)
         pack.write_bytes(pack.read_bytes()[:size])
         machine.progress.clear()
@@ -224,11 +224,11 @@ def test_a_folder_that_is_in_use_is_left_alone(origin: Origin, machine: Workspac
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_a_local_repository_may_belong_to_somebody_else(
+def test_a_local_repository_may_belong_to_another_user(
     origin: Origin, machine: WorkspaceMachine
 ) -> None:
-    for place in (origin.path, *origin.path.rglob("*")):
-        os.chown(place, 65534, 65534)
+    for position in (origin.path, *origin.path.rglob("*")):
+        os.chown(position, 65534, 65534)
 
     assert machine.open(origin.url).commit
 
@@ -242,7 +242,7 @@ def test_a_machine_without_git_says_so(
     assert failure_of(caught.value).category is ErrorCategory.NOT_FOUND
 
 
-def test_git_agrees_about_what_can_be_a_ref(tmp_path: Path) -> None:
+def test_git_accepts_the_same_refs(tmp_path: Path) -> None:
     parts = ["", ".", "..", "/", "//", "@", "@{", ".lock", " ", "~", ":", "[", "\\", "ü", "{", "*"]
     for name in {shape.format(part) for part in parts for shape in ("a{}b", "{}b", "a{}")}:
         try:

@@ -1,4 +1,4 @@
-"""What an agent changed in its workspace: told as a patch, and done again in another one."""
+"""The changes in a workspace: written as a patch that applies to another workspace."""
 
 import os
 import stat
@@ -15,9 +15,9 @@ FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bi
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    made = Origin(tmp_path / "remotes" / "origin.git")
-    made.commit(FILES, modes={"run.sh": "100755"})
-    return made
+    created = Origin(tmp_path / "remotes" / "origin.git")
+    created.commit(FILES, modes={"run.sh": "100755"})
+    return created
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_nothing_changed_leaves_no_patch(origin: Origin, machine: WorkspaceMachi
     assert list(artifacts.iterdir()) == []
 
 
-def test_what_was_changed_comes_back_in_another_workspace_byte_by_byte(
+def test_a_patch_reproduces_all_changes_byte_by_byte(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit(
@@ -106,7 +106,7 @@ def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_changes_can_be_asked_for_again_and_the_last_answer_stands(
+def test_a_repeated_patch_replaces_the_previous_one(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)
@@ -121,7 +121,7 @@ def test_changes_can_be_asked_for_again_and_the_last_answer_stands(
     assert not (tmp_path / PATCH_NAME).exists()
 
 
-def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
+def test_an_attempt_can_continue_in_the_workspace_of_a_killed_one(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)
@@ -138,7 +138,7 @@ def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
         again.with_deadline(time.monotonic()).changes(tmp_path)
 
 
-def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
+def test_a_patch_is_limited_and_lists_the_omitted_files(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"old.txt": b"line\n" * 2_000})

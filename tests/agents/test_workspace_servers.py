@@ -1,4 +1,4 @@
-"""Reaching a repository over HTTP and ssh, and what is said when it cannot be reached."""
+"""Reaching a repository over HTTP and ssh, and the errors when it cannot be reached."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from tests.agents.git_repositories import (
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    made = Origin(tmp_path / "remotes" / "origin.git")
-    made.commit({"a.txt": b"one\n"})
-    return made
+    created = Origin(tmp_path / "remotes" / "origin.git")
+    created.commit({"a.txt": b"one\n"})
+    return created
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_server_is_asked_over_http(origin: Origin, machine: WorkspaceMachine) 
 
 
 @pytest.mark.parametrize(
-    ("status", "category", "said"),
+    ("status", "category", "text"),
     [
         (401, ErrorCategory.AUTH, "use an ssh:// address"),
         (403, ErrorCategory.AUTH, "use an ssh:// address"),
@@ -48,15 +48,15 @@ def test_a_server_is_asked_over_http(origin: Origin, machine: WorkspaceMachine) 
         (0, ErrorCategory.NETWORK, "could not be reached"),
     ],
 )
-def test_what_a_server_says_becomes_a_category_and_a_remedy(
-    origin: Origin, machine: WorkspaceMachine, status: int, category: ErrorCategory, said: str
+def test_the_status_of_a_git_server_becomes_a_category_and_a_remedy(
+    origin: Origin, machine: WorkspaceMachine, status: int, category: ErrorCategory, text: str
 ) -> None:
     with serve_repository(origin.path, status) as url, pytest.raises(GitFailed) as caught:
         machine.open(url)
 
     failure = failure_of(caught.value)
     assert (failure.category, failure.retryable) == (category, category.retryable)
-    assert said in failure.message
+    assert text in failure.message
     assert not list(machine.cache.glob("*.partial"))
 
 
@@ -84,7 +84,7 @@ def test_a_redirect_of_the_server_is_followed(origin: Origin, machine: Workspace
         assert machine.open(url).commit
 
 
-def test_nobody_who_listens_and_no_repository_there(
+def test_an_unreachable_server_and_a_missing_repository_have_their_categories(
     tmp_path: Path, machine: WorkspaceMachine
 ) -> None:
     with serve_repository(tmp_path) as url:
@@ -99,7 +99,7 @@ def test_nobody_who_listens_and_no_repository_there(
 
 
 @pytest.mark.parametrize(
-    ("said", "category"),
+    ("text", "category"),
     [
         ("git@example.com: Permission denied (publickey).", ErrorCategory.AUTH),
         ("Host key verification failed.", ErrorCategory.AUTH),
@@ -108,10 +108,10 @@ def test_nobody_who_listens_and_no_repository_there(
         ("kex_exchange_identification: Connection closed", ErrorCategory.NETWORK),
     ],
 )
-def test_what_ssh_says_becomes_a_category(
-    tmp_path: Path, machine: WorkspaceMachine, said: str, category: ErrorCategory
+def test_an_ssh_error_has_its_category(
+    tmp_path: Path, machine: WorkspaceMachine, text: str, category: ErrorCategory
 ) -> None:
-    path = install_program(tmp_path / "bin", "ssh", f"echo '{said}' >&2; exit 255")
+    path = install_program(tmp_path / "bin", "ssh", f"echo '{text}' >&2; exit 255")
 
     with pytest.raises(GitFailed) as caught:
         machine.open("git@example.com:a/b.git", allow_local=False, git=fresh_git(PATH=path))
@@ -119,7 +119,7 @@ def test_what_ssh_says_becomes_a_category(
     assert failure_of(caught.value).category is category
 
 
-def test_ssh_asks_nobody_and_gets_the_address_in_pieces(
+def test_ssh_prompts_for_nothing_and_gets_the_parts_of_the_address(
     origin: Origin, tmp_path: Path, machine: WorkspaceMachine
 ) -> None:
     # A stand-in that does what the other side would do, with what it was given.
@@ -130,6 +130,6 @@ def test_ssh_asks_nobody_and_gets_the_address_in_pieces(
     space = machine.open(url, allow_local=False, git=fresh_git(PATH=path))
 
     assert (space.folder / "a.txt").read_bytes() == b"one\n"
-    asked = (tmp_path / "asked").read_text()
-    assert "BatchMode=yes" in asked
-    assert f"-p 2222 git@example.com git-upload-pack '{origin.url}'" in asked
+    requested = (tmp_path / "asked").read_text()
+    assert "BatchMode=yes" in requested
+    assert f"-p 2222 git@example.com git-upload-pack '{origin.url}'" in requested

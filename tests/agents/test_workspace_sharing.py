@@ -42,9 +42,9 @@ print(space.commit)
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    made = Origin(tmp_path / "remotes" / "origin.git")
-    made.commit({"a.txt": b"one\n"})
-    return made
+    created = Origin(tmp_path / "remotes" / "origin.git")
+    created.commit({"a.txt": b"one\n"})
+    return created
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def machine(tmp_path: Path) -> WorkspaceMachine:
 
 
 def _attempt(machine: WorkspaceMachine, url: str) -> subprocess.Popen[str]:
-    place = machine.new_attempt_folder() / "workspace"
+    position = machine.new_attempt_folder() / "workspace"
     return subprocess.Popen(
-        [sys.executable, "-c", ATTEMPT, str(machine.cache), url, str(place)],
+        [sys.executable, "-c", ATTEMPT, str(machine.cache), url, str(position)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,11 +74,11 @@ def test_of_several_processes_that_need_a_repository_at_once_one_clones_it(
     commit = origin.commit({"a.txt": b"two\n"})
     attempts = [_attempt(machine, origin.url) for _ in range(3)]
 
-    said = [attempt.communicate(timeout=60) for attempt in attempts]
+    message = [attempt.communicate(timeout=60) for attempt in attempts]
 
-    assert [attempt.returncode for attempt in attempts] == [0, 0, 0], said
-    assert [text.split()[-1] for text, _ in said] == [commit] * 3
-    assert sum(f"cloning {origin.url}" in text for text, _ in said) == 1
+    assert [attempt.returncode for attempt in attempts] == [0, 0, 0], message
+    assert [text.split()[-1] for text, _ in message] == [commit] * 3
+    assert sum(f"cloning {origin.url}" in text for text, _ in message) == 1
     files = [machine.root / f"attempt-{number}" / "workspace/a.txt" for number in (1, 2, 3)]
     assert [file.read_bytes() for file in files] == [b"two\n"] * 3
 
@@ -94,7 +94,7 @@ def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
         attempt.kill()
         attempt.communicate(timeout=60)
         try:
-            # Its git lives on until somebody kills it, and nobody else writes as long as it does.
+            # Its git runs until it is killed, and no other attempt writes until then.
             with pytest.raises(TimeoutError, match="another attempt was fetching"):
                 machine.open(url, git=fresh_git(0.1))
         finally:
@@ -110,19 +110,17 @@ def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
     assert not list(machine.cache.glob("*.partial"))
 
 
-def test_what_a_killed_fetch_left_behind_does_no_harm(
-    origin: Origin, machine: WorkspaceMachine
-) -> None:
+def test_leftovers_of_a_killed_fetch_are_removed(origin: Origin, machine: WorkspaceMachine) -> None:
     machine.open(origin.url)
-    place = machine.cache / f"{cache_name(origin.url)}.git"
+    position = machine.cache / f"{cache_name(origin.url)}.git"
     left = ["packed-refs.lock", "refs/heads/main.lock", "HEAD.lock", "objects/pack/tmp_pack_x"]
     for name in left:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_bytes(b"half")
+        (position / name).parent.mkdir(parents=True, exist_ok=True)
+        (position / name).write_bytes(b"half")
     commit = origin.commit({"a.txt": b"two\n"})
 
     assert machine.open(origin.url).commit == commit
-    assert [name for name in left if (place / name).exists()] == []
+    assert [name for name in left if (position / name).exists()] == []
 
 
 def test_the_lock_of_a_cache_that_was_deleted_meanwhile_is_none(
@@ -168,7 +166,7 @@ def test_attempts_that_wait_share_one_fetch_that_began_after_they_asked(
     assert opened == [commit] * 3
 
 
-def test_when_the_time_is_up_git_is_gone_and_the_next_can_go_on(
+def test_git_ends_at_the_deadline_and_another_attempt_can_fetch(
     origin: Origin, machine: WorkspaceMachine
 ) -> None:
     gate = RequestGate("/info/refs")
@@ -190,25 +188,25 @@ def test_git_finds_nothing_of_the_machine_or_the_process_in_its_environment(
     for name in ("GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_SSH", "SSH_ASKPASS", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "/tmp/trap")
     path = install_program(tmp_path / "bin", "git", "env")
-    given = {"PATH": path, "https_proxy": "http://proxy", "SECRET": "x", "GIT_TRACE": "1"}
+    fields = {"PATH": path, "https_proxy": "http://proxy", "SECRET": "x", "GIT_TRACE": "1"}
 
-    said = Git(deadline=time.monotonic() + 60, environment=given).run(
+    message = Git(deadline=time.monotonic() + 60, environment=fields).run(
         "x", operation="asking", repository=tmp_path
     )
 
-    found = dict(line.split("=", 1) for line in said.decode().splitlines() if "=" in line)
-    ours = {name for name in found if name not in ("PWD", "SHLVL", "OLDPWD", "_")}
+    actual = dict(line.split("=", 1) for line in message.decode().splitlines() if "=" in line)
+    ours = {name for name in actual if name not in ("PWD", "SHLVL", "OLDPWD", "_")}
     assert ours == {
         *("PATH", "https_proxy", "HOME", "LC_ALL", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"),
         *("GIT_ATTR_NOSYSTEM", "GIT_TERMINAL_PROMPT", "GIT_OPTIONAL_LOCKS", "GIT_DIR"),
         *("GIT_NO_REPLACE_OBJECTS", "GIT_LFS_SKIP_SMUDGE", "GIT_SSH_VARIANT", "GIT_SSH_COMMAND"),
         "GIT_ALLOW_PROTOCOL",
     }
-    assert found["GIT_DIR"] == str(tmp_path)
-    assert found["GIT_ALLOW_PROTOCOL"] == "none"
+    assert actual["GIT_DIR"] == str(tmp_path)
+    assert actual["GIT_ALLOW_PROTOCOL"] == "none"
 
 
-def test_a_git_that_floods_or_leaves_somebody_behind_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_git_is_killed_with_everything_that_it_started(tmp_path: Path) -> None:
     path = install_program(tmp_path / "bin", "git", "sleep 100 & echo $!")
     quick = Git(deadline=time.monotonic() + 60, environment={"PATH": path})
 

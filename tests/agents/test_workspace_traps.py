@@ -1,4 +1,4 @@
-"""Nothing that a repository or an agent wrote is run by us, or makes us write elsewhere."""
+"""Longshore runs no program that a repository or an agent provides, and writes nowhere else."""
 
 import subprocess
 from pathlib import Path
@@ -22,7 +22,7 @@ def origin(tmp_path: Path) -> Origin:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
-    """A program that leaves a mark when it is run."""
+    """Returns a program that creates a file when it runs."""
     program = tmp_path / "trap.sh"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\ncat\n")
     program.chmod(0o755)
@@ -30,14 +30,14 @@ def trap(tmp_path: Path) -> Path:
 
 
 def _triggered(trap: Path) -> bool:
-    mark = trap.with_name("sprung")
-    found = mark.exists()
-    mark.unlink(missing_ok=True)
-    return found
+    created = trap.with_name("sprung")
+    result = created.exists()
+    created.unlink(missing_ok=True)
+    return result
 
 
 def _set_traps(repository: Path, trap: Path) -> None:
-    """All the ways in which a repository's own settings can have a program run."""
+    """Configure every setting of a repository that makes git run a program."""
     for name in ("post-checkout", "pre-auto-gc", "post-index-change", "reference-transaction"):
         hook = repository / "hooks" / name
         hook.parent.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def test_a_repository_full_of_tricks_runs_nothing(
     assert b"-one\n+two\n" in changes.patch.read_bytes()
 
 
-def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
+def test_programs_in_the_agent_s_repository_are_not_run(
     origin: Origin, machine: WorkspaceMachine, trap: Path, tmp_path: Path
 ) -> None:
     origin.commit(TRICKS, modes=GITLINK)
@@ -99,8 +99,8 @@ def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
     _set_traps(ours, trap)
     (ours / "info/attributes").unlink()
     (ours / "config").write_bytes((ours / "config").read_bytes() + b"[no settings")
-    for place in (space.folder, nested, space.folder / "sub"):
-        _set_traps(place / ".git", trap)
+    for position in (space.folder, nested, space.folder / "sub"):
+        _set_traps(position / ".git", trap)
     (space.folder / "a.txt").write_bytes(b"two\n")
     # The traps are set: git as a person runs it springs them.
     subprocess.run(["git", "diff"], cwd=space.folder, capture_output=True, check=False)
@@ -117,7 +117,7 @@ def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
     assert ".git/" not in text
 
 
-def test_without_a_repository_of_its_own_left_the_changes_are_told(
+def test_changes_are_found_although_the_agent_deleted_its_repository(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"a.txt": b"one\n"})
@@ -184,11 +184,11 @@ def test_a_tree_that_would_write_into_the_repository_itself_is_refused(
     origin.commit({"x/hooks/post-checkout": b"#!/bin/sh\n"})
     inner = git("rev-parse", "main:x", at=origin.path)
     tree = b"40000 .git\0" + bytes.fromhex(inner)
-    made = git(
+    created = git(
         "hash-object", "-t", "tree", "--literally", "-w", "--stdin", at=origin.path, stdin=tree
     )
     someone = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-    commit = git(*someone, "commit-tree", "-m", "x", made, at=origin.path)
+    commit = git(*someone, "commit-tree", "-m", "x", created, at=origin.path)
     git("update-ref", "refs/heads/main", commit, at=origin.path)
 
     with pytest.raises(GitFailed):

@@ -1,4 +1,4 @@
-"""What a test of an observer needs: an ear, a clock, and messages as the SDK makes them."""
+"""Recorded reports, a clock, and messages of the SDK, for tests of the tracer."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 90}
 
 
 class RecordingReports:
-    """A clock that goes on by a second a look, and an ear."""
+    """A clock that advances by one second per call, and recorded reports."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -32,15 +32,15 @@ class RecordingReports:
         return [content["activity"] for kind, content in self.sent if kind == "activity"]
 
 
-def assistant_message(*blocks: Any, **more: Any) -> AssistantMessage:
-    known = {"model": "opus", "message_id": "m1", "usage": USAGE}
-    return AssistantMessage(content=list(blocks), **{**known, **more})
+def assistant_message(*blocks: Any, **more_: Any) -> AssistantMessage:
+    defaults = {"model": "opus", "message_id": "m1", "usage": USAGE}
+    return AssistantMessage(content=list(blocks), **{**defaults, **more_})
 
 
-def result_message(**more: Any) -> ResultMessage:
-    known: dict[str, Any] = {"subtype": "success", "is_error": False, "num_turns": 1}
+def result_message(**more_: Any) -> ResultMessage:
+    defaults: dict[str, Any] = {"subtype": "success", "is_error": False, "num_turns": 1}
     times = {"duration_ms": 1, "duration_api_ms": 1, "session_id": "s1"}
-    return ResultMessage(**{**known, **times, **more})
+    return ResultMessage(**{**defaults, **times, **more_})
 
 
 def system_message(subtype: str, **data: Any) -> SystemMessage:

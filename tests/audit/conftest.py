@@ -47,17 +47,17 @@ def sqlite_snapshots(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPair:
 
 
 def record_workload(kind: str, folder: Path) -> SnapshotPair:
-    found: list[SnapshotPair] = []
+    pairs: list[SnapshotPair] = []
 
     @scenario
-    async def play() -> None:
+    async def run_workload() -> None:
         async with open_backend(kind, folder) as backend:
-            stage = ServiceHarness(backend)
-            await run_settled_jobs(stage)
+            harness = ServiceHarness(backend)
+            await run_settled_jobs(harness)
             at_rest = read_snapshot(kind, backend, folder, settled=True)
-            await run_open_jobs(stage)
+            await run_open_jobs(harness)
             at_work = read_snapshot(kind, backend, folder, settled=False)
-            found.append(SnapshotPair(at_rest, at_work, kind, backend, folder))
+            pairs.append(SnapshotPair(at_rest, at_work, kind, backend, folder))
 
-    play()
-    return found[0]
+    run_workload()
+    return pairs[0]

@@ -25,9 +25,9 @@ def only_job(snapshot: StoreSnapshot, job_id: str) -> StoreSnapshot:
         snapshot,
         jobs=jobs,
         tasks=tasks,
-        events=tuple(one for one in snapshot.events if job_id in one.entity),
-        output=tuple(one for one in snapshot.output if one.task_id.startswith(job_id)),
-        messages=tuple(one for one in snapshot.messages if job_id in (one.task_id or "")),
+        events=tuple(record for record in snapshot.events if job_id in record.entity),
+        output=tuple(record for record in snapshot.output if record.task_id.startswith(job_id)),
+        messages=tuple(record for record in snapshot.messages if job_id in (record.task_id or "")),
         blobs=frozenset(key for row in (*jobs, *tasks) for key in row.blobs),
     )
 
@@ -59,11 +59,11 @@ def _location_of(record: Any) -> str:
 
 def _swaps(snapshot: StoreSnapshot) -> Iterator[Damage]:
     """Two events that follow each other change places."""
-    by_place = {(event.entity, event.sequence): event for event in snapshot.events}
-    for (entity, sequence), first in by_place.items():
-        second = by_place.get((entity, sequence + 1))
+    by_position = {(event.entity, event.sequence): event for event in snapshot.events}
+    for (entity, sequence), first in by_position.items():
+        second = by_position.get((entity, sequence + 1))
         if second is not None:
-            others = [one for one in snapshot.events if one not in (first, second)]
+            others = [record for record in snapshot.events if record not in (first, second)]
             swapped = (
                 first._replace(
                     sequence=second.sequence, at_us=second.at_us, position=second.position
@@ -81,8 +81,8 @@ def _changes_of(record: Any) -> Iterator[tuple[str, Any]]:
     for field in record._fields:
         value = getattr(record, field)
         if isinstance(value, dict):
-            for name, said in value.items():
-                for other in _others(name, said):
+            for name, value_at_name in value.items():
+                for other in _others(name, value_at_name):
                     what = f"{record.type}.{name}"
                     yield what, record._replace(properties={**value, name: other})
         elif isinstance(value, LeaseRecord):

@@ -67,10 +67,10 @@ class RecordedInstallation(NamedTuple):
         return {"Body": Body(answer)} if isinstance(answer, bytes) else deepcopy(answer)
 
     def audit_forged(self, forge: Forge) -> list[Violation]:
-        async def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
-            answer = await self.call(service, operation, **given)
+        async def call(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+            answer = await self.call(service, operation, **arguments)
             if "Items" in answer:
-                answer["Items"] = forge(given["TableName"].rpartition("-")[2], answer["Items"])
+                answer["Items"] = forge(arguments["TableName"].rpartition("-")[2], answer["Items"])
             return answer
 
         return audit(
@@ -87,7 +87,7 @@ def _request_key(service: str, operation: str, arguments: dict[str, Any]) -> str
 
 
 class PublishingLedger:
-    """A ledger whose events are stored and told at once, as if relays took no time."""
+    """A ledger whose events are stored and published at once, as if relays took no time."""
 
     def __init__(self, ledger: DynamoLedger, log: DynamoEventLog, bus: EventBus) -> None:
         self._ledger = ledger
@@ -144,42 +144,42 @@ async def run_some_jobs(harness: ServiceHarness) -> None:
 
 
 def record_installation(folder: Path) -> RecordedInstallation:
-    """Play something on tables of its own, and read it."""
-    found: list[RecordedInstallation] = []
+    """Run a workload on its own tables, and read them."""
+    recordings: list[RecordedInstallation] = []
 
     @scenario
-    async def play() -> None:
+    async def run_workload() -> None:
         clock = FakeClock()
         async with open_dynamo_backend(folder, clock) as (aws, backend):
-            place, stage = audit_names_in(folder), ServiceHarness(backend)
+            names, harness = audit_names_in(folder), ServiceHarness(backend)
             answers: dict[str, Any] = {}
 
-            async def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
-                asked = _request_key(service, operation, given)
+            async def call(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+                request = _request_key(service, operation, arguments)
                 try:
-                    answer = await aws.call(service, operation, **given)
+                    answer = await aws.call(service, operation, **arguments)
                 except CallRefused as refused:
-                    answers[asked] = refused
+                    answers[request] = refused
                     raise
-                answers[asked] = answer
+                answers[request] = answer
                 if "Body" in answer:
                     async with answer["Body"] as body:
-                        answers[asked] = await body.read()
-                    return {"Body": Body(answers[asked])}
+                        answers[request] = await body.read()
+                    return {"Body": Body(answers[request])}
                 return answer
 
             async def read(*, settled: bool) -> StoreSnapshot:
                 now_us = int(clock.now().timestamp() * 1_000_000)
                 answers.clear()
                 return await dynamo_reader.read_snapshot(
-                    call, place, settled=settled, taken_at_us=now_us, pauses=()
+                    call, names, settled=settled, taken_at_us=now_us, pauses=()
                 )
 
-            await run_some_jobs(stage)
+            await run_some_jobs(harness)
             at_rest = await read(settled=True)
-            await run_open_jobs(stage)
+            await run_open_jobs(harness)
             at_work = await read(settled=False)
-            found.append(RecordedInstallation(place, answers, at_rest, at_work))
+            recordings.append(RecordedInstallation(names, answers, at_rest, at_work))
 
-    play()
-    return found[0]
+    run_workload()
+    return recordings[0]

@@ -38,8 +38,8 @@ class Forger:
 
     def events(self, path: str) -> list[EventRecord]:
         entity = self.entity(path)
-        found = [event for event in self.snapshot.events if event.entity == entity]
-        return sorted(found, key=lambda event: event.sequence)
+        events = [event for event in self.snapshot.events if event.entity == entity]
+        return sorted(events, key=lambda event: event.sequence)
 
     def event(self, path: str, number: int) -> EventRecord:
         """The n-th of a task or job; from behind, if it is negative."""
@@ -127,12 +127,12 @@ class Forger:
 
     def change_message(self, path: str, /, **fields: Any) -> "Forger":
         task_id = self.task(path).id
-        old = next(one for one in self.snapshot.messages if one.task_id == task_id)
+        old = next(message for message in self.snapshot.messages if message.task_id == task_id)
         return self.replace_fields(
             messages=_with(self.snapshot.messages, old, old._replace(**fields))
         )
 
 
 def _with(records: tuple[Any, ...], old: Any, *new: Any) -> tuple[Any, ...]:
-    place = records.index(old)
-    return (*records[:place], *new, *records[place + 1 :])
+    index = records.index(old)
+    return (*records[:index], *new, *records[index + 1 :])

@@ -114,9 +114,9 @@ def forge_row(row_id: str, change: Callable[[Item], object]) -> Forge:
 
 def forge_body(**fields: Any) -> Callable[[Item], None]:
     def change(item: Item) -> None:
-        spec, body, told = decompress_text(item["row"]["B"]).split("\n")
+        spec, body, events = decompress_text(item["row"]["B"]).split("\n")
         text = json.dumps({**json.loads(body), **fields})
-        item["row"]["B"] = compress_text(f"{spec}\n{text}\n{told}")
+        item["row"]["B"] = compress_text(f"{spec}\n{text}\n{events}")
 
     return change
 
@@ -177,12 +177,12 @@ FORGED: dict[str, tuple[int, str, Forge]] = {
         "of an epoch that the store has not seen",
         forge_row(TASK, forge_body(fence=9 << 32)),
     ),
-    "an event that says other than its row has told": (
+    "an event that says other than its row has": (
         5,
-        "event 6 has another properties than its row has told",
+        "event 6 has another properties than its row has",
         forge_event(change_properties(attemptNumber={"N": "1"}), 6),
     ),
-    "a row whose state no event told": (
+    "a row whose state no event has": (
         5,
         "its events add up to state 'completed'",
         forge_row(TASK, forge_body(state="in_review")),
@@ -256,40 +256,47 @@ FORGED: dict[str, tuple[int, str, Forge]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_what_was_forged_is_found(stored: RecordedInstallation, name: str) -> None:
+def test_a_forged_item_is_found(stored: RecordedInstallation, name: str) -> None:
     invariant, words, forge = FORGED[name]
 
-    found = stored.audit_forged(forge)
+    violations = stored.audit_forged(forge)
 
-    fitting = [one for one in found if one.invariant == invariant and words in one.text]
-    assert fitting, "\n".join(map(str, found)) or "nothing was found"
+    fitting = [
+        violation
+        for violation in violations
+        if violation.invariant == invariant and words in violation.text
+    ]
+    assert fitting, "\n".join(map(str, violations)) or "nothing was found"
 
 
-def test_a_document_that_is_gone_is_missed(stored: RecordedInstallation) -> None:
-    async def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
+def test_a_missing_document_is_a_violation(stored: RecordedInstallation) -> None:
+    async def call(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         if service == "s3":
             code = "404" if operation == "head_object" else "NoSuchKey"
             raise CallRefused(code, {})
-        return await stored.call(service, operation, **given)
+        return await stored.call(service, operation, **arguments)
 
-    found = audit(asyncio.run(dynamo_reader.read_snapshot(call, stored.names, pauses=())))
+    violations = audit(asyncio.run(dynamo_reader.read_snapshot(call, stored.names, pauses=())))
 
-    assert any(one.invariant == 1 and "that is not there" in one.text for one in found)
+    assert any(
+        violation.invariant == 1 and "that is not there" in violation.text
+        for violation in violations
+    )
 
 
-def test_an_event_that_is_late_is_waited_for(stored: RecordedInstallation) -> None:
+def test_a_late_event_is_awaited(stored: RecordedInstallation) -> None:
     looks = 0
 
-    async def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
+    async def call(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         nonlocal looks
-        answer = await stored.call(service, operation, **given)
-        if given.get("ExpressionAttributeValues") == {":k": {"S": ENTITY}}:
+        answer = await stored.call(service, operation, **arguments)
+        if arguments.get("ExpressionAttributeValues") == {":k": {"S": ENTITY}}:
             looks += 1
             if looks == 1:
                 answer["Items"].pop()
         return answer
 
-    found = audit(
+    violations = audit(
         asyncio.run(
             dynamo_reader.read_snapshot(
                 call, stored.names, taken_at_us=stored.unsettled.taken_at_us, pauses=(0.0,)
@@ -297,18 +304,18 @@ def test_an_event_that_is_late_is_waited_for(stored: RecordedInstallation) -> No
         )
     )
 
-    assert (found, looks) == ([], 2)
+    assert (violations, looks) == ([], 2)
 
 
-def test_a_job_that_never_stands_still_is_counted_and_left_out(
+def test_a_job_that_changes_all_the_time_is_counted_and_left_out(
     stored: RecordedInstallation,
 ) -> None:
     looks = 0
 
-    async def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
+    async def call(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         nonlocal looks
-        answer = await stored.call(service, operation, **given)
-        if given.get("ExpressionAttributeValues", {}).get(":id") == {"S": PIPELINE}:
+        answer = await stored.call(service, operation, **arguments)
+        if arguments.get("ExpressionAttributeValues", {}).get(":id") == {"S": PIPELINE}:
             looks += 1
             answer["Items"][0]["v"] = {"N": str(looks)}
         return answer
@@ -317,11 +324,11 @@ def test_a_job_that_never_stands_still_is_counted_and_left_out(
         walk = dynamo_reader.read_chunks(call, stored.names, pauses=(0.0,))
         return [piece async for piece in walk]
 
-    found = asyncio.run(pieces())
+    violations = asyncio.run(pieces())
 
-    assert sum(piece.skipped for piece in found) == 1
-    assert sum(piece.jobs for piece in found) == len(stored.unsettled.jobs) - 1
-    assert not any(audit(piece.snapshot) for piece in found)
+    assert sum(piece.skipped for piece in violations) == 1
+    assert sum(piece.jobs for piece in violations) == len(stored.unsettled.jobs) - 1
+    assert not any(audit(piece.snapshot) for piece in violations)
 
 
 def test_the_doctor_audits_an_installation(
@@ -329,18 +336,18 @@ def test_the_doctor_audits_an_installation(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    stage = stored.names.ledger.split("-")[1]
-    place = AwsSettings(region=REGION, endpoint_url=stand_in().endpoint, bucket=stored.names.bucket)
-    settings = Settings(backend="aws", environment=stage, aws=place)
+    suffix = stored.names.ledger.split("-")[1]
+    aws = AwsSettings(region=REGION, endpoint_url=stand_in().endpoint, bucket=stored.names.bucket)
+    settings = Settings(backend="aws", environment=suffix, aws=aws)
 
-    found = asyncio.run(audit_aws(settings, SystemClock().elapsed))
+    violations = asyncio.run(audit_aws(settings, SystemClock().elapsed))
     nowhere = asyncio.run(
         audit_aws(settings.model_copy(update={"environment": "none"}), SystemClock().elapsed)
     )
 
-    assert (found.findings, found.unstable_jobs, found.unreadable) == ([], 0, None)
-    assert found.jobs == len(stored.unsettled.jobs)
-    assert found.events == len(stored.unsettled.events)
-    assert "hold" in found.summary_line()
+    assert (violations.findings, violations.unstable_jobs, violations.unreadable) == ([], 0, None)
+    assert violations.jobs == len(stored.unsettled.jobs)
+    assert violations.events == len(stored.unsettled.events)
+    assert "hold" in violations.summary_line()
     assert not nowhere.passed
     assert "cannot be read" in nowhere.summary_line()

@@ -25,23 +25,23 @@ class Forgery(NamedTuple):
 LOST_WORK = [
     Forgery(1, "task 'd' was accepted and is gone", lambda f: f.drop_task("pipeline/d")),
     Forgery(1, "never due", lambda f: f.change_task("late/a", due_us=None)),
-    Forgery(1, "waits for nobody", lambda f: f.change_task("late/b", awaits=0)),
-    Forgery(1, "and not when", lambda f: f.change_task("pipeline/a", finished_us=None)),
+    Forgery(1, "waits for no parent", lambda f: f.change_task("late/b", awaits=0)),
+    Forgery(1, "ended without a time", lambda f: f.change_task("pipeline/a", finished_us=None)),
     Forgery(
         1,
-        "processing and nobody holds it",
+        "processing without a lease",
         lambda f: f.change_task("late/a", state="processing"),
     ),
     Forgery(1, "still processing", lambda f: f.change_task("late/a", state="processing")),
-    Forgery(1, "due and nobody has taken it", lambda f: f.change_task("late/a", due_us=1)),
+    Forgery(1, "due and no worker has taken it", lambda f: f.change_task("late/a", due_us=1)),
     Forgery(
         1, "all of its parents completed", lambda f: f.change_task("silent/a", state="completed")
     ),
     Forgery(
         1, "job was cancelled and it is in_review", lambda f: f.change_job("reviewed", cancel_us=1)
     ),
-    Forgery(1, "has not heard", lambda f: f.change_job("pipeline", completed=0b0111)),
-    Forgery(1, "has not told so", lambda f: f.change_job("pipeline", end_emitted_round=0)),
+    Forgery(1, "has not recorded", lambda f: f.change_job("pipeline", completed=0b0111)),
+    Forgery(1, "has not reported it", lambda f: f.change_job("pipeline", end_emitted_round=0)),
     Forgery(
         1,
         "its resume has not been carried out",
@@ -109,7 +109,7 @@ LEASES = [
             ),
         ),
     ),
-    Forgery(3, "that nobody held", lambda f: f.remove_event("pipeline/d", 2)),
+    Forgery(3, "that no worker held", lambda f: f.remove_event("pipeline/d", 2)),
     Forgery(3, "passes over", lambda f: f.change_properties("cancelled/a", 3, attempt_number=None)),
     Forgery(3, "which never began", lambda f: f.add_output("pipeline/d", 2, 1)),
 ]
@@ -148,14 +148,12 @@ ENDS = [
     ),
     Forgery(
         7,
-        "Job Failure Detected is told twice in round 1",
+        "Job Failure Detected is emitted twice in round 1",
         lambda f: f.add_event("silent", f.event("silent", 2)),
     ),
     Forgery(7, "of round 7 comes in round 1", lambda f: f.change_properties("silent", 2, round=7)),
     Forgery(7, "which had not failed", lambda f: f.change_properties("silent", 2, failed_key="c")),
-    Forgery(
-        7, "tells of 3 tasks of 4", lambda f: f.change_properties("pipeline", 2, total_tasks=3)
-    ),
+    Forgery(7, "counts 3 tasks of 4", lambda f: f.change_properties("pipeline", 2, total_tasks=3)),
     Forgery(
         7,
         "before 'd' had completed",
@@ -169,7 +167,7 @@ ENDS = [
     Forgery(7, "has a time of its end", lambda f: f.change_job("late", finished_us=1)),
     Forgery(
         7,
-        "a task failed in round 1, and it has not told so",
+        "a task failed in round 1, and it has not reported it",
         lambda f: f.remove_event("silent", 2).change_job("silent", failure_emitted_round=0),
     ),
 ]
@@ -210,10 +208,12 @@ AGREEMENT = [
         lambda f: f.change_properties("pipeline/a", 4, number=9),
     ),
     Forgery(
-        5, "told at another time", lambda f: f.change_properties("pipeline/a", 4, elapsed_us=1_000)
+        5,
+        "emitted at another time",
+        lambda f: f.change_properties("pipeline/a", 4, elapsed_us=1_000),
     ),
     Forgery(
-        5, "tells of 9 used attempts", lambda f: f.change_properties("silent/b", 2, retry_count=9)
+        5, "counts 9 used attempts", lambda f: f.change_properties("silent/b", 2, retry_count=9)
     ),
     Forgery(
         5,
@@ -308,7 +308,7 @@ OUTPUT = [
     Forgery(8, "ends at none, and its outcome says 1", lambda f: f.drop_output("pipeline/b", 2, 1)),
     Forgery(8, "is no marker", lambda f: f.change_output("pipeline/b", 1, 2, stream="stdout")),
     Forgery(8, "it has output and no row", lambda f: f.drop_task("pipeline/b")),
-    Forgery(8, "no holder told it", lambda f: f.change_properties("silent/a", 4, last_output=2)),
+    Forgery(8, "no holder emitted it", lambda f: f.change_properties("silent/a", 4, last_output=2)),
     Forgery(8, "of no attempt", lambda f: f.change_properties("silent/b", 2, last_output=2)),
 ]
 OWNERSHIP = [
@@ -344,7 +344,9 @@ OWNERSHIP = [
     Forgery(13, "event 2 is 'other''s", lambda f: f.change_event("pipeline/d", 2, tenant="other")),
     Forgery(13, "event 1 is 'other''s", lambda f: f.change_event("pipeline", 1, tenant="other")),
     Forgery(
-        13, "tells of somebody else", lambda f: f.change_properties("pipeline/d", 2, job_id="job-x")
+        13,
+        "belongs to another tenant",
+        lambda f: f.change_properties("pipeline/d", 2, job_id="job-x"),
     ),
     Forgery(
         13,
@@ -355,7 +357,7 @@ OWNERSHIP = [
     Forgery(13, "is on queue 'mail'", lambda f: f.change_message("late/a", queue="mail")),
 ]
 BUDGETS = [
-    Forgery(3, "that nobody held", lambda f: f.remove_event("parked/c", 2)),
+    Forgery(3, "that no worker held", lambda f: f.remove_event("parked/c", 2)),
     Forgery(
         5,
         "comes while it is pending",
@@ -386,12 +388,14 @@ def test_a_forged_history_is_rejected_by_its_number(
 ) -> None:
     forger = forged.forge(Forger(snapshots.settled))
 
-    found = audit(forger.snapshot)
+    violations = audit(forger.snapshot)
 
     fitting = [
-        one for one in found if one.invariant == forged.invariant and forged.message in one.text
+        violation
+        for violation in violations
+        if violation.invariant == forged.invariant and forged.message in violation.text
     ]
-    assert fitting, "\n".join(map(str, found)) or "nothing was found"
+    assert fitting, "\n".join(map(str, violations)) or "nothing was found"
 
 
 def test_every_invariant_that_a_store_can_show_has_its_forgeries() -> None:

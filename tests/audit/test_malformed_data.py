@@ -1,4 +1,4 @@
-"""Whatever a store holds, the auditor answers: odd data is a finding, never an error."""
+"""Malformed data in a store is a violation, never an error of the auditor."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,19 +30,19 @@ def test_no_value_in_any_place_makes_it_fail(
     evidence = only_job(memory_snapshots.unsettled, job_id_of(TENANT, request_id))
     for name in RECORDS:
         records = getattr(evidence, name)
-        for place, record in _first_of_each_type(records):
+        for index, record in _first_of_each_type(records):
             for changed in _changed(record):
                 odd = replace(
-                    evidence, **{name: (*records[:place], changed, *records[place + 1 :])}
+                    evidence, **{name: (*records[:index], changed, *records[index + 1 :])}
                 )
-                found = audit(odd)
-                assert found == sorted(found)
+                violations = audit(odd)
+                assert violations == sorted(violations)
 
 
 def _first_of_each_type(records: tuple[Any, ...]) -> list[tuple[int, Any]]:
     """The first of each type or state, and its place."""
-    kinds = [getattr(one, "type", None) or getattr(one, "state", None) for one in records]
-    return [(place, records[place]) for place in sorted(map(kinds.index, set(kinds)))]
+    kinds = [getattr(record, "type", None) or getattr(record, "state", None) for record in records]
+    return [(index, records[index]) for index in sorted(map(kinds.index, set(kinds)))]
 
 
 def _changed(record: Any) -> Iterator[Any]:
@@ -66,14 +66,14 @@ def _changed(record: Any) -> Iterator[Any]:
         ("lease", LeaseRecord("w", 1, 1, "late", 0), "its lease: its until is 'late'"),
     ],
 )
-def test_a_value_that_is_not_of_its_kind_is_named(
+def test_a_value_of_a_wrong_type_is_reported(
     memory_snapshots: SnapshotPair, field: str, value: Any, words: str
 ) -> None:
     forger = Forger(memory_snapshots.settled)
     subject = forger.task("pipeline/a").id
     forger.change_task("pipeline/a", **{field: value})
 
-    texts = [one.text for one in audit(forger.snapshot) if one.subject == subject]
+    texts = [record.text for record in audit(forger.snapshot) if record.subject == subject]
 
     assert any(f"cannot be understood: {words}" in text for text in texts), texts
 
@@ -87,22 +87,24 @@ def test_a_value_that_is_not_of_its_kind_is_named(
         ({"properties": {}}, "its task id of Task Pending is None"),
     ],
 )
-def test_an_event_that_nobody_knows_is_named(
+def test_an_unknown_event_type_is_reported(
     memory_snapshots: SnapshotPair, fields: dict[str, Any], words: str
 ) -> None:
     forger = Forger(memory_snapshots.settled)
     subject = forger.task("pipeline/a").id
     forger.change_event("pipeline/a", 1, **fields)
 
-    texts = [one.text for one in audit(forger.snapshot) if one.subject == subject]
+    texts = [record.text for record in audit(forger.snapshot) if record.subject == subject]
 
     assert any(words in text for text in texts), texts
 
 
-def test_what_is_no_record_at_all_is_a_finding() -> None:
-    found = audit(StoreSnapshot(taken_at_us=0, tasks=(None, "x"), events=(EventRecord, TaskRecord)))  # type: ignore[arg-type]
+def test_a_value_that_is_not_a_record_is_a_violation() -> None:
+    violations = audit(
+        StoreSnapshot(taken_at_us=0, tasks=(None, "x"), events=(EventRecord, TaskRecord))
+    )  # type: ignore[arg-type]
 
-    assert [one.invariant for one in found] == [5, 5, 5, 5]
+    assert [record.invariant for record in violations] == [5, 5, 5, 5]
 
 
 def test_nothing_stored_is_nothing_found() -> None:

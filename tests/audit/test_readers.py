@@ -1,4 +1,4 @@
-"""What is stored becomes the same evidence, whichever backend stored it, and damage shows alike."""
+"""All backends give the same snapshot of the same data, and damage is found in each."""
 
 import ast
 import shutil
@@ -111,23 +111,23 @@ def _event(sequence: int, **fields: Any) -> Callable[[Backend], None]:
 
     def forge(backend: Backend) -> None:
         events = backend.ledger._store.events
-        place = next(
-            place
-            for place, event in enumerate(events)
+        position = next(
+            position
+            for position, event in enumerate(events)
             if (event.entity_id, event.sequence) == (TASK, sequence)
         )
         if fields:
-            event = events[place]
-            events[place] = replace(event, body=replace(event.body, **fields))
+            event = events[position]
+            events[position] = replace(event, body=replace(event.body, **fields))
         else:
-            del events[place]
+            del events[position]
 
     return forge
 
 
 def _output(backend: Backend) -> None:
     entries = backend.output._chunks[TASK]
-    del entries[next(place for place in entries if place.attempt == 1)]
+    del entries[next(position for position in entries if position.attempt == 1)]
 
 
 def _blobs(backend: Backend) -> None:
@@ -197,7 +197,7 @@ def test_the_same_damage_gives_the_same_findings(
     in_file = violations_in(folder, sqlite_snapshots.unsettled)
     in_memory = audit(memory_reader.read_snapshot(backend))
 
-    assert stored.invariant in [one.invariant for one in in_file]
+    assert stored.invariant in [violation.invariant for violation in in_file]
     assert in_file == in_memory
 
 
@@ -214,7 +214,7 @@ def test_the_same_damage_gives_the_same_findings(
         ("UPDATE tasks SET tenant = 'other' WHERE id = :task", "it is found by tenant 'other'"),
         ("UPDATE jobs SET intents = 1 WHERE id = :job", "number of intents 1"),
         ("UPDATE jobs SET ended = 1 WHERE id = :job", "number of ends 1"),
-        ("UPDATE jobs SET end_unreported = 1 WHERE id = :job", "untold end 1"),
+        ("UPDATE jobs SET end_unreported = 1 WHERE id = :job", "unreported end 1"),
         ("UPDATE jobs SET state = 'running' WHERE id = :job", "state 'running'"),
         ("UPDATE tasks SET body = 'x' WHERE id = :task", "cannot be understood: its state is None"),
         (
@@ -228,39 +228,41 @@ def test_the_same_damage_gives_the_same_findings(
         ),
     ],
 )
-def test_what_only_a_file_can_have_wrong_is_found(
+def test_damage_that_only_a_file_can_have_is_found(
     folder: Path, sqlite_snapshots: SnapshotPair, sql: str, words: str
 ) -> None:
     changed(folder, sql)
 
-    found = violations_in(folder, sqlite_snapshots.unsettled)
+    violations = violations_in(folder, sqlite_snapshots.unsettled)
 
-    assert any(one.invariant == 5 and words in one.text for one in found), found
+    assert any(violation.invariant == 5 and words in violation.text for violation in violations), (
+        violations
+    )
 
 
 @pytest.mark.parametrize("job_id", ["job-2", "job-m", "job-z"])
-def test_pieces_find_what_the_whole_finds(
+def test_parts_of_a_store_have_the_violations_of_the_whole(
     folder: Path, sqlite_snapshots: SnapshotPair, monkeypatch: pytest.MonkeyPatch, job_id: str
 ) -> None:
     changed(folder, "DELETE FROM events WHERE entity = :entity AND sequence = 3")
     # What has no job: before, between or behind those that have one.
-    stranger = f"{job_id}_x"
+    unknown_task = f"{job_id}_x"
     changed(
         folder,
-        "UPDATE events SET entity = :stranger WHERE entity = :entity AND sequence > 4",
-        stranger=f"TASK#{stranger}",
+        "UPDATE events SET entity = :unknown_task WHERE entity = :entity AND sequence > 4",
+        unknown_task=f"TASK#{unknown_task}",
     )
     monkeypatch.setattr(sqlite_reader, "_TASKS_PER_CHUNK", 1)
 
     pieces = list(
         sqlite_reader.read_chunks(folder, taken_at_us=sqlite_snapshots.unsettled.taken_at_us)
     )
-    found = [one for piece in pieces for one in audit(piece.snapshot)]
+    violations = [violation for piece in pieces for violation in audit(piece.snapshot)]
 
     assert len(pieces) > len(sqlite_snapshots.unsettled.jobs) > 5
     assert sum(piece.jobs for piece in pieces) == sqlite_reader.count_rows(folder).jobs
-    assert sorted(found) == violations_in(folder, sqlite_snapshots.unsettled)
-    assert any(one.subject == stranger for one in found)
+    assert sorted(violations) == violations_in(folder, sqlite_snapshots.unsettled)
+    assert any(violation.subject == unknown_task for violation in violations)
 
 
 def test_a_large_document_whose_file_is_gone_is_missing(
@@ -268,11 +270,11 @@ def test_a_large_document_whose_file_is_gone_is_missing(
 ) -> None:
     changed(folder, "UPDATE blobs SET file = 'ab12', data = NULL WHERE key LIKE '%result-2.json'")
 
-    found = violations_in(folder, sqlite_snapshots.unsettled)
+    violations = violations_in(folder, sqlite_snapshots.unsettled)
     (folder / "blobs" / "ab").mkdir(parents=True)
     (folder / "blobs" / "ab" / "ab12").touch()
 
-    assert {one.invariant for one in found} == {1}
+    assert {violation.invariant for violation in violations} == {1}
     assert violations_in(folder, sqlite_snapshots.unsettled) == []
 
 
@@ -301,8 +303,8 @@ MAY_SHARE_VIOLATIONS = ("longshore.adapters.aws.attributes",)
 
 
 def test_the_auditor_shares_no_code_with_what_it_checks() -> None:
-    (place,) = longshore.audit.__path__
-    for path in sorted(Path(place).glob("*.py")):
+    (position,) = longshore.audit.__path__
+    for path in sorted(Path(position).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""A history that is as it should be gives no finding, whatever backend it was stored in."""
+"""A sound history gives no violation, in any backend."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,21 +32,24 @@ def test_a_history_in_the_middle_of_work_is_clean(snapshots: SnapshotPair) -> No
     assert audit(snapshots.unsettled) == []
 
 
-def test_what_is_left_in_the_middle_of_work_is_lost_if_the_workers_rest(
+def test_unfinished_work_is_a_violation_once_the_workers_are_idle(
     snapshots: SnapshotPair,
 ) -> None:
     forger = Forger(snapshots.unsettled).replace_fields(settled=True)
 
-    found = [(one.invariant, one.subject, one.text) for one in audit(forger.snapshot)]
+    violations = [
+        (violation.invariant, violation.subject, violation.text)
+        for violation in audit(forger.snapshot)
+    ]
 
-    assert sorted(found) == sorted(
+    assert sorted(violations) == sorted(
         [
             (1, forger.task("running/a").id, "at rest, it is still processing"),
-            (1, forger.task("running/c").id, "at rest, it is due and nobody has taken it"),
+            (1, forger.task("running/c").id, "at rest, it is due and no worker has taken it"),
             (
                 1,
                 forger.task("running/d").id,
-                "at rest, its job has not heard that it is completed",
+                "at rest, its job has not recorded that it is completed",
             ),
         ]
     )
@@ -54,24 +57,24 @@ def test_what_is_left_in_the_middle_of_work_is_lost_if_the_workers_rest(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_real_workers_leave_is_clean(kind: str, tmp_path: Path) -> None:
+async def test_the_history_of_real_workers_is_clean(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts(
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts(
             "b",
             Script(reports=[prints("one"), prints("two")], ending=fails(ErrorCategory.NETWORK)),
             Script(reports=[prints("three"), MINUTE, prints("four")]),
         )
-        stage.runner.set_scripts("c", HANGS)
-        await stage.submit(*DIAMOND)
-        async with stage.running_worker():
+        harness.runner.set_scripts("c", HANGS)
+        await harness.submit(*DIAMOND)
+        async with harness.running_worker():
             for _ in range(12):
-                await stage.advance(timedelta(seconds=10))
-                await stage.dispatch()
+                await harness.advance(timedelta(seconds=10))
+                await harness.dispatch()
             at_work = read_snapshot(kind, backend, tmp_path, settled=False)
-            await stage.canceller.cancel_job(job_id(), by="ann")
-            await stage.advance(MINUTE)
-            await stage.dispatch()
+            await harness.canceller.cancel_job(job_id(), by="ann")
+            await harness.advance(MINUTE)
+            await harness.dispatch()
         at_rest = read_snapshot(kind, backend, tmp_path, settled=True)
 
         states = {task.key: task.state for task in Forger(at_rest).snapshot.tasks}
@@ -83,16 +86,14 @@ async def test_what_real_workers_leave_is_clean(kind: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_whose_graph_and_events_are_kept_elsewhere_is_clean(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_job_with_graph_and_events_in_blobs_is_clean(kind: str, tmp_path: Path) -> None:
     keys = [f"{number:04}-{'x' * 60}" for number in range(1_500)]
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*(make_task(key) for key in keys), make_task("last", *keys))
-        await stage.complete(task_id(keys[0]))
-        await stage.fail(task_id(keys[1]))
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(*(make_task(key) for key in keys), make_task("last", *keys))
+        await harness.complete(task_id(keys[0]))
+        await harness.fail(task_id(keys[1]))
+        await harness.dispatch()
 
         evidence = read_snapshot(kind, backend, tmp_path, settled=False)
 
@@ -103,4 +104,4 @@ async def test_a_job_whose_graph_and_events_are_kept_elsewhere_is_clean(
     assert {key.partition("/")[0] for key in evidence.blobs} == {"jobs", "events"}
     assert audit(evidence) == []
     lost = replace(evidence, blobs=frozenset())
-    assert {one.subject for one in audit(lost)} >= {job.id, last.id}
+    assert {violation.subject for violation in audit(lost)} >= {job.id, last.id}

@@ -8,7 +8,7 @@ tenants.
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import MessageRejected
@@ -65,7 +65,7 @@ class JobWorkload:
     async def append_output(self, key: str, attempt: int, *entries: int | tuple[int, int]) -> None:
         """Store pieces of output by their sequences; a pair is a marker."""
         await self.harness.backend.output.append(
-            task_id(key, self.request_id), [self._chunk(attempt, one) for one in entries]
+            task_id(key, self.request_id), [self._chunk(attempt, sequence) for sequence in entries]
         )
 
     def _chunk(self, attempt: int, entry: int | tuple[int, int]) -> OutputChunk:
@@ -87,8 +87,8 @@ class JobWorkload:
         self, key: str, fence: int, result: Any = 1, last_output: int | None = None
     ) -> TaskRow:
         row = await self.harness.task(key, self.request_id)
-        place = f"jobs/{job_id(self.request_id)}/tasks/{key}/result-{row.attempt}.json"
-        document = await self.harness.documents.store(result, place)
+        key_of_result = f"jobs/{job_id(self.request_id)}/tasks/{key}/result-{row.attempt}.json"
+        document = await self.harness.documents.store(result, key_of_result)
         done = c.Complete(fence=fence, result=document, duration=SECOND, last_output=last_output)
         return await self.apply(key, done)
 
@@ -168,8 +168,8 @@ async def _stopped(job: JobWorkload) -> None:
     await job.claim("a")
     await job.harness.canceller.cancel_job(job_id(job.request_id), by="bob")
     # Its holder is gone: the one who notices ends it.
-    held = await job.harness.task("a", job.request_id)
-    await job.apply("a", _end_lease(held))
+    leased = await job.harness.task("a", job.request_id)
+    await job.apply("a", _end_lease(leased))
     await job.harness.dispatch()
 
 
@@ -201,7 +201,7 @@ async def _silent(job: JobWorkload) -> None:
         *(make_task("e", maxAttempts=1), make_task("f")),
     )
     await job.claim("a", "worker-1", renewals=1)
-    await job.append_output("a", 1, 1, 2)  # more of it than anybody told
+    await job.append_output("a", 1, 1, 2)  # more output than reported
     await job.apply("a", _end_lease(await job.harness.task("a", job.request_id)))
     fence = await job.claim("a", "worker-2")
     timed_out = c.TimeOut(
@@ -229,29 +229,36 @@ async def _late(job: JobWorkload) -> None:
 
 
 async def _parked(job: JobWorkload) -> None:
-    """Budgets are used up; all goes on but for one task, which rests until tomorrow."""
-    stage, id_ = job.harness, job_id(job.request_id)
+    """Budgets are used up; all tasks resume except one, which is parked until tomorrow."""
+    harness, id_ = job.harness, job_id(job.request_id)
     tasks = [make_task("a"), make_task("b"), make_task("c"), make_task("d"), make_task("e", "c")]
-    await stage.producer.submit(TENANT, job.request_id, {"tasks": tasks, "budget": 5})
+    await harness.producer.submit(TENANT, job.request_id, {"tasks": tasks, "budget": 5})
     fence = await job.claim("a", renewals=1)
     await job.append_output("a", 1, 1, 2)
     await job.apply("a", _used_up(fence, BudgetScope.TASK, last_output=2))
     await job.apply("a", c.AddBudget(amount=Budget(usd=1.0), by="ann", request_id="r1"))
     await job.claim_and_complete("a")
     await job.apply("b", _used_up(await job.claim("b"), BudgetScope.JOB))
-    await stage.budget_operations.add_to_job_budget(
+    await harness.budget_operations.add_to_job_budget(
         TENANT, id_, Budget(usd=1.0), by="ann", request_id="r1"
     )
     await job.claim_and_complete("b")
-    until = stage.clock.now() + timedelta(days=300)
+    until = harness.clock.now() + timedelta(days=300)
     await job.apply("c", _used_up(await job.claim("c"), BudgetScope.DAY, until=until))
     await job.apply("d", _used_up(await job.claim("d"), BudgetScope.STEP))
     await job.apply("d", c.RequestCancel(by="bob"))
-    await stage.dispatch()
+    await harness.dispatch()
 
 
 def _used_up(fence: int, scope: BudgetScope, **fields: Any) -> c.Park:
-    return c.Park(fence=fence, scope=scope, reason="all is spent", duration=SECOND, **fields)
+    return c.Park(
+        fence=fence,
+        scope=scope,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=SECOND,
+        **fields,
+    )
 
 
 JOBS = {
@@ -267,9 +274,9 @@ JOBS = {
 
 
 async def run_settled_jobs(harness: ServiceHarness) -> None:
-    """Play every job to where nobody can do anything more."""
-    for request_id, play in JOBS.items():
-        await play(JobWorkload(harness, request_id))
+    """Run every job until nothing is left to do."""
+    for request_id, job in JOBS.items():
+        await job(JobWorkload(harness, request_id))
     await harness.producer.submit(OTHER_TENANT, "pipeline", {"tasks": [make_task("a")]})
     (other,) = (await harness.backend.ledger.list_tasks(OTHER_TENANT)).items
     await harness.complete(other.id)
@@ -287,11 +294,11 @@ async def run_settled_jobs(harness: ServiceHarness) -> None:
 
 async def run_open_jobs(harness: ServiceHarness) -> None:
     """Leave a job in the middle: one task runs, one waits, one is to be taken."""
-    play = JobWorkload(harness, "running")
-    await play.submit(make_task("a"), make_task("b", "a"), make_task("c"), make_task("d"))
-    await play.claim("a", renewals=2)
-    await play.append_output("a", 1, 1, 2)
-    await play.claim_and_complete("d")  # of which the job has not heard
+    job = JobWorkload(harness, "running")
+    await job.submit(make_task("a"), make_task("b", "a"), make_task("c"), make_task("d"))
+    await job.claim("a", renewals=2)
+    await job.append_output("a", 1, 1, 2)
+    await job.claim_and_complete("d")  # not recorded by the job yet
 
 
 __all__ = ["JOBS", "OTHER_TENANT", "JobWorkload", "run_open_jobs", "run_settled_jobs"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.config_stores import DynamoBudgets
+from longshore.adapters.aws.names import UNDELIVERED
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
@@ -241,7 +242,7 @@ async def a_blob_that_breaks_off(harness: AwsFaultHarness) -> None:
 
 async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
     """It is put where somebody looks after it, or it comes again; those behind it go on."""
-    queue = harness.names.consumer(lambda_records.UNDELIVERED)
+    queue = harness.names.consumer(UNDELIVERED)
     made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
     relay = Relay(
         bus=harness.services.backend.bus,

@@ -7,8 +7,8 @@ import pytest
 
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
-from longshore.adapters.aws.deploy.doctor_probe import ProbeResult
-from longshore.adapters.aws.deploy.doctor_stores import _ttl_problems
+from longshore.adapters.aws.deploy.doctor_checks import _ttl_problems
+from longshore.adapters.aws.deploy.doctor_probe import ProbeResult, Subject
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.core.inspection import CheckStatus
 from longshore.errors import BackendError, BackendRejected, BackendUnavailable
@@ -19,7 +19,9 @@ _EXPIRES = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}
 
 def _statuses(schema: dict[str, Any], **result: Any) -> list[tuple[CheckStatus, str]]:
     asked = ProbeResult(service="dynamodb", operation="describe_time_to_live", **result)
-    return [(one.status, one.detail) for one in _ttl_problems("table", schema, asked, "deploy")]
+    return [
+        (one.status, one.detail) for one in _ttl_problems(Subject("table", "deploy"), schema, asked)
+    ]
 
 
 def _answered(status: str, attribute: str = "ttl") -> dict[str, Any]:
@@ -41,7 +43,7 @@ def test_a_table_that_should_expire_and_does_not_is_a_warning() -> None:
 @pytest.mark.parametrize("shape", [{}, _EXPIRES])
 def test_that_it_could_not_be_asked_whether_a_table_expires_is_told(shape: dict[str, Any]) -> None:
     assert _statuses(shape, code="ThrottlingException") == [
-        (CheckStatus.FAIL, "not known: ThrottlingException")
+        (CheckStatus.FAIL, "unknown: ThrottlingException")
     ]
 
 

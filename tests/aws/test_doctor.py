@@ -201,7 +201,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     }
     assert (broken.code, broken.json["ok"]) == (1, False)
     gone = f"queue {names.dead_letter_queue('night-shift', Priority.LOW)}"
-    assert checks[gone] == [("fail", "it is not there", "a queue")]
+    assert checks[gone] == [("fail", "it does not exist", "a queue")]
     assert checks[f"queue {lane}"] == [
         ("warn", "it hides messages for 30 s", "900 s"),
         ("fail", f"its dead letters go to {dead} after 3 receives", f"{dead} after 20 receives"),
@@ -214,7 +214,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     assert switched_off[::2] == ("fail", "ENABLED")
     (public,) = checks[f"bucket {names.bucket}"]
     assert public[::2] == ("fail", "all public access blocked")
-    assert checks[f"table {names.config}"] == [("fail", "it is not there", "a table")]
+    assert checks[f"table {names.config}"] == [("fail", "it does not exist", "a table")]
     (index,) = checks[f"table {names.events}"]
     assert index == ("fail", "index GSI7-index is missing", "GSI7PK, GSI7SK (ALL)")
     (stream,) = checks[f"table {names.ledger}"]
@@ -231,8 +231,8 @@ def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
     assert answer.code == 1
     shown = " ".join(answer.out.split())
     for part in ("ledger", "events", "output", "config"):
-        assert f"table longshore-{stage_installation.stage}-{part} fail it is not there" in shown
-    assert f"bus {stage_installation.names.bus} fail it is not there" in shown
+        assert f"table longshore-{stage_installation.stage}-{part} fail it does not exist" in shown
+    assert f"bus {stage_installation.names.bus} fail it does not exist" in shown
     assert f"`longshore aws deploy --stage {stage_installation.stage}`" in shown
 
 
@@ -285,8 +285,8 @@ def _reply(**more: Any) -> ProbeResult:
     [
         (_reply(code="ExpiredToken"), CheckStatus.FAIL, "have expired"),
         (_reply(code="InvalidClientTokenId"), CheckStatus.FAIL, "does not accept the credentials"),
-        (_reply(code="AccessDenied"), CheckStatus.WARN, "not known"),
-        (_reply(unreachable_reason="no answer within 8 s"), CheckStatus.WARN, "not known"),
+        (_reply(code="AccessDenied"), CheckStatus.WARN, "unknown"),
+        (_reply(unreachable_reason="no answer within 8 s"), CheckStatus.WARN, "unknown"),
     ],
 )
 def test_what_is_wrong_with_an_identity_is_told(

@@ -149,7 +149,7 @@ def test_a_call_that_is_under_way_is_waited_for_and_none_follows() -> None:
     assert client.count == 1
 
 
-@pytest.mark.parametrize(("held", "reason"), [(1, "a call has not come back"), (2, None)])
+@pytest.mark.parametrize(("held", "reason"), [(1, "a call did not return"), (2, None)])
 def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
     monkeypatch: pytest.MonkeyPatch, held: int, reason: str | None
 ) -> None:

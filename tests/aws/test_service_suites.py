@@ -68,7 +68,7 @@ TOO_MANY = ("test_a_resume_that_dies_at_any_call_is_finished_or_never_was",)
 TO_THE_MOMENT = ("test_a_passing_failure_is_tried_again_when_it_is_due",)
 # SQS keeps two messages of one task: the second is dropped besides, and that is counted.
 TWO_MESSAGES = (
-    "test_the_message_of_a_later_ring_ends_the_task_too",
+    "test_a_later_message_of_the_task_fails_it_too",
     "test_the_message_for_the_next_attempt_ends_the_task_too",
 )
 # Until midnight a worker asks SQS again and again, and each time is a request that is really made.

@@ -20,13 +20,13 @@ def main() -> int:
     parser.add_argument("--depth", choices=names, default=Depth.CALLS.name.lower())
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--part", default="1/1", help="such as 2/10: the second tenth")
-    wanted = parser.parse_args()
-    part, parts = map(int, wanted.part.split("/"))
-    depth = Depth[wanted.depth.upper()]
+    options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
+    depth = Depth[options.depth.upper()]
     chosen = trials(depth)[part - 1 :: parts]
     sys.stdout.write(f"{depth.value}: {len(chosen):,} runs\n")
     sys.stdout.flush()
-    with multiprocessing.Pool(wanted.processes) as pool:
+    with multiprocessing.Pool(options.processes) as pool:
         summary = summarise(pool.imap_unordered(_run_trial, chosen, chunksize=_CHUNK))
     sys.stdout.write("\n".join([*summary.failures, str(summary), ""]))
     return 1 if summary.failures else 0

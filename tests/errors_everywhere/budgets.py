@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope, job_budget_name
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit, job_budget_name
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
@@ -42,8 +42,8 @@ async def prepare_budgets(harness: ErrorHarness) -> None:
     """A task that rests until soon, and a reservation whose holder is dead."""
     await harness.raw.definitions.put(TENANT, _THRIFTY)
     await _submit(harness.clean.producer.submit, "rested", 5.0)
-    held = await harness.clean.claim(task_id("rested", "rested"))
-    await harness.clean.transitions.apply_to_task(held.id, _park_until_soon(harness, held))
+    claimed = await harness.clean.claim(task_id("rested", "rested"))
+    await harness.clean.transitions.apply_to_task(claimed.id, _park_until_soon(harness, claimed))
     await _submit(harness.clean.producer.submit, "leaky", 1.0)
     dead = await harness.clean.claim(task_id("leaky", "leaky"))
     await harness.clean.reservations.reserve(
@@ -64,6 +64,7 @@ def _park_until_soon(harness: ErrorHarness, claimed: TaskRow) -> c.Park:
     return c.Park(
         fence=claimed.fence,
         scope=BudgetScope.DAY,
+        unit=BudgetUnit.USD,
         reason="all is spent",
         duration=timedelta(0),
         until=harness.raw.clock.now() + _SOON,

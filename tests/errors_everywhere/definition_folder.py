@@ -41,12 +41,12 @@ async def folder(harness: ErrorHarness) -> None:
         return says
 
     async def newest(name: str) -> str | None:
-        found = await harness.raw.definitions.get(TENANT, name)
-        return found.description if found else None
+        result = await harness.raw.definitions.get(TENANT, name)
+        return result.description if result else None
 
     async def stored() -> bool:
-        wanted = [one.definition for one in says.definitions]
-        return all([await newest(one.name) == one.description for one in wanted])
+        options = [item.definition for item in says.definitions]
+        return all([await newest(item.name) == item.description for item in options])
 
     async def marks() -> int:
         return len(await harness.raw.blobs.list_keys(SYNC_RECORDS_PREFIX, after="", limit=10))

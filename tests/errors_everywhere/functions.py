@@ -62,7 +62,7 @@ class _ReadableStream:
 async def _relay_records(harness: ErrorHarness) -> None:
     events = await harness.raw.events.history(TENANT, f"TASK#{task_id('relayed', 'relayed')}")
     records: list[dict[str, Any]] = [
-        {"position": str(one.sequence), "relayed": [one]} for one in events
+        {"position": str(item.sequence), "relayed": [item]} for item in events
     ]
 
     relay = Relay(bus=harness.faulty.backend.bus, stream=_ReadableStream())
@@ -88,8 +88,8 @@ async def _undelivered(harness: ErrorHarness) -> None:
     )
     await _deliver(harness, lambda: service.store_and_alert([letter]))
     assert people.notices
-    (kept,) = await harness.call_until_answered(service.list)
-    assert kept == letter
+    (stored,) = await harness.call_until_answered(service.list)
+    assert stored == letter
 
     async def replayed() -> None:
         # Who asks again because the answer was lost finds that it is told.

@@ -83,7 +83,7 @@ class ErrorHarness:
     def __init__(
         self, folder: Path, *, atomic: bool, fault: InjectedFault | None, leading: bool = True
     ) -> None:
-        self.injector = wire = FaultInjector(fault)
+        self.injector = injector = FaultInjector(fault)
         self.raw = memory_backend(SimulationClock(), atomic=atomic)
         self.worker_registry = FakeWorkerRegistry(leading=leading)
         self.children = FakeRunner(self.raw.clock, folder=folder)
@@ -91,11 +91,11 @@ class ErrorHarness:
         self.clean = ServiceHarness(
             self.raw, worker_registry=self.worker_registry, retry=RETRY, day_budget=DAY
         )
-        presence: Any = PortProxy(wire, "worker_registry", self.worker_registry)
+        presence: Any = PortProxy(injector, "worker_registry", self.worker_registry)
         self.faulty = ServiceHarness(
-            wire.wrap(self.raw), worker_registry=presence, retry=RETRY, day_budget=DAY
+            injector.wrap(self.raw), worker_registry=presence, retry=RETRY, day_budget=DAY
         )
-        self.faulty.runner = PortProxy(wire, "runner", self.children)
+        self.faulty.runner = PortProxy(injector, "runner", self.children)
         self.worker_errors: list[BaseException] = []  # what ended a worker
         self.caller_errors: list[BaseException] = []  # errors that people were told
         self.expected_errors: list[BaseException] = []  # errors that are part of the scene
@@ -159,15 +159,15 @@ class ErrorHarness:
 
     async def call_with_retry(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
         """As people do: told of an error, they try again; None: the first time had been enough."""
-        told = False
+        notices = False
         for _ in range(_TRIES):
             try:
                 return await call()
             except Exception as error:
                 if error is self.injector.raised:
                     self.caller_errors.append(error)
-                    told = True
-                elif told and isinstance(error, Conflict | NotFound):
+                    notices = True
+                elif notices and isinstance(error, Conflict | NotFound):
                     return None
                 else:
                     raise

@@ -79,19 +79,19 @@ class FaultInjector:
 
     def record_call(self, method: str) -> tuple[InjectedFault | None, Call | None]:
         """Note a call, made two frames up; what is to happen to it, and the note."""
-        wanted = self.fault
-        if wanted is not None and (self.raised or wanted.site.method != method):
+        options = self.fault
+        if options is not None and (self.raised or options.site.method != method):
             return None, None
-        found = call_path_of(sys._getframe(2), method)
-        if found is None:
+        result = call_path_of(sys._getframe(2), method)
+        if result is None:
             return None, None
-        site, way = found
+        site, way = result
         call = Call(site, way)
         self.calls.append(call)
-        if wanted is None or site != wanted.site or wanted.path not in (None, way):
+        if options is None or site != options.site or options.path not in (None, way):
             return None, call
         self._calls_left -= 1
-        return None if self._calls_left else wanted, call
+        return None if self._calls_left else options, call
 
     def fail(self, fault: InjectedFault) -> None:
         """Now."""
@@ -119,24 +119,24 @@ class PortProxy:
         assert name in PORTS
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
+        result = getattr(self._port, name)
         if name not in self._methods:
-            return found
+            return result
         method = f"{self._name}.{name}"
-        if iscoroutinefunction(found):
-            wired = self._wrap(method, found)
-        elif isasyncgenfunction(found):
-            wired = self._wrap_stream(method, found)
+        if iscoroutinefunction(result):
+            wired = self._wrap(method, result)
+        elif isasyncgenfunction(result):
+            wired = self._wrap_stream(method, result)
         else:
-            wired = self._wrap_sync(method, found)
+            wired = self._wrap_sync(method, result)
         setattr(self, name, wired)
         return wired
 
     def _wrap(self, method: str, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-        wire = self._injector
+        injector = self._injector
 
         def call(*arguments: Any, **named: Any) -> Awaitable[Any]:
-            return carried_out(*wire.record_call(method), arguments, named)
+            return carried_out(*injector.record_call(method), arguments, named)
 
         async def carried_out(
             trouble: InjectedFault | None, call: Call | None, arguments: Any, named: Any
@@ -145,54 +145,54 @@ class PortProxy:
             if call:
                 call.started = True
             if trouble and not _applies_first(trouble.kind, arguments):
-                wire.fail(trouble)
-            if happening := wire.before_call.get(method):
-                await happening(*arguments)
+                injector.fail(trouble)
+            if hook := injector.before_call.get(method):
+                await hook(*arguments)
             answer = await function(*arguments, **named)
-            if happening := wire.after_call.get(method):
-                await happening(*arguments)
+            if hook := injector.after_call.get(method):
+                await hook(*arguments)
             else:
                 await asyncio.sleep(0)
             if call:
                 call.answered = True
             if trouble:
-                wire.fail(trouble)
-            return PortProxy(wire, "child", answer) if method == "runner.start" else answer
+                injector.fail(trouble)
+            return PortProxy(injector, "child", answer) if method == "runner.start" else answer
 
         return call
 
     def _wrap_stream(
         self, method: str, function: Callable[..., AsyncIterator[Any]]
     ) -> Callable[..., AsyncIterator[Any]]:
-        wire = self._injector
+        injector = self._injector
 
         def call(*arguments: Any, **named: Any) -> AsyncIterator[Any]:
-            trouble, made = wire.record_call(method)
-            if made:
-                made.started = True
-            return carried_out(trouble, arguments, named)
+            fault, created = injector.record_call(method)
+            if created:
+                created.started = True
+            return carried_out(fault, arguments, named)
 
         async def carried_out(
-            trouble: InjectedFault | None, arguments: Any, named: Any
+            fault: InjectedFault | None, arguments: Any, named: Any
         ) -> AsyncIterator[Any]:
             async for item in function(*arguments, **named):
                 yield item
-                if trouble:
+                if fault:
                     break  # in the middle: what was said before has been heard
-            if trouble:
-                wire.fail(trouble)
+            if fault:
+                injector.fail(fault)
 
         return call
 
     def _wrap_sync(self, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        wire = self._injector
+        injector = self._injector
 
         def call(*arguments: Any, **named: Any) -> Any:
-            trouble, made = wire.record_call(method)
-            if made:
-                made.started = True
-            if trouble:
-                wire.fail(trouble)
+            fault, created = injector.record_call(method)
+            if created:
+                created.started = True
+            if fault:
+                injector.fail(fault)
             return function(*arguments, **named)
 
         return call

@@ -96,5 +96,5 @@ def errors_in_contract(port: str, name: str) -> Iterator[str]:
     """Errors that the docstrings of a method and of its port name."""
     for text in (PORTS[port].__doc__ or "", methods_of(port)[name].__doc__ or ""):
         _, _, raises = text.partition("Raises")
-        yield from (found["name"] for found in _LISTED_RAISES.finditer(raises))
-        yield from (found["name"] for found in _INLINE_RAISES.finditer(text))
+        yield from (result["name"] for result in _LISTED_RAISES.finditer(raises))
+        yield from (result["name"] for result in _INLINE_RAISES.finditer(text))

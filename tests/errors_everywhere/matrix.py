@@ -63,48 +63,48 @@ def baseline(scenario: Scenario, *, atomic: bool) -> Report:
 
 def scenario_variants() -> Iterator[tuple[Scenario, bool]]:
     """Every scene, on a ledger of each kind."""
-    for scene in SCENARIOS:
+    for scenario in SCENARIOS:
         for atomic in (False, True):
-            yield scene, atomic
+            yield scenario, atomic
 
 
 def reached_sites() -> set[Site]:
     """The places that calls come from in some scene."""
     return {
         call.site
-        for scene, atomic in scenario_variants()
-        for call in baseline(scene, atomic=atomic).calls
+        for scenario, atomic in scenario_variants()
+        for call in baseline(scenario, atomic=atomic).calls
     }
 
 
 def trials(depth: Depth) -> list[Trial]:
     """All that is to be tried."""
     seen: set[tuple[ErrorKind, Site, CallPath | None]] = set()
-    found: list[Trial] = []
-    for scene, atomic in scenario_variants():
+    result: list[Trial] = []
+    for scenario, atomic in scenario_variants():
         numbers: Counter[tuple[Site, CallPath | None]] = Counter()
-        for call in baseline(scene, atomic=atomic).calls:
+        for call in baseline(scenario, atomic=atomic).calls:
             way = call.path if depth is Depth.PATHS else None
             numbers[call.site, way] += 1
             number = numbers[call.site, way]
             for kind in kinds_of(call.site.method):
-                known = (kind, call.site, way) in seen and depth is not Depth.CALLS
+                existing = (kind, call.site, way) in seen and depth is not Depth.CALLS
                 # The answer of a call that never had one cannot be lost; nor can one be made to
                 # conflict that does so by itself.
                 needs_answer = kind.applied or kind.name == "VersionConflict"
-                if known or not (call.answered if needs_answer else call.started):
+                if existing or not (call.answered if needs_answer else call.started):
                     continue
                 seen.add((kind, call.site, way))
-                found.append(Trial(scene, atomic, InjectedFault(kind, call.site, way, number)))
-    return found
+                result.append(Trial(scenario, atomic, InjectedFault(kind, call.site, way, number)))
+    return result
 
 
 def run_trial(trial: Trial) -> list[str]:
     """What is wrong with a run; nothing, if all is well."""
-    trouble = trial.fault
-    report = run(trial.scenario, atomic=trial.atomic, fault=trouble)
+    fault = trial.fault
+    report = run(trial.scenario, atomic=trial.atomic, fault=fault)
     expected = baseline(trial.scenario, atomic=trial.atomic).ends
-    return report.violations + differences(expected, report, trouble.kind)
+    return report.violations + differences(expected, report, fault.kind)
 
 
 def summarise(results: Iterator[tuple[Trial, list[str]]]) -> Summary:
@@ -112,11 +112,11 @@ def summarise(results: Iterator[tuple[Trial, list[str]]]) -> Summary:
     summary = Summary()
     calls = set()
     for case, wrong in results:
-        trouble = case.fault
+        fault = case.fault
         summary.runs += 1
-        summary.errors[str(trouble.kind)] += 1
-        summary.sites.add(trouble.site)
-        calls.add((case.scenario.name, case.atomic, trouble.site, trouble.path, trouble.number))
+        summary.errors[str(fault.kind)] += 1
+        summary.sites.add(fault.site)
+        calls.add((case.scenario.name, case.atomic, fault.site, fault.path, fault.number))
         if wrong:
             summary.failures.append("\n    ".join([str(case), *wrong]))
     summary.calls = len(calls)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
-from longshore.core.budgets import BudgetScope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.health import HealthPolicy
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
@@ -70,9 +70,9 @@ async def readers(harness: ErrorHarness) -> None:
         )
 
     live = [updated, of_task(True, None), of_task(True, 1), of_job(True, None)]
-    heard = await asyncio.gather(*[_read(harness, one) for one in live])
+    received = await asyncio.gather(*[_read(harness, one) for one in live])
     await harness.wait_for_jobs("printing")
-    for one, pieces in zip(live, heard, strict=True):
+    for one, pieces in zip(live, received, strict=True):
         # Those of several tasks may have been heard in another order than they were printed.
         assert sorted(map(repr, pieces)) == sorted(map(repr, await _collect(one(harness.raw))))
     for one in (of_task(False, None), of_task(False, 1), of_job(False, None), of_job(False, 1)):
@@ -144,10 +144,10 @@ async def health(harness: ErrorHarness) -> None:
     await harness.wait_for_child("slow", "slow")
     await harness.call_until_answered(lambda: check.check_task(TENANT, slow))
 
-    async def told() -> bool:
+    async def notices() -> bool:
         return bool(people.notices) or (await harness.state_of("slow", "slow")).terminal
 
-    await harness.wait_until(told, "nobody is told of a task that runs too long")
+    await harness.wait_until(notices, "nobody is told of a task that runs too long")
     await harness.call_until_answered(lambda: check.check_tenant(TENANT))
     await harness.wait_for_jobs("slow")
 
@@ -184,10 +184,10 @@ async def _prepare_dead_messages(harness: ErrorHarness) -> None:
 async def _dead_letters(harness: ErrorHarness, channel: _RecordingChannel) -> None:
     """People hear of what is dead, see to it, and hear that nothing is any more."""
 
-    async def told() -> bool:
+    async def notices() -> bool:
         return any(notice.dead_letters for notice in channel.notices)
 
-    await harness.wait_until(told, "nobody is told of dead letters")
+    await harness.wait_until(notices, "nobody is told of dead letters")
     for message in await harness.raw.queue.dead_letters(_UNSERVED, limit=10):
         await harness.raw.queue.delete_dead_letter(message.id)
 
@@ -213,7 +213,11 @@ async def _park(harness: ErrorHarness) -> None:
     await harness.clean.submit(make_task("parked", queue=_UNSERVED), request_id="parked")
     claimed = await harness.clean.claim(task_id("parked", "parked"))
     park = c.Park(
-        fence=claimed.fence, scope=BudgetScope.TASK, reason="all is spent", duration=_SECOND
+        fence=claimed.fence,
+        scope=BudgetScope.TASK,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=_SECOND,
     )
     await harness.clean.transitions.apply_to_task(claimed.id, park)
 
@@ -221,10 +225,10 @@ async def _park(harness: ErrorHarness) -> None:
 async def _parked(harness: ErrorHarness, channel: _RecordingChannel) -> None:
     """People hear of what is parked, allow more, and hear that nothing is any more."""
 
-    async def told() -> bool:
+    async def notices() -> bool:
         return any(notice.parked_tasks for notice in channel.notices)
 
-    await harness.wait_until(told, "nobody is told of parked tasks")
+    await harness.wait_until(notices, "nobody is told of parked tasks")
     parked = task_id("parked", "parked")
     await harness.clean.transitions.apply_to_task(
         parked, c.Unpark(scope=BudgetScope.TASK, by="ann")

@@ -85,17 +85,17 @@ async def _cancel_tasks(harness: ErrorHarness) -> None:
 async def _explain(harness: ErrorHarness, *ids: str) -> None:
     ours, others = (
         Explainer(
-            backend=stage.backend,
-            documents=stage.documents,
-            worker_registry=stage.worker_registry,
+            backend=services.backend,
+            documents=services.documents,
+            worker_registry=services.worker_registry,
             lease=LEASE,
         )
-        for stage in (harness.faulty, harness.clean)
+        for services in (harness.faulty, harness.clean)
     )
     for id_ in ids:
-        told = await harness.call_until_answered(lambda id_=id_: ours.why(TENANT, id_))
-        known = await others.why(TENANT, id_)
-        assert [reason.code for reason in told] == [reason.code for reason in known]
+        notices = await harness.call_until_answered(lambda id_=id_: ours.why(TENANT, id_))
+        existing = await others.why(TENANT, id_)
+        assert [reason.code for reason in notices] == [reason.code for reason in existing]
 
 
 async def _review(harness: ErrorHarness) -> None:
@@ -136,14 +136,14 @@ async def _review(harness: ErrorHarness) -> None:
 
 async def _resume_without_an_answer(harness: ErrorHarness) -> None:
     """The answer to a resume is lost: it had been carried out, or somebody else was faster."""
-    wire, others = harness.injector, harness.clean
+    injector, others = harness.injector, harness.clean
 
     async def resumed_by_bob(request: str, key: str) -> None:
         await others.resumer.resume(job_id(request), [task_id(key, request)], by="bob")
 
     for request, when, of_bob in (
-        ("unanswered", wire.after_call, "second"),
-        ("contested", wire.before_call, "first"),
+        ("unanswered", injector.after_call, "second"),
+        ("contested", injector.before_call, "first"),
     ):
         keys = ("first", "second") if of_bob == "second" else ("first",)
         for key in keys:
@@ -156,10 +156,10 @@ async def _resume_without_an_answer(harness: ErrorHarness) -> None:
             await happens()  # the error gave the other another chance
             continue
         when["ledger.commit"] = _lose_resume_answer(harness, request, happens)
-        wanted = [task_id("first", request)]
+        options = [task_id("first", request)]
         await harness.call_with_retry(
-            lambda request=request, wanted=wanted: harness.faulty.resumer.resume(
-                job_id(request), wanted, by="ann"
+            lambda request=request, options=options: harness.faulty.resumer.resume(
+                job_id(request), options, by="ann"
             )
         )
         when.clear()
@@ -225,10 +225,12 @@ async def keys(harness: ErrorHarness) -> None:
         random_bytes=lambda size: next(drawn).to_bytes(size),
     )
     await harness.call_until_answered(lambda: late.ensure("ensured", TENANT, name="ensured"))
-    for known in (text, "brought", "ensured"):
-        found = await harness.call_until_answered(lambda known=known: access.authenticate(known))
-        assert found is not None
-        assert found.tenant == TENANT
+    for existing in (text, "brought", "ensured"):
+        result = await harness.call_until_answered(
+            lambda existing=existing: access.authenticate(existing)
+        )
+        assert result is not None
+        assert result.tenant == TENANT
     listed = await harness.call_until_answered(lambda: access.list(TENANT))
     assert record in listed
     assert listed == await harness.raw.keys.list(TENANT)

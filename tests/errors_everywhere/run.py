@@ -74,8 +74,8 @@ def run(scenario: Scenario, *, atomic: bool, fault: InjectedFault | None = None)
     gc.disable()
     try:
         asyncio.set_event_loop(loop)
-        with _recording_log() as told:
-            loop.run_until_complete(_run_scenario(scenario, folder, atomic, report, told))
+        with _recording_log() as notices:
+            loop.run_until_complete(_run_scenario(scenario, folder, atomic, report, notices))
     except Exception as error:  # noqa: BLE001 - of the run itself, and no less of a breach
         where = traceback.extract_tb(error.__traceback__)[-1]
         report.violations.append(f"the run broke: {error!r} at {where.filename}:{where.lineno}")
@@ -95,15 +95,15 @@ def _described(context: dict[str, Any]) -> str:
 
 @contextmanager
 def _recording_log() -> Iterator[_LogRecorder]:
-    logger, told = logging.getLogger("longshore"), _LogRecorder()
+    logger, notices = logging.getLogger("longshore"), _LogRecorder()
     before = logger.level, logger.propagate
     logger.setLevel(logging.WARNING)
     logger.propagate = False
-    logger.addHandler(told)
+    logger.addHandler(notices)
     try:
-        yield told
+        yield notices
     finally:
-        logger.removeHandler(told)
+        logger.removeHandler(notices)
         logger.setLevel(before[0])
         logger.propagate = before[1]
 
@@ -111,29 +111,35 @@ def _recording_log() -> Iterator[_LogRecorder]:
 async def _run_scenario(
     scenario: Scenario, folder: Path, atomic: bool, report: Report, log: _LogRecorder
 ) -> None:
-    play = ErrorHarness(folder, atomic=atomic, fault=report.fault, leading=scenario.leading)
-    await play.prepare()
-    await scenario.prepare(play)
-    play.start_worker()
+    run_scenario = ErrorHarness(folder, atomic=atomic, fault=report.fault, leading=scenario.leading)
+    await run_scenario.prepare()
+    await scenario.prepare(run_scenario)
+    run_scenario.start_worker()
     try:
-        await scenario.run(play)
-        await play.clean.submit(make_task(CANARY), request_id=CANARY)
-        await play.wait_for_jobs(CANARY)
-        await play.wait_until_idle()
+        await scenario.run(run_scenario)
+        await run_scenario.clean.submit(make_task(CANARY), request_id=CANARY)
+        await run_scenario.wait_for_jobs(CANARY)
+        await run_scenario.wait_until_idle()
     except Stuck as error:
         report.violations.append(f"stuck: {error}")
-    await _stop_worker(play, report)
-    report.calls = play.injector.calls
-    report.ends = await _ends(play)
-    report.violations += [str(found) for found in audit(read_snapshot(play.raw, settled=True))]
-    _check_children(play, report)
+    await _stop_worker(run_scenario, report)
+    report.calls = run_scenario.injector.calls
+    report.ends = await _ends(run_scenario)
+    report.violations += [
+        str(result) for result in audit(read_snapshot(run_scenario.raw, settled=True))
+    ]
+    _check_children(run_scenario, report)
     if report.fault is not None:
-        _check_fault(play, report, log)
+        _check_fault(run_scenario, report, log)
     elif (
-        play.worker_errors or play.caller_errors or set(log.exceptions) - set(play.expected_errors)
+        run_scenario.worker_errors
+        or run_scenario.caller_errors
+        or set(log.exceptions) - set(run_scenario.expected_errors)
     ):
-        report.violations.append(f"without any trouble: {play.worker_errors} {log.exceptions}")
-    await play.close()
+        report.violations.append(
+            f"without any trouble: {run_scenario.worker_errors} {log.exceptions}"
+        )
+    await run_scenario.close()
 
 
 async def _stop_worker(harness: ErrorHarness, report: Report) -> None:
@@ -162,12 +168,12 @@ def _check_children(harness: ErrorHarness, report: Report) -> None:
 
 
 def _check_fault(harness: ErrorHarness, report: Report, log: _LogRecorder) -> None:
-    trouble, raised = report.fault, harness.injector.raised
-    assert trouble is not None
+    fault, raised = report.fault, harness.injector.raised
+    assert fault is not None
     if raised is None:
         report.violations.append("the call was never made: runs are not alike")
         return
-    method, kind = trouble.site.method, trouble.kind
+    method, kind = fault.site.method, fault.kind
     for error in harness.worker_errors:
         allowed = method in _AT_THE_START | _AT_THE_END and error is raised
         if not allowed:
@@ -211,7 +217,7 @@ def differences(expected: dict[str, TaskEnd], report: Report, kind: ErrorKind) -
         return []
     if kind.transient:
         return [f"{task_id}: {was} became {now}" for task_id, (was, now) in other.items()]
-    found = [task_id for task_id, pair in other.items() if None in pair]
+    result = [task_id for task_id, pair in other.items() if None in pair]
     failed = [
         task_id
         for task_id, (_, now) in other.items()
@@ -229,6 +235,6 @@ def differences(expected: dict[str, TaskEnd], report: Report, kind: ErrorKind) -
     )
     if spared:
         return []
-    if found or len(failed) != 1 or len(jobs) != 1 or not behind:
+    if result or len(failed) != 1 or len(jobs) != 1 or not behind:
         return [f"{task_id}: {was} became {now}" for task_id, (was, now) in other.items()]
     return []

@@ -93,9 +93,11 @@ async def attempts(harness: ErrorHarness) -> None:
         Script(reports=[StepReport("a", 1)], ending=fails()),
         Script(reports=[prints("x")]),
     )
-    said = ConversationReport("session-1", [{"uuid": "1", "type": "user"}])
+    message = ConversationReport("session-1", [{"uuid": "1", "type": "user"}])
     scripts.set_scripts(
-        "talks", Script(reports=[said, UsageReport(_PAID)], ending=fails()), Script(reports=[said])
+        "talks",
+        Script(reports=[message, UsageReport(_PAID)], ending=fails()),
+        Script(reports=[message]),
     )
     limited = fails(ErrorCategory.RATE_LIMIT, retry_after=SECOND)
     scripts.set_scripts("limited", Script(ending=limited), Script())
@@ -211,9 +213,9 @@ async def _dead_letters(harness: ErrorHarness) -> None:
     letters = harness.faulty.dead_letters
     await harness.call_with_retry(lambda: letters.list_page(TENANT, limit=1))
     await harness.call_with_retry(lambda: letters.count(TENANT))
-    found = await harness.call_with_retry(lambda: letters.get(TENANT, task_id("dead", "dead")))
-    assert found is not None
-    await harness.call_with_retry(lambda: read_post_mortem(harness.faulty.backend, found))
+    result = await harness.call_with_retry(lambda: letters.get(TENANT, task_id("dead", "dead")))
+    assert result is not None
+    await harness.call_with_retry(lambda: read_post_mortem(harness.faulty.backend, result))
     for message in await harness.raw.queue.dead_letters("other", limit=_MANY):
         letter = f"msg-{message.id}"
         await harness.call_with_retry(lambda letter=letter: letters.get(TENANT, letter))
@@ -292,12 +294,12 @@ async def _prepare_half_done(harness: ErrorHarness) -> None:
         retry=others.producer.retry,
     )
     for act in (
-        lambda stage: stage.submit(*three, request_id="half-created"),
-        lambda stage: stage.producer.add_tasks(
+        lambda services: services.submit(*three, request_id="half-created"),
+        lambda services: services.producer.add_tasks(
             TENANT, job_id("half-grown"), "more", {"tasks": grown}
         ),
-        lambda stage: stage.canceller.cancel_job(job_id("half-cancelled"), by="ann"),
-        lambda stage: stage.resumer.resume(
+        lambda services: services.canceller.cancel_job(job_id("half-cancelled"), by="ann"),
+        lambda services: services.resumer.resume(
             job_id("half-resumed"), [task_id("a", "half-resumed")], by="ann"
         ),
     ):
@@ -314,7 +316,7 @@ async def sweeping(harness: ErrorHarness) -> None:
 
 async def stopping(harness: ErrorHarness) -> None:
     """Workers are told to stop at every moment; the next one goes on."""
-    scripts, wire = harness.children, harness.injector
+    scripts, injector = harness.children, harness.injector
     scripts.set_scripts("drained", ENDLESS, Script())
     _fail_runner_open(harness)
     scripts.set_scripts("hurried", ENDLESS, Script())
@@ -329,14 +331,14 @@ async def stopping(harness: ErrorHarness) -> None:
         if looked_at == task_id("looked-at", "looked-at"):
             harness.request_stop()
 
-    for request, method, happening in (
+    for request, method, hook in (
         ("received", "queue.receive", when_received),
         ("looked-at", "ledger.get_task", when_looked_at),
     ):
         await harness.clean.submit(make_task(request), request_id=request)
-        wire.after_call[method] = happening
+        injector.after_call[method] = hook
         await harness.start_worker()
-        wire.after_call.clear()
+        injector.after_call.clear()
 
     harness.start_worker()
     await harness.submit("hurried", make_task("hurried"))

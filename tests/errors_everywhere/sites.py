@@ -62,10 +62,10 @@ class Site:
 
 def methods_of(port: str) -> dict[str, Any]:
     """The methods in the contract of a port; what is a property there cannot fail."""
-    found = vars(PORTS[port]).items()
+    result = vars(PORTS[port]).items()
     return {
         name: member
-        for name, member in found
+        for name, member in result
         if inspect.isfunction(member) and not name.startswith("_")
     }
 
@@ -106,14 +106,14 @@ def _port_in(annotation: ast.expr) -> str | None:
 
 def _annotated_names(tree: ast.AST, *, in_classes: bool) -> dict[str, str]:
     """Names that are said to hold a port; fields of classes hold it wherever they are read."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) or (isinstance(node, ast.arg) and not in_classes):
             if node.annotation is None or (port := _port_in(node.annotation)) is None:
                 continue
             name = node.arg if isinstance(node, ast.arg) else _last_name(node.target)
-            found[name] = port
-    return found
+            result[name] = port
+    return result
 
 
 def _last_name(node: ast.expr) -> str:
@@ -138,7 +138,7 @@ def _sites_in(
 
 
 def _assigned_names(tree: ast.Module, holders: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
             continue
@@ -154,8 +154,8 @@ def _assigned_names(tree: ast.Module, holders: dict[str, str]) -> dict[str, str]
             if port is None and len(ports) == 1 and len(node.targets) > 1:
                 port = next(iter(ports))  # child = self._child = await …
             if port is not None and _last_name(target):
-                found[_last_name(target)] = port
-    return found
+                result[_last_name(target)] = port
+    return result
 
 
 def _attributes(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Attribute]]:
@@ -188,9 +188,9 @@ def call_path_of(frame: FrameType | None, method: str) -> tuple[Site, CallPath] 
         if sites is not None:
             line = frame.f_lineno
             way.append(f"{Path(frame.f_code.co_filename).stem}:{line}")
-            fitting = [one for one in sites if one[0].method == method and line in one[1]]
+            fitting = [item for item in sites if item[0].method == method and line in item[1]]
             if site is None and fitting:
-                site = min(fitting, key=lambda one: (len(one[1]), abs(one[0].line - line)))[0]
+                site = min(fitting, key=lambda item: (len(item[1]), abs(item[0].line - line)))[0]
         frame = frame.f_back
     if not way:
         return None
@@ -202,7 +202,7 @@ def call_path_of(frame: FrameType | None, method: str) -> tuple[Site, CallPath] 
 
 def by_method(sites: frozenset[Site]) -> dict[str, list[Site]]:
     """The same, by the method that is called."""
-    found: dict[str, list[Site]] = defaultdict(list)
+    result: dict[str, list[Site]] = defaultdict(list)
     for site in sorted(sites):
-        found[site.method].append(site)
-    return found
+        result[site.method].append(site)
+    return result

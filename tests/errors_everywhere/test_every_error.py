@@ -38,17 +38,17 @@ def test_an_error_at_any_call_ends_no_worker_and_costs_at_most_the_one_task(
     assert not summary.failures, "\n".join(summary.failures)
 
 
-def test_the_scenes_come_to_every_place_where_a_service_calls_a_port() -> None:
+def test_the_scenarios_reach_every_port_call_of_a_service() -> None:
     assert not all_sites() - reached_sites()
 
 
 def test_every_place_is_tried_with_every_error_of_its_contract() -> None:
-    wanted = {(site, kind) for site in all_sites() for kind in kinds_of(site.method)}
-    assert {(case.fault.site, case.fault.kind) for case in trials(Depth.SITES)} == wanted
+    options = {(site, kind) for site in all_sites() for kind in kinds_of(site.method)}
+    assert {(case.fault.site, case.fault.kind) for case in trials(Depth.SITES)} == options
 
 
 @pytest.mark.parametrize("scene", SCENARIOS, ids=lambda scene: scene.name)
-def test_a_scene_is_the_same_each_time(scene: Scenario) -> None:
+def test_a_scenario_is_deterministic(scene: Scenario) -> None:
     first = baseline(scene, atomic=False)
     baseline.cache_clear()
     second = baseline(scene, atomic=False)
@@ -58,17 +58,17 @@ def test_a_scene_is_the_same_each_time(scene: Scenario) -> None:
 
 
 def test_every_error_that_a_contract_names_is_one_that_is_raised_here() -> None:
-    known = {
+    existing = {
         name
-        for name, one in vars(errors).items()
-        if inspect.isclass(one) and issubclass(one, LongshoreError)
+        for name, item in vars(errors).items()
+        if inspect.isclass(item) and issubclass(item, LongshoreError)
     }
     for port in PORTS:
         for method in methods_of(port):
             for name in errors_in_contract(port, method):
-                assert name in known
+                assert name in existing
                 assert ErrorKind(name).error()
 
 
-def test_scenes_are_played_on_ledgers_of_both_kinds() -> None:
+def test_scenarios_run_on_ledgers_of_both_kinds() -> None:
     assert {atomic for _, atomic in scenario_variants()} == {False, True}

@@ -30,7 +30,7 @@ def raises(name: str) -> None:
         "key": KeyError("missing"),
         "connection": ConnectionResetError("hung up"),
         "timeout": TimeoutError("too slow"),
-        "file": FileNotFoundError(2, "No such file", "nobody"),
+        "file": FileNotFoundError(2, "No such file", "missing"),
         "memory": MemoryError(),
         "retry": Retry("later", after=7),
         "fail": Fail("never", category="auth"),

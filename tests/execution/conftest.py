@@ -27,13 +27,13 @@ def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     """A test that is a coroutine; one that hangs fails."""
 
     @wraps(test_body)
-    def test(**given: Any) -> None:
+    def test(**options: Any) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(LIMIT_S):
                 try:
-                    await test_body(**given)
+                    await test_body(**options)
                 finally:
-                    if isinstance(runner := given.get("runner"), ProcessRunner):
+                    if isinstance(runner := options.get("runner"), ProcessRunner):
                         await runner.close()
 
         asyncio.run(bounded())
@@ -51,13 +51,13 @@ def a_script(text: str, **fields: Any) -> AttemptSpec:
 
 def a_call(name: str, /, *args: Any, **fields: Any) -> AttemptSpec:
     """A function of ``children``."""
-    given = {"function": f"{CHILDREN}:{name}", "args": list(args), "path": [ROOT]}
-    return _spec("python", given, fields)
+    options = {"function": f"{CHILDREN}:{name}", "args": list(args), "path": [ROOT]}
+    return _spec("python", options, fields)
 
 
 def _spec(runner: str, input_fields: dict[str, Any], fields: dict[str, Any]) -> AttemptSpec:
     definition = replace(BUILTIN_DEFINITIONS[runner], **fields.pop("definition", {}))
-    wanted = {
+    expected = {
         "task_id": "job-a_a",
         "job_id": "job-a",
         "key": "a",
@@ -69,7 +69,7 @@ def _spec(runner: str, input_fields: dict[str, Any], fields: dict[str, Any]) -> 
         "input": {**input_fields, **fields.pop("input", {})},
         **fields,
     }
-    return AttemptSpec(**wanted)
+    return AttemptSpec(**expected)
 
 
 @pytest.fixture
@@ -95,7 +95,9 @@ async def run_attempt(
 
 
 def output_text(reports: list[ChildReport], stream: Stream = Stream.STDOUT) -> str:
-    pieces = [one.data for one in reports if isinstance(one, OutputReport) and one.stream is stream]
+    pieces = [
+        item.data for item in reports if isinstance(item, OutputReport) and item.stream is stream
+    ]
     return b"".join(pieces).decode()
 
 

@@ -64,8 +64,8 @@ def allocates(megabytes: int) -> int:
 def grows_in_many(processes: int, megabytes: int) -> None:
     for _ in range(processes):
         if os.fork() == 0:
-            kept = b"x" * (megabytes * 2**20)
-            _sleep_forever(kept)
+            stored = b"x" * (megabytes * 2**20)
+            _sleep_forever(stored)
     _sleep_forever()
 
 
@@ -122,7 +122,7 @@ def counts_calls() -> tuple[int, int]:
 
 
 def hands_on_its_pipes(address: str) -> str:
-    """To whoever listens there: output, errors and channel. Ends when they have arrived."""
+    """Pass output, errors and channel to the listening process; end when it has them."""
     with socket.socket(socket.AF_UNIX) as outsider:
         outsider.connect(address)
         socket.send_fds(outsider, [b"pipes"], [1, 2, 3])
@@ -136,6 +136,6 @@ def is_a_terminal() -> list[bool]:
     return [os.isatty(number) for number in (0, 1, 2)]
 
 
-def _sleep_forever(*_kept: object) -> None:
+def _sleep_forever(*_references: object) -> None:
     while True:
         time.sleep(FOR_EVER_S)  # noqa: TID251

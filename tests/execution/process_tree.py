@@ -1,4 +1,4 @@
-"""Who lives below a keeper: its guards, and below each that rests a leader that waits."""
+"""The processes below a fork server: its reapers, and a preforked child below each idle one."""
 
 from pathlib import Path
 
@@ -9,19 +9,19 @@ from longshore.execution.host.launcher import ProcessRunner
 
 def reapers_of(runner: ProcessRunner) -> list[int]:
     """All of them, at work or not."""
-    keeper = runner.forkserver.process_id
-    assert keeper is not None
-    return sorted(one for one in descendants(keeper) if _parent_of(one) == keeper)
+    fork_server = runner.forkserver.process_id
+    assert fork_server is not None
+    return sorted(item for item in descendants(fork_server) if _parent_of(item) == fork_server)
 
 
 def is_idle(reaper: int) -> bool:
-    """Whether there is nobody below a guard but one that waits for the next attempt."""
-    return [_process_name(one) for one in descendants(reaper)] == [PREFORKED_NAME.decode()]
+    """Whether a reaper has no descendant but its preforked child."""
+    return [_process_name(item) for item in descendants(reaper)] == [PREFORKED_NAME.decode()]
 
 
 def all_idle(runner: ProcessRunner) -> bool:
     """Whether nothing of any attempt is left."""
-    return all(is_idle(guard) for guard in reapers_of(runner))
+    return all(is_idle(reaper_process) for reaper_process in reapers_of(runner))
 
 
 def _parent_of(process_id: int) -> int | None:

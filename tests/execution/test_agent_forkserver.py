@@ -1,4 +1,4 @@
-"""Agents have a keeper of their own: what they need is loaded once, and only where they are."""
+"""Agents have their own fork server, which loads their modules once."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -36,7 +36,7 @@ def lacks_credentials(ending: AttemptEnding) -> bool:
 
 
 @scenario
-async def test_what_agents_need_is_not_loaded_before_the_first_of_them(tmp_path: Path) -> None:
+async def test_agent_modules_are_not_loaded_before_the_first_agent(tmp_path: Path) -> None:
     runner = agent_runner(tmp_path, agent_modules=WARMUP_MODULES)
     try:
         await runner.open()
@@ -54,7 +54,7 @@ async def test_what_agents_need_is_not_loaded_before_the_first_of_them(tmp_path:
 
 
 @scenario
-async def test_what_agents_need_can_be_loaded_with_the_worker(tmp_path: Path) -> None:
+async def test_agent_modules_can_be_loaded_at_the_start_of_the_worker(tmp_path: Path) -> None:
     runner = agent_runner(tmp_path, agent_modules=WARMUP_MODULES, preload=True)
     try:
         await runner.open()
@@ -65,7 +65,7 @@ async def test_what_agents_need_can_be_loaded_with_the_worker(tmp_path: Path) ->
 
 
 @scenario
-async def test_what_cannot_be_loaded_is_left_to_the_child_to_tell(tmp_path: Path) -> None:
+async def test_a_module_that_cannot_be_loaded_fails_in_the_child(tmp_path: Path) -> None:
     runner = agent_runner(tmp_path, agent_modules=("no_such_module",))
     try:
         ending, _ = await run_attempt(runner, AGENT_SPEC)

@@ -78,9 +78,9 @@ async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: P
         ended_by = await attempt.stop(grace=LONG_GRACE)
     await runner.close()
 
-    found = {line.partition("=")[0]: line for line in output_text(of_a_command).splitlines()}
-    assert found["PATH"] == "PATH=/usr/bin:/bin"
-    for names in (set(found), set(ending.result["environment"])):
+    match = {line.partition("=")[0]: line for line in output_text(of_a_command).splitlines()}
+    assert match["PATH"] == "PATH=/usr/bin:/bin"
+    for names in (set(match), set(ending.result["environment"])):
         others = {name for name in names if not name.startswith("LONGSHORE_ATTEMPT")}
         assert others == {"PATH", "PWD"}
     assert output_text(of_a_function) == ""
@@ -103,7 +103,7 @@ async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
 
 
 @scenario
-async def test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did(
+async def test_a_pool_task_gets_its_own_environment_after_any_previous_task(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     pool = {"isolation": Isolation.POOL}
@@ -125,52 +125,52 @@ async def test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_be
 async def unread_spec(
     runner: ProcessRunner, work: Path
 ) -> tuple[asyncio.Future[object], list[int]]:
-    """Its start, which waits for a reader; and the guards, of whom none comes to it."""
+    """Returns the start, which waits for a reader, and the stopped reapers."""
     await run_attempt(runner, a_command("true"))
-    guards = reapers_of(runner)
-    for guard in guards:
-        os.kill(guard, signal.SIGSTOP)
+    reapers = reapers_of(runner)
+    for reaper_process in reapers:
+        os.kill(reaper_process, signal.SIGSTOP)
     starting = asyncio.ensure_future(runner.start(a_call("length", LONG)))
     # The folder is made just before the order is written.
     await wait_until(lambda: any(work.iterdir()))
-    return starting, guards
+    return starting, reapers
 
 
 @scenario
-async def test_a_long_order_is_given_up_when_the_keeper_dies(
+async def test_sending_a_long_spec_stops_when_the_fork_server_dies(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting, guards = await unread_spec(runner, tmp_path / "work")
+    starting, reapers = await unread_spec(runner, tmp_path / "work")
     os.kill(runner.forkserver.process_id or 0, signal.SIGKILL)
 
     with pytest.raises(BackendUnavailable):
         await starting
     assert list((tmp_path / "work").iterdir()) == []
-    for guard in guards:
-        os.kill(guard, signal.SIGCONT)
-    await wait_until(lambda: not any(is_alive(guard) for guard in guards))
+    for reaper_process in reapers:
+        os.kill(reaper_process, signal.SIGCONT)
+    await wait_until(lambda: not any(is_alive(reaper_process) for reaper_process in reapers))
 
 
 @scenario
 async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting, guards = await unread_spec(runner, tmp_path / "work")
+    starting, reapers = await unread_spec(runner, tmp_path / "work")
 
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    for guard in guards:
-        os.kill(guard, signal.SIGCONT)
+    for reaper_process in reapers:
+        os.kill(reaper_process, signal.SIGCONT)
 
     assert starting.cancelled()
     assert list((tmp_path / "work").iterdir()) == []
-    # A guard comes to it, and finds that nobody wants it any more.
-    await wait_until(lambda: all(is_quiescent(guard) for guard in guards))
+    # The reaper starts the child, which finds that the attempt was abandoned.
+    await wait_until(lambda: all(is_quiescent(reaper_process) for reaper_process in reapers))
     ending, _ = await run_attempt(runner, a_command("true"))
     assert ending.failure is None
 
 
 def is_quiescent(reaper: int) -> bool:
-    """Whether it has read all that it was told, and nothing of an attempt is below it."""
+    """Whether it has read all messages and has no process of an attempt below it."""
     asleep = Path(f"/proc/{reaper}/stat").read_text().rpartition(") ")[2][0] == "S"
     return asleep and is_idle(reaper)

@@ -51,7 +51,7 @@ def files_below(folder: Path | None) -> dict[str, str]:
 
 @pytest.mark.parametrize("isolation", PROCESS_PER_ATTEMPT)
 @scenario
-async def test_all_that_a_task_tells_arrives_and_its_files_stay_until_they_are_let_go(
+async def test_all_reports_of_a_task_arrive_and_its_files_stay_until_close(
     isolation: Isolation, runner: ProcessRunner
 ) -> None:
     async with running_attempt(runner, a_task("reports_everything", isolation)) as attempt:
@@ -61,7 +61,7 @@ async def test_all_that_a_task_tells_arrives_and_its_files_stay_until_they_are_l
         await attempt.close()
 
         assert ending.result == "job-a_a"
-        assert [one for one in reports if not isinstance(one, OutputReport)] == [
+        assert [item for item in reports if not isinstance(item, OutputReport)] == [
             ProgressReport(1, 2, "halves"),
             SummaryReport("one half is done"),
         ]
@@ -89,19 +89,19 @@ async def test_a_task_that_dies_leaves_its_files_too(runner: ProcessRunner) -> N
 
 
 @scenario
-async def test_async_steps_at_once_are_each_kept_and_answered(runner: ProcessRunner) -> None:
-    kept: dict[str, Any] = {}
-    order = a_task("steps_at_once", checkpoints={"step 3": "kept before"})
-    async with running_attempt(runner, order) as attempt:
+async def test_concurrent_async_steps_are_each_stored_and_confirmed(runner: ProcessRunner) -> None:
+    stored: dict[str, Any] = {}
+    spec = a_task("steps_at_once", checkpoints={"step 3": "kept before"})
+    async with running_attempt(runner, spec) as attempt:
         async for report in attempt.reports():
             if isinstance(report, StepReport):
-                kept[report.name] = report.result
+                stored[report.name] = report.result
                 await attempt.confirm_step(report.name)
         ending = await attempt.ending()
 
     squares = [number * number for number in range(10)]
     assert ending.result == [*squares[:3], "kept before", *squares[4:], "in between"]
-    assert sorted(kept) == ["plain", *(f"step {n}" for n in range(10) if n != 3)]
+    assert sorted(stored) == ["plain", *(f"step {n}" for n in range(10) if n != 3)]
 
 
 @pytest.mark.parametrize("isolation", PROCESS_PER_ATTEMPT)
@@ -147,7 +147,7 @@ async def test_a_task_that_looks_once_and_never_again_is_killed_after_the_grace(
 
 
 @scenario
-async def test_a_script_may_tell_its_progress_and_a_summary_by_hand(
+async def test_a_shell_script_can_report_progress_and_a_summary(
     runner: ProcessRunner,
 ) -> None:
     script = """

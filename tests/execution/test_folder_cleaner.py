@@ -14,10 +14,10 @@ from tests.execution.conftest import scenario, wait_until
 
 
 def folders(work: Path, number: int) -> list[Path]:
-    made = [work / f"task-{one}.1" for one in range(number)]
-    for folder in made:
+    created = [work / f"task-{item}.1" for item in range(number)]
+    for folder in created:
         folder.mkdir(parents=True)
-    return made
+    return created
 
 
 def remaining_in(work: Path) -> list[str]:
@@ -25,7 +25,7 @@ def remaining_in(work: Path) -> list[str]:
 
 
 @scenario
-async def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+async def test_a_folder_is_removed_with_its_content(tmp_path: Path) -> None:
     (folder,) = folders(tmp_path, 1)
     (folder / "deep").mkdir()
     (folder / "deep" / "file").write_text("x")
@@ -56,20 +56,20 @@ async def test_empty_folders_go_in_a_moment(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_one_that_is_used_again_does_not_go(tmp_path: Path) -> None:
+async def test_a_pending_removal_is_cancelled_when_the_folder_is_used_again(tmp_path: Path) -> None:
     cleaner = FolderCleaner(keep=False)
-    one, another = folders(tmp_path, 2)
-    await cleaner.remove_soon(one)
+    item, another = folders(tmp_path, 2)
+    await cleaner.remove_soon(item)
     await cleaner.remove_soon(another)
 
-    await cleaner.cancel_removal(one)
+    await cleaner.cancel_removal(item)
     await cleaner.close()
 
     assert remaining_in(tmp_path) == ["task-0.1"]
 
 
 @scenario
-async def test_one_that_is_just_going_is_gone_before_it_is_used_again(
+async def test_a_folder_in_removal_is_removed_before_it_is_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_cleaner, "_BATCH_DELAY_S", 0)
@@ -97,7 +97,7 @@ async def test_one_that_is_just_going_is_gone_before_it_is_used_again(
 
 
 @scenario
-async def test_what_was_to_go_is_gone_when_the_cleaner_is_closed(
+async def test_close_waits_until_pending_folders_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_cleaner, "_BATCH_DELAY_S", 1000)
@@ -112,7 +112,7 @@ async def test_what_was_to_go_is_gone_when_the_cleaner_is_closed(
 
 
 @scenario
-async def test_who_comes_when_too_many_are_in_line_waits_for_them(
+async def test_a_removal_waits_when_too_many_are_pending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_cleaner, "_MAX_PENDING", 2)
@@ -125,11 +125,11 @@ async def test_who_comes_when_too_many_are_in_line_waits_for_them(
 
 
 @scenario
-async def test_folders_that_are_kept_are_left_alone(tmp_path: Path) -> None:
+async def test_no_folder_is_removed_when_folders_are_kept(tmp_path: Path) -> None:
     cleaner = FolderCleaner(keep=True)
-    one, another, third = folders(tmp_path, 3)
+    item, another, third = folders(tmp_path, 3)
 
-    await cleaner.remove(one)
+    await cleaner.remove(item)
     await cleaner.remove_soon(another)
     cleaner.remove_now(third)
     await cleaner.close()
@@ -155,14 +155,14 @@ async def test_without_a_thread_folders_go_all_the_same(
 
 @pytest.mark.parametrize(("keep", "left"), [(False, ["new.agent", "old.1"]), (True, None)])
 @scenario
-async def test_what_nobody_came_back_to_for_long_goes(
+async def test_folders_that_were_unused_for_long_are_removed(
     tmp_path: Path, keep: bool, left: list[str] | None
 ) -> None:
     for name in ("old.agent", "new.agent", "old.1"):
         (tmp_path / name / "files").mkdir(parents=True)
         for folder in (tmp_path / name / "files", tmp_path / name):
             os.utime(folder, (1_000_000, 1_000_000))
-    # Somebody was at work in it since.
+    # It was used since.
     os.utime(tmp_path / "new.agent" / "files", (3_000_000, 3_000_000))
     before = datetime.fromtimestamp(2_000_000, UTC)
 

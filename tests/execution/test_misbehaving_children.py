@@ -43,7 +43,7 @@ def misbehaving(name: str, *args: Any, **fields: Any) -> AttemptSpec:
 async def leaves_no_processes(runner: ProcessRunner) -> AsyncIterator[None]:
     await run_attempt(runner, a_command("true"))
     yield
-    # Nothing lives but guards and leaders that wait for theirs: nobody whom one has left.
+    # Only reapers and preforked children are alive: no process was left behind.
     await wait_until(lambda: all_idle(runner))
     ending, reports = await run_attempt(runner, a_command("echo", "healthy"))
     assert ending.failure is None
@@ -69,7 +69,7 @@ def _state_of(process_id: int) -> str:
     ],
 )
 @scenario
-async def test_one_that_does_not_want_to_end_is_ended(
+async def test_a_child_that_refuses_to_end_is_killed(
     runner: ProcessRunner, name: str, ended_by: str
 ) -> None:
     async with leaves_no_processes(runner), running_attempt(runner, misbehaving(name)) as attempt:
@@ -92,7 +92,7 @@ async def test_one_that_does_not_want_to_end_is_ended(
 )
 @pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
 @scenario
-async def test_nobody_whom_it_leaves_behind_outlives_it(
+async def test_no_process_that_a_child_leaves_behind_outlives_the_attempt(
     runner: ProcessRunner, name: str, isolation: Isolation
 ) -> None:
     async with leaves_no_processes(runner):
@@ -102,7 +102,7 @@ async def test_nobody_whom_it_leaves_behind_outlives_it(
 
 
 @scenario
-async def test_one_that_allocates_beyond_its_limit_is_out_of_memory(runner: ProcessRunner) -> None:
+async def test_a_child_above_its_memory_limit_is_out_of_memory(runner: ProcessRunner) -> None:
     limits = ResourceLimits(memory_bytes=128 * MEGABYTE)
     async with leaves_no_processes(runner):
         ending, _ = await run_attempt(runner, misbehaving("allocates", 512, resources=limits))
@@ -113,7 +113,7 @@ async def test_one_that_allocates_beyond_its_limit_is_out_of_memory(runner: Proc
 
 
 @scenario
-async def test_many_that_together_use_more_than_the_limit_are_out_of_memory(
+async def test_processes_that_together_exceed_the_limit_are_out_of_memory(
     runner: ProcessRunner,
 ) -> None:
     limits = ResourceLimits(memory_bytes=256 * MEGABYTE)
@@ -129,7 +129,7 @@ async def test_many_that_together_use_more_than_the_limit_are_out_of_memory(
 
 
 @scenario
-async def test_one_that_stays_below_its_limit_is_left_alone(runner: ProcessRunner) -> None:
+async def test_a_child_below_its_memory_limit_is_not_killed(runner: ProcessRunner) -> None:
     limits = ResourceLimits(memory_bytes=256 * MEGABYTE)
 
     ending, _ = await run_attempt(runner, misbehaving("allocates", 64, resources=limits))
@@ -139,9 +139,7 @@ async def test_one_that_stays_below_its_limit_is_left_alone(runner: ProcessRunne
 
 @pytest.mark.parametrize(("name", "megabytes"), [("writes", 1024), ("writes_one_line", 64)])
 @scenario
-async def test_any_amount_of_output_goes_through(
-    runner: ProcessRunner, name: str, megabytes: int
-) -> None:
+async def test_large_output_is_complete(runner: ProcessRunner, name: str, megabytes: int) -> None:
     async with (
         leaves_no_processes(runner),
         running_attempt(runner, misbehaving(name, megabytes)) as attempt,
@@ -163,7 +161,7 @@ async def test_any_amount_of_output_goes_through(
 )
 @pytest.mark.parametrize("isolation", list(Isolation))
 @scenario
-async def test_one_that_dies_without_a_word_has_crashed(
+async def test_a_child_that_exits_without_a_report_has_crashed(
     runner: ProcessRunner, name: str, signal: str | None, isolation: Isolation
 ) -> None:
     async with leaves_no_processes(runner):
@@ -204,7 +202,7 @@ async def test_a_file_beyond_its_size_is_not_written(runner: ProcessRunner) -> N
 
 
 @scenario
-async def test_one_that_uses_up_its_cpu_time_is_ended(runner: ProcessRunner) -> None:
+async def test_a_child_above_its_cpu_limit_is_killed(runner: ProcessRunner) -> None:
     limits = ResourceLimits(cpu=timedelta(seconds=1))
     async with leaves_no_processes(runner):
         ending, _ = await run_attempt(runner, misbehaving("burns_cpu", resources=limits))
@@ -214,7 +212,7 @@ async def test_one_that_uses_up_its_cpu_time_is_ended(runner: ProcessRunner) -> 
 
 
 @scenario
-async def test_one_that_opens_too_many_files_gets_no_more(runner: ProcessRunner) -> None:
+async def test_a_child_cannot_open_more_files_than_its_limit(runner: ProcessRunner) -> None:
     limits = ResourceLimits(open_files=64)
     async with leaves_no_processes(runner):
         ending, _ = await run_attempt(runner, misbehaving("opens_files", 100, resources=limits))
@@ -223,16 +221,18 @@ async def test_one_that_opens_too_many_files_gets_no_more(runner: ProcessRunner)
 
 
 @scenario
-async def test_members_of_the_pool_carry_out_one_task_after_another(runner: ProcessRunner) -> None:
-    order = misbehaving("counts_calls", isolation=Isolation.POOL)
-    endings = [(await run_attempt(runner, order))[0] for _ in range(5)]
+async def test_pool_children_execute_one_task_after_another(runner: ProcessRunner) -> None:
+    spec = misbehaving("counts_calls", isolation=Isolation.POOL)
+    endings = [(await run_attempt(runner, spec))[0] for _ in range(5)]
 
     assert [ending.result[0] for ending in endings] == [1, 2, 3, 4, 5]
     assert len({ending.result[1] for ending in endings}) == 1
 
 
 @scenario
-async def test_a_member_that_left_somebody_behind_is_used_no_more(runner: ProcessRunner) -> None:
+async def test_a_pool_child_that_left_a_process_behind_is_not_used_again(
+    runner: ProcessRunner,
+) -> None:
     first, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
     left, _ = await run_attempt(
         runner, misbehaving("leaves_a_daemon_without_a_trace", isolation=Isolation.POOL)
@@ -246,8 +246,8 @@ async def test_a_member_that_left_somebody_behind_is_used_no_more(runner: Proces
 
 @scenario
 async def test_a_member_that_is_stopped_is_replaced(runner: ProcessRunner) -> None:
-    order = misbehaving("ignores_sigterm", isolation=Isolation.POOL)
-    async with leaves_no_processes(runner), running_attempt(runner, order) as attempt:
+    spec = misbehaving("ignores_sigterm", isolation=Isolation.POOL)
+    async with leaves_no_processes(runner), running_attempt(runner, spec) as attempt:
         await wait_ready(attempt)
         assert await attempt.stop(grace=GRACE) == "SIGKILL"
     ending, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
@@ -265,14 +265,14 @@ async def test_a_child_may_have_a_terminal(runner: ProcessRunner) -> None:
 
 
 @scenario
-async def test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left(
+async def test_no_process_of_an_attempt_survives_the_killed_fork_server(
     runner: ProcessRunner,
 ) -> None:
     async with running_attempt(runner, misbehaving("ignores_sigterm")) as attempt:
         await wait_ready(attempt)
-        keeper = runner.forkserver.process_id
-        assert keeper is not None
-        os.kill(keeper, 9)
+        fork_server = runner.forkserver.process_id
+        assert fork_server is not None
+        os.kill(fork_server, 9)
         ending = await attempt.ending()
 
         assert ending.failure is not None
@@ -283,14 +283,14 @@ async def test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left(
 
 
 @scenario
-async def test_when_a_guard_is_killed_nothing_of_its_attempt_is_left(
+async def test_no_process_of_an_attempt_survives_its_killed_reaper(
     runner: ProcessRunner,
 ) -> None:
-    order = misbehaving("hides_a_daemon_and_stays")
-    async with leaves_no_processes(runner), running_attempt(runner, order) as attempt:
+    spec = misbehaving("hides_a_daemon_and_stays")
+    async with leaves_no_processes(runner), running_attempt(runner, spec) as attempt:
         await wait_ready(attempt)
-        (guard,) = (one for one in reapers_of(runner) if attempt.process_id in descendants(one))
-        os.kill(guard, 9)
+        (reaper,) = (item for item in reapers_of(runner) if attempt.process_id in descendants(item))
+        os.kill(reaper, 9)
         ending = await attempt.ending()
 
         assert ending.failure is not None

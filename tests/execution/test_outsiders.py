@@ -1,4 +1,4 @@
-"""Whoever is not below the keeper and has got hold of an attempt's pipes holds nothing up."""
+"""A process outside the fork server that holds an attempt's pipes open delays nothing."""
 
 import asyncio
 import os
@@ -26,14 +26,14 @@ FOR_EVER = 2000
 async def attempt_sharing_its_pipes(
     runner: ProcessRunner, folder: Path
 ) -> AsyncIterator[tuple[ProcessAttempt, Sequence[int], socket.socket]]:
-    """A child that lives, its output, errors and channel, and what to close to let it end."""
+    """A live child, its output, errors and channel, and what to close so that it ends."""
     address = str(folder / "outsider")
     function = {"function": f"{MISBEHAVING}:hands_on_its_pipes"}
-    order = a_call("", address, input=function)
+    spec = a_call("", address, input=function)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
-        async with running_attempt(runner, order) as attempt:
+        async with running_attempt(runner, spec) as attempt:
             child, _ = await asyncio.to_thread(listening.accept)
             pipes: list[int] = []
             with child:
@@ -46,7 +46,7 @@ async def attempt_sharing_its_pipes(
 
 
 @scenario
-async def test_an_attempt_ends_although_an_outsider_holds_its_pipes(
+async def test_an_attempt_ends_although_another_process_holds_its_pipes_open(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     async with attempt_sharing_its_pipes(runner, tmp_path) as (attempt, pipes, child):
@@ -57,13 +57,13 @@ async def test_an_attempt_ends_although_an_outsider_holds_its_pipes(
         assert len(pipes) == PIPES
         for pipe in pipes:
             with pytest.raises(BrokenPipeError):
-                os.write(pipe, b"nobody reads it\n")
+                os.write(pipe, b"not read\n")
     assert ending.result == "done"
     assert reports == []
 
 
 @scenario
-async def test_an_outsider_that_prints_on_and_on_is_not_listened_to_for_ever(
+async def test_a_process_outside_the_attempt_that_prints_without_end_does_not_delay_it(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     async with attempt_sharing_its_pipes(runner, tmp_path) as (attempt, (output, *_), child):
@@ -81,7 +81,7 @@ async def test_an_outsider_that_prints_on_and_on_is_not_listened_to_for_ever(
 
                 assert pieces < FOR_EVER
                 assert (await attempt.ending()).result == "done"
-                # It printed until there was nobody who would read it.
+                # It printed until the pipe had no reader.
                 await wait_until(lambda: outsider.poll() is not None)
             finally:
                 outsider.kill()

@@ -61,7 +61,7 @@ async def test_lines_are_put_together_from_pieces(pipe: tuple[PipeReader, int]) 
     ],
 )
 @scenario
-async def test_a_line_that_is_too_long_is_told_once_and_passed_over(
+async def test_a_line_that_is_too_long_is_reported_once_and_skipped(
     pipe: tuple[PipeReader, int], written: bytes, expected: list[bytes | None]
 ) -> None:
     end, writing = pipe
@@ -71,7 +71,7 @@ async def test_a_line_that_is_too_long_is_told_once_and_passed_over(
 
 
 @scenario
-async def test_a_line_that_grows_too_long_is_not_kept_in_memory(
+async def test_a_growing_line_above_the_limit_is_not_buffered(
     pipe: tuple[PipeReader, int],
 ) -> None:
     end, writing = pipe
@@ -90,7 +90,7 @@ async def test_a_line_that_grows_too_long_is_not_kept_in_memory(
 
 
 @scenario
-async def test_who_always_has_something_to_read_leaves_the_others_their_turn(
+async def test_a_busy_pipe_does_not_starve_other_tasks(
     pipe: tuple[PipeReader, int],
 ) -> None:
     end, writing = pipe
@@ -117,14 +117,14 @@ async def test_who_always_has_something_to_read_leaves_the_others_their_turn(
 async def test_a_terminal_ends_when_its_last_user_has_gone() -> None:
     outside, inside = os.openpty()
     end = PipeReader(outside)
-    _write_chunks(inside, b"said")
+    _write_chunks(inside, b"data")
 
-    assert [await end.read(), await end.read()] == [b"said", b""]
+    assert [await end.read(), await end.read()] == [b"data", b""]
     end.close()
 
 
 @scenario
-async def test_one_that_is_closed_takes_nothing_from_the_next_owner_of_its_number(
+async def test_a_closed_reader_does_not_read_from_a_reused_descriptor(
     pipe: tuple[PipeReader, int],
 ) -> None:
     end, writing = pipe
@@ -135,12 +135,12 @@ async def test_one_that_is_closed_takes_nothing_from_the_next_owner_of_its_numbe
     end.close()
     # The lowest numbers are given again: these are the ones that were just closed.
     again, other = os.pipe()
-    heir = PipeReader(again)
-    wanted = asyncio.ensure_future(heir.read())
+    successor = PipeReader(again)
+    expected_value = asyncio.ensure_future(successor.read())
     await asyncio.gather(reading, return_exceptions=True)
     end.close()
 
-    _write_chunks(other, b"for the heir")
+    _write_chunks(other, b"for the successor")
 
-    assert await wanted == b"for the heir"
-    heir.close()
+    assert await expected_value == b"for the successor"
+    successor.close()

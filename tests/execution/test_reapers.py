@@ -27,16 +27,16 @@ def a_sum(number: int) -> AttemptSpec:
 
 
 @scenario
-async def test_one_attempt_after_another_needs_two_guards(runner: ProcessRunner) -> None:
+async def test_consecutive_attempts_need_two_reapers(runner: ProcessRunner) -> None:
     results = [(await run_attempt(runner, a_sum(number)))[0].result for number in range(30)]
 
     assert results == list(range(1, 31))
-    # While one is at work, the other gets its next leader ready.
+    # While one reaper supervises an attempt, the other preforks its next child.
     assert len(reapers_of(runner)) == 2
 
 
 @scenario
-async def test_one_guard_more_is_kept_than_attempts_ran_at_a_time(runner: ProcessRunner) -> None:
+async def test_one_more_reaper_is_kept_than_attempts_ran_at_once(runner: ProcessRunner) -> None:
     for _ in range(5):
         await asyncio.gather(*(run_attempt(runner, a_sum(number)) for number in range(4)))
 
@@ -44,26 +44,26 @@ async def test_one_guard_more_is_kept_than_attempts_ran_at_a_time(runner: Proces
 
 
 @scenario
-async def test_a_guard_that_is_killed_while_it_is_free_is_replaced(runner: ProcessRunner) -> None:
+async def test_an_idle_reaper_that_is_killed_is_replaced(runner: ProcessRunner) -> None:
     await run_attempt(runner, a_command("true"))
-    guards = reapers_of(runner)
-    for guard in guards:
-        os.kill(guard, signal.SIGKILL)
-    # Until the keeper has noticed it.
-    await wait_until(lambda: not any(Path(f"/proc/{guard}").exists() for guard in guards))
+    reapers = reapers_of(runner)
+    for reaper in reapers:
+        os.kill(reaper, signal.SIGKILL)
+    # Until the fork server has noticed it.
+    await wait_until(lambda: not any(Path(f"/proc/{reaper}").exists() for reaper in reapers))
 
     ending, _ = await run_attempt(runner, a_command("true"))
 
     assert ending.failure is None
-    assert not set(guards) & set(reapers_of(runner))
+    assert not set(reapers) & set(reapers_of(runner))
 
 
 @scenario
 async def test_a_leader_that_is_killed_while_it_waits_is_replaced(runner: ProcessRunner) -> None:
     await run_attempt(runner, a_command("true"))
     await wait_until(lambda: all_idle(runner))
-    for guard in reapers_of(runner):
-        (spare,) = descendants(guard)
+    for reaper in reapers_of(runner):
+        (spare,) = descendants(reaper)
         os.kill(spare, signal.SIGKILL)
         # One that dies with its files already in hand has died at work.
         await wait_until(lambda spare=spare: not is_alive(spare))
@@ -75,23 +75,23 @@ async def test_a_leader_that_is_killed_while_it_waits_is_replaced(runner: Proces
 
 
 @scenario
-async def test_a_leader_that_waits_holds_nothing_but_its_line_to_its_guard(
+async def test_a_preforked_child_has_only_the_socket_to_its_reaper(
     runner: ProcessRunner,
 ) -> None:
     await run_attempt(runner, a_command("true"))
     await wait_until(lambda: all_idle(runner))
 
-    for guard in reapers_of(runner):
-        (spare,) = descendants(guard)
-        held = [os.readlink(file) for file in Path(f"/proc/{spare}/fd").iterdir()]
-        others = [name for name in held if name != os.devnull]
+    for reaper in reapers_of(runner):
+        (spare,) = descendants(reaper)
+        waiting = [os.readlink(file) for file in Path(f"/proc/{spare}/fd").iterdir()]
+        others = [name for name in waiting if name != os.devnull]
         # Its errors are the worker's until it has an attempt's.
         assert sum(name.startswith("socket:") for name in others) == 1
         assert len(others) <= 2
 
 
 @scenario
-async def test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed(
+async def test_a_daemon_does_not_outlive_an_attempt_whose_reaper_was_killed(
     runner: ProcessRunner,
 ) -> None:
     # In a session of its own, with none of the pipes, and its parent has ended.
@@ -102,9 +102,9 @@ async def test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed(
     async with running_attempt(runner, a_script(script)) as attempt:
         daemon = int(output_text([await anext(attempt.reports())]))
         below = descendants(runner.forkserver.process_id or 0)
-        (guard,) = (one for one in below if attempt.process_id in descendants(one))
+        (reaper,) = (item for item in below if attempt.process_id in descendants(item))
 
-        os.kill(guard, signal.SIGKILL)
+        os.kill(reaper, signal.SIGKILL)
         ending = await attempt.ending()
         outlived = is_alive(daemon)
         if outlived:

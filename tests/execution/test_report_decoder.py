@@ -18,7 +18,7 @@ def decode(kind: str, **content: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "report"),
+    ("message", "report"),
     [
         ({"done": 3, "total": 10, "text": "pages"}, ProgressReport(3, 10, "pages")),
         ({"done": 0.5}, ProgressReport(0.5)),
@@ -29,9 +29,9 @@ def decode(kind: str, **content: Any) -> Any:
     ],
 )
 def test_progress_is_taken_as_far_as_it_makes_sense(
-    said: dict[str, Any], report: ProgressReport
+    message: dict[str, Any], report: ProgressReport
 ) -> None:
-    assert decode("progress", **said) == report
+    assert decode("progress", **message) == report
 
 
 @pytest.mark.parametrize("done", [None, "3", True, -1, float("nan"), float("inf"), 2**60, [3]])
@@ -52,7 +52,7 @@ def test_a_summary_that_says_nothing_is_passed_over(text: Any) -> None:
     assert decode("summary", text=text) is None
 
 
-def test_what_was_said_too_long_is_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     summary, progress = (
         decode("summary", text="a b " * 1000),
         decode("progress", done=1, text="x y" * 999),
@@ -62,18 +62,18 @@ def test_what_was_said_too_long_is_cut() -> None:
     assert len(progress.text) == 500
 
 
-def test_a_secret_is_masked_in_all_that_heartbeats_tell() -> None:
-    said = [
+def test_secrets_are_masked_in_everything_that_a_heartbeat_reports() -> None:
+    message = [
         decode("summary", text=f"used {SECRET}").text,
         decode("progress", done=1, text=f"used {SECRET}").text,
         decode("activity", activity="step_running", step=f"used {SECRET}").activity.step_name,
     ]
 
-    assert [text.startswith("used password") for text in said] == [True, True, True]
-    assert [text for text in said if "hunter2" in text] == []
+    assert [text.startswith("used password") for text in message] == [True, True, True]
+    assert [text for text in message if "hunter2" in text] == []
 
 
-def test_an_ordinary_activity_stays_as_it_was_said() -> None:
+def test_an_ordinary_activity_is_unchanged() -> None:
     doing = Activity(type="step_running", step_name="fetch page 3", timestamp=NOW)
 
     assert decode("activity", activity="step_running", step="fetch page 3") == ActivityReport(doing)

@@ -33,9 +33,9 @@ async def test_a_command_that_ends_well_has_its_exit_code_as_its_result(
 async def test_an_exit_code_is_final_unless_the_definition_names_it(
     runner: ProcessRunner, codes: tuple[int, ...], retryable: bool
 ) -> None:
-    order = a_script("exit 3", definition={"retryable_exit_codes": codes})
+    spec = a_script("exit 3", definition={"retryable_exit_codes": codes})
 
-    ending, _ = await run_attempt(runner, order)
+    ending, _ = await run_attempt(runner, spec)
 
     assert ending.failure is not None
     assert ending.failure.category is ErrorCategory.EXIT_CODE
@@ -68,7 +68,7 @@ async def test_a_command_that_does_not_exist_is_not_tried_again(runner: ProcessR
 
 @pytest.mark.parametrize("function", ["add", "add_later"])
 @scenario
-async def test_a_function_s_result_comes_back_be_it_async_or_not(
+async def test_the_result_of_a_sync_or_async_function_is_returned(
     runner: ProcessRunner, function: str
 ) -> None:
     ending, reports = await run_attempt(runner, a_call(function, 40, 2))
@@ -79,14 +79,14 @@ async def test_a_function_s_result_comes_back_be_it_async_or_not(
 
 
 @scenario
-async def test_options_of_the_definition_are_used_and_the_input_stands_over_them(
+async def test_the_input_overrides_the_options_of_the_definition(
     runner: ProcessRunner,
 ) -> None:
-    order = a_call(
+    spec = a_call(
         "add", 1, input={"kwargs": {"b": 5}}, definition={"options": {"kwargs": {"b": 9}}}
     )
 
-    ending, _ = await run_attempt(runner, order)
+    ending, _ = await run_attempt(runner, spec)
 
     assert ending.result == 6
 
@@ -107,7 +107,7 @@ async def test_options_of_the_definition_are_used_and_the_input_stands_over_them
     ],
 )
 @scenario
-async def test_what_a_function_raises_is_told_with_its_category(
+async def test_an_exception_of_a_function_is_reported_with_its_category(
     runner: ProcessRunner, name: str, category: ErrorCategory, retryable: bool
 ) -> None:
     ending, _ = await run_attempt(runner, a_call("raises", name))
@@ -144,7 +144,7 @@ async def test_a_result_that_is_no_json_is_a_failure_that_says_so(
 
 @pytest.mark.parametrize("code", [0, 5])
 @scenario
-async def test_a_function_that_ends_without_a_word_has_crashed(
+async def test_a_function_that_exits_without_a_report_has_crashed(
     runner: ProcessRunner, code: int
 ) -> None:
     ending, _ = await run_attempt(runner, a_call("vanishes", code))
@@ -166,7 +166,7 @@ async def test_a_function_that_a_signal_ends_has_crashed(runner: ProcessRunner) 
 
 @scenario
 async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) -> None:
-    ending, _ = await run_attempt(runner, a_call("nobody"))
+    ending, _ = await run_attempt(runner, a_call("missing"))
 
     assert ending.failure is not None
     assert ending.failure.category is ErrorCategory.PROGRAMMING
@@ -178,7 +178,7 @@ async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) 
     [(Isolation.FORK, []), (Isolation.POOL, []), (Isolation.SPAWN, [0o600])],
 )
 @scenario
-async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file(
+async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file(
     runner: ProcessRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -186,14 +186,14 @@ async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_fi
     modes: list[int],
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "s3cr3t")
-    order = a_call(
+    spec = a_call(
         "sees",
         "a secret of the task",
         input={"env": {"OWN": "1"}},
         definition={"isolation": isolation},
     )
 
-    ending, _ = await run_attempt(runner, order)
+    ending, _ = await run_attempt(runner, spec)
     _, of_a_command = await run_attempt(runner, a_script("stat -c %a * .", attempt=2))
 
     seen = ending.result
@@ -248,14 +248,14 @@ INVALID_SPECS: list[tuple[str, AttemptSpec]] = [
 
 
 @pytest.mark.parametrize(
-    "order", [row[1] for row in INVALID_SPECS], ids=[row[0] for row in INVALID_SPECS]
+    "spec", [row[1] for row in INVALID_SPECS], ids=[row[0] for row in INVALID_SPECS]
 )
 @scenario
 async def test_an_order_that_can_never_be_carried_out_is_refused(
-    runner: ProcessRunner, order: AttemptSpec, tmp_path: Path
+    runner: ProcessRunner, spec: AttemptSpec, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError):
-        await runner.start(order)
+        await runner.start(spec)
 
     assert not any((tmp_path / "work").glob("*"))
 

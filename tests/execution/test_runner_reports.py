@@ -67,26 +67,26 @@ async def test_output_waits_for_a_slow_store_also_after_the_child_has_ended(
 async def test_steps_are_reported_and_waited_for_and_later_ones_skipped(
     runner: ProcessRunner,
 ) -> None:
-    said: list[Any] = []
-    order = a_call("steps", dependency_outputs={"p": 1}, checkpoints={"one": "kept before"})
-    async with running_attempt(runner, order) as attempt:
+    text: list[Any] = []
+    spec = a_call("steps", dependency_outputs={"p": 1}, checkpoints={"one": "kept before"})
+    async with running_attempt(runner, spec) as attempt:
         async for report in attempt.reports():
-            said.append(report)
+            text.append(report)
             if isinstance(report, StepReport):
                 await attempt.confirm_step(report.name)
         ending = await attempt.ending()
 
-    assert [report for report in said if isinstance(report, StepReport)] == [
+    assert [report for report in text if isinstance(report, StepReport)] == [
         StepReport("two", "TWO")
     ]
-    assert output_text(said, Stream.LOG) == "begin\n"
-    doing = [report.activity for report in said if isinstance(report, ActivityReport)]
-    assert [(one.type, one.step_name) for one in doing] == [("step_running", "two")]
+    assert output_text(text, Stream.LOG) == "begin\n"
+    doing = [report.activity for report in text if isinstance(report, ActivityReport)]
+    assert [(item.type, item.step_name) for item in doing] == [("step_running", "two")]
     assert ending.result == ["kept before", "TWO", {"p": 1}, 1, "job-a_a"]
 
 
 @scenario
-async def test_a_step_that_is_kept_after_the_child_s_death_is_said_to_nobody(
+async def test_a_step_stored_after_the_child_s_death_is_not_confirmed(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     async with running_attempt(runner, a_call("takes_one_step_and_waits")) as attempt:
@@ -94,7 +94,7 @@ async def test_a_step_that_is_kept_after_the_child_s_death_is_said_to_nobody(
         while not isinstance(await anext(reports), StepReport):
             pass
         await attempt.stop(grace=NO_GRACE)
-        # Whatever is opened now gets the numbers of the pipes that were closed.
+        # Files opened now get the numbers of the closed pipes.
         paths = [tmp_path / f"file-{number}" for number in range(30)]
         files = [path.open("w") for path in paths]
 
@@ -134,7 +134,7 @@ say '{"type": "result", "value": {"n": 42}}'
 
 
 @scenario
-async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
+async def test_a_script_can_write_to_the_channel_and_invalid_lines_are_skipped(
     runner: ProcessRunner,
 ) -> None:
     ending, reports = await run_attempt(runner, a_script(REPORTING_SCRIPT))
@@ -143,7 +143,7 @@ async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
     doing = [report.activity for report in reports if isinstance(report, ActivityReport)]
     assert ending.result == {"n": 42}
     assert used == [Usage(), Usage(), Usage(input_tokens=5, turns=2, cost_usd=0.25)]
-    assert [(one.type, one.step_name) for one in doing] == [
+    assert [(item.type, item.step_name) for item in doing] == [
         ("sdk_query", "7"),
         ("x", "half ? of a pair"),
     ]
@@ -151,7 +151,7 @@ async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         '{"type": "error", "category": "network", "message": "m", "retryAfter": 1e999}',
         '{"type": "error", "category": "network", "message": "m", "retryAfter": "soon"}',
@@ -160,11 +160,11 @@ async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
     ],
 )
 @scenario
-async def test_an_error_said_by_hand_is_taken_as_far_as_it_makes_sense(
-    runner: ProcessRunner, said: str
+async def test_the_valid_fields_of_a_hand_written_error_are_used(
+    runner: ProcessRunner, text: str
 ) -> None:
     ending, _ = await run_attempt(
-        runner, a_script(f"echo '{said}' >&$LONGSHORE_ATTEMPT_CHANNEL; exit 1")
+        runner, a_script(f"echo '{text}' >&$LONGSHORE_ATTEMPT_CHANNEL; exit 1")
     )
 
     assert ending.failure is not None
@@ -176,7 +176,7 @@ async def test_an_error_said_by_hand_is_taken_as_far_as_it_makes_sense(
 
 
 @scenario
-async def test_a_script_may_take_steps_by_hand(runner: ProcessRunner) -> None:
+async def test_a_script_can_report_steps_on_the_channel(runner: ProcessRunner) -> None:
     script = """
     echo '{"type": "step", "name": "one", "result": 1}' >&3
     read answer <&4

@@ -46,7 +46,7 @@ async def test_a_grandchild_in_a_group_of_its_own_is_killed_too(runner: ProcessR
 
 
 @scenario
-async def test_one_who_left_the_session_with_the_pipes_ends_with_the_attempt(
+async def test_a_process_in_another_session_with_the_pipes_ends_with_the_attempt(
     runner: ProcessRunner,
 ) -> None:
     script = (
@@ -63,7 +63,7 @@ async def test_one_who_left_the_session_with_the_pipes_ends_with_the_attempt(
 
 
 @scenario
-async def test_stopping_asks_the_whole_group_first(runner: ProcessRunner) -> None:
+async def test_stopping_first_sends_sigterm_to_the_whole_group(runner: ProcessRunner) -> None:
     script = "trap 'echo bye; exit 0' TERM; sleep 1000 & echo $!; wait"
     async with running_attempt(runner, a_script(script)) as attempt:
         reports = attempt.reports()
@@ -79,11 +79,13 @@ async def test_stopping_asks_the_whole_group_first(runner: ProcessRunner) -> Non
 
 
 @scenario
-async def test_stopping_asks_a_grandchild_that_its_parent_waits_for(runner: ProcessRunner) -> None:
-    # The parent hears the request and says nothing of it to anybody.
+async def test_stopping_signals_a_grandchild_whose_parent_waits_for_it(
+    runner: ProcessRunner,
+) -> None:
+    # The parent handles SIGTERM and does not forward it.
     script = """
     trap : TERM
-    sh -c 'trap "echo told; exit" TERM; echo ready; sleep 1000 & wait' &
+    sh -c 'trap "echo stopped; exit" TERM; echo ready; sleep 1000 & wait' &
     wait; wait; exit 0
     """
     async with running_attempt(runner, a_script(script)) as attempt:
@@ -94,12 +96,12 @@ async def test_stopping_asks_a_grandchild_that_its_parent_waits_for(runner: Proc
         rest = [report async for report in reports]
 
     assert ready == "ready\n"
-    assert output_text(rest) == "told\n"
+    assert output_text(rest) == "stopped\n"
     assert ended_by == "SIGTERM"
 
 
 @scenario
-async def test_one_that_ignores_the_request_is_killed_after_the_grace(
+async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period(
     runner: ProcessRunner,
 ) -> None:
     async with running_attempt(runner, a_call("ignores_sigterm")) as attempt:
@@ -142,7 +144,7 @@ async def test_stopping_one_that_has_ended_is_nothing(runner: ProcessRunner) -> 
 
 
 @scenario
-async def test_one_whose_reports_nobody_wants_is_not_held_up_and_can_be_stopped(
+async def test_a_child_whose_reports_are_not_read_can_be_stopped(
     runner: ProcessRunner,
 ) -> None:
     async with running_attempt(runner, a_command("yes")) as attempt:
@@ -203,8 +205,8 @@ async def test_a_start_that_is_cancelled_leaves_no_child(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     for turns in range(12):
-        order = a_script("sleep 1000", attempt=turns + 1)
-        starting = asyncio.ensure_future(runner.start(order))
+        spec = a_script("sleep 1000", attempt=turns + 1)
+        starting = asyncio.ensure_future(runner.start(spec))
         for _ in range(turns):
             await asyncio.sleep(0)
         starting.cancel()

@@ -1,4 +1,4 @@
-"""The rehearsal before any fork: children are to find nothing of it."""
+"""The warm-up before any fork leaves nothing behind for children."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
 from longshore.execution.runners.context import current
 
 
-def test_a_rehearsal_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_warm_up_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     paths, files = list(sys.path), sorted(os.listdir("/proc/self/fd"))
 
     warm_up(WARMUP_RUNS)

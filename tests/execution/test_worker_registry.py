@@ -14,7 +14,7 @@ from longshore.errors import UsageError
 from longshore.execution.host.process_table import is_alive, start_time_of
 from longshore.execution.host.registry import FileWorkerRegistry
 
-# Does what it is told, line by line, and answers; it dies without a word when its input ends.
+# Executes commands line by line and answers; it exits when its input ends.
 _WORKER = """
 import json, os, subprocess, sys
 from pathlib import Path
@@ -56,7 +56,7 @@ class RegistryProcess:
         return json.loads(self._process.stdout.readline())
 
     def start_child(self, script: str) -> int:
-        """A child that leads its own group, once it has said that it is ready."""
+        """Returns a child that leads its own group, once it is ready."""
         self.children.append(self.call("start", script))
         return self.children[-1]
 
@@ -91,7 +91,7 @@ def registry(tmp_path: Path) -> FileWorkerRegistry:
 SLEEPING_SCRIPT = "echo ready; sleep 1000"
 
 
-def test_a_worker_is_here_until_its_process_ends_and_gone_from_then_on(
+def test_a_worker_is_alive_until_its_process_ends_and_dead_from_then_on(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     process = another()
@@ -106,7 +106,7 @@ def test_a_worker_is_here_until_its_process_ends_and_gone_from_then_on(
     assert registry.dead_workers() == ["w"]
 
 
-def test_one_s_own_worker_is_here(registry: FileWorkerRegistry) -> None:
+def test_a_process_s_own_worker_is_alive(registry: FileWorkerRegistry) -> None:
     registry.register("w", ["default"])
 
     assert not registry.is_dead("w")
@@ -128,7 +128,7 @@ def test_the_queues_of_a_worker_are_known_before_and_after_its_children(
     assert seen == [{"w": ("fast", "slow")}] * 3
 
 
-def test_nothing_is_known_of_a_worker_that_was_never_here(registry: FileWorkerRegistry) -> None:
+def test_an_unregistered_worker_is_neither_alive_nor_dead(registry: FileWorkerRegistry) -> None:
     assert not registry.is_dead("elsewhere")
     registry.reap("elsewhere")
     registry.deregister("elsewhere")
@@ -165,7 +165,7 @@ def test_a_name_is_taken_while_its_worker_is_here_and_until_it_is_cleared_away(
     assert os.listdir(tmp_path / "workers") == ["w.lock"]
 
 
-def test_a_refused_name_stays_with_the_one_who_has_it(
+def test_a_worker_keeps_its_id_when_another_one_requests_it(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     registry.register("w", ["default"])
@@ -178,7 +178,7 @@ def test_a_refused_name_stays_with_the_one_who_has_it(
     assert registry.live_workers() == {"w": ("default",)}
 
 
-def test_clearing_kills_the_children_of_a_dead_worker_and_their_children(
+def test_reaping_kills_the_children_of_a_dead_worker_and_their_children(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     process = another()
@@ -204,7 +204,7 @@ def _in_group(process_id: str, group: int) -> bool:
         return False
 
 
-def test_clearing_kills_what_a_dead_child_has_left(
+def test_reaping_kills_the_processes_that_a_dead_child_left(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     process = another()
@@ -224,9 +224,9 @@ def test_clearing_kills_what_a_dead_child_has_left(
     assert not is_alive(orphan)
 
 
-@pytest.mark.parametrize("leader_lives", [True, False])
-def test_clearing_kills_those_of_a_child_s_session_who_have_a_group_of_their_own(
-    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], leader_lives: bool
+@pytest.mark.parametrize("leader_is_alive", [True, False])
+def test_reaping_kills_processes_of_a_child_s_session_in_other_groups(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], leader_is_alive: bool
 ) -> None:
     process = another()
     process.call("register", "w", ["default"])
@@ -238,7 +238,7 @@ def test_clearing_kills_those_of_a_child_s_session_who_have_a_group_of_their_own
         for pid in os.listdir("/proc")
         if pid.isdigit() and _in_session(pid, child) and not _in_group(pid, child)
     ]
-    if not leader_lives:
+    if not leader_is_alive:
         os.kill(child, signal.SIGKILL)
     process.kill()
 
@@ -275,7 +275,7 @@ def test_a_child_that_was_forgotten_is_left_alone(
     assert not is_alive(noted)
 
 
-def test_a_number_that_has_gone_to_somebody_else_is_left_alone(
+def test_a_reused_process_id_is_not_killed(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], tmp_path: Path
 ) -> None:
     process = another()
@@ -293,7 +293,7 @@ def test_a_number_that_has_gone_to_somebody_else_is_left_alone(
     assert is_alive(child)
 
 
-def test_one_process_of_the_machine_fills_a_role_and_the_next_when_it_ends(
+def test_one_process_of_the_machine_has_a_role_until_it_ends(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     process = another()
@@ -308,11 +308,11 @@ def test_one_process_of_the_machine_fills_a_role_and_the_next_when_it_ends(
     assert after == (True, True)
 
 
-def test_a_role_that_is_given_up_can_be_filled_by_another(tmp_path: Path) -> None:
-    one, other = FileWorkerRegistry(tmp_path), FileWorkerRegistry(tmp_path)
+def test_a_released_role_can_be_acquired_by_another_process(tmp_path: Path) -> None:
+    item, other = FileWorkerRegistry(tmp_path), FileWorkerRegistry(tmp_path)
 
-    assert one.acquire_role("dispatcher")
+    assert item.acquire_role("dispatcher")
     assert not other.acquire_role("dispatcher")
-    one.close()
+    item.close()
     assert other.acquire_role("dispatcher")
     other.close()

@@ -1,4 +1,4 @@
-"""A worker is gone only when nothing of its attempts lives."""
+"""A worker is dead only when no process of its attempts is alive."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ WORKER = "w1"
 
 
 @scenario
-async def test_a_worker_is_not_gone_while_anything_of_its_attempt_lives(tmp_path: Path) -> None:
+async def test_a_worker_is_not_dead_while_a_process_of_its_attempt_is_alive(tmp_path: Path) -> None:
     ours, others = FileWorkerRegistry(tmp_path), FileWorkerRegistry(tmp_path)
     ours.register(WORKER, ["default"])
     (lock,) = ours.lock_descriptors(WORKER)
@@ -29,12 +29,12 @@ async def test_a_worker_is_not_gone_while_anything_of_its_attempt_lives(tmp_path
         os.close(lock)
 
         below = reapers_of(runner)
-        (guard,) = (one for one in below if attempt.process_id in descendants(one))
-        os.kill(guard, signal.SIGSTOP)
+        (reaper,) = (item for item in below if attempt.process_id in descendants(item))
+        os.kill(reaper, signal.SIGSTOP)
         await runner.close()
 
         assert is_alive(attempt.process_id)
         assert not others.is_dead(WORKER)
-        os.kill(guard, signal.SIGCONT)
+        os.kill(reaper, signal.SIGCONT)
         await wait_until(lambda: others.is_dead(WORKER))
         assert not is_alive(attempt.process_id)

@@ -1,6 +1,6 @@
-"""The command line as a user has it: a process, or a terminal with a process in it.
+"""Runs the command line as a process, or as a process in a terminal.
 
-Nothing here sleeps: whoever waits for something waits for the bytes that tell of it.
+Nothing here sleeps: a test that waits for something reads the bytes that show it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command ended and what it said."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -71,7 +71,7 @@ class Cli:
         return CommandResult(code=ended.returncode, out=ended.stdout, err=ended.stderr)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        """Start a command and go on; leaving the ``with`` block waits for it."""
+        """Start a command without waiting; leaving the ``with`` block waits for it."""
         return subprocess.Popen(
             [*LONGSHORE, *arguments],
             cwd=self.folder,
@@ -84,11 +84,11 @@ class Cli:
         )
 
     def terminal(self, *arguments: str, env: dict[str, str] | None = None) -> "Terminal":
-        """Start a command in a terminal of its own."""
+        """Start a command in its own terminal."""
         return Terminal(self, arguments, env or {})
 
     def jobs(self) -> list[JobRow]:
-        """What the store says, read here: quicker than another process."""
+        """The jobs in the store, read in this process: faster than another process."""
 
         async def read() -> list[JobRow]:
             settings = load_settings({"data_dir": self.folder / ".longshore"}, environ={})
@@ -98,19 +98,19 @@ class Cli:
         return asyncio.run(read())
 
     def only_job_state(self) -> JobState:
-        """The state of the only job there is."""
+        """The state of the only job."""
         (job,) = self.jobs()
         return job.state
 
     def make_fifo(self, name: str) -> Path:
-        """A named pipe: whoever opens it waits until the other side has."""
+        """A named pipe: opening it blocks until the other end is opened."""
         path = self.folder / name
         os.mkfifo(path)
         return path
 
 
 class Terminal:
-    """A command in a terminal: what it shows, and keys to press."""
+    """A command in a terminal: its output, and keys to press."""
 
     def __init__(self, cli: Cli, arguments: tuple[str, ...], env: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
@@ -124,7 +124,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            # So that Ctrl-C becomes a signal, as in any terminal.
+            # Makes it the controlling terminal, so that Ctrl-C sends a signal.
             preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
         )
         os.close(slave)
@@ -140,14 +140,14 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was shown, without colours and movements."""
+        """The output without control sequences."""
         return _CONTROL.sub("", self.shown).replace("\r\n", "\n")
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def read_until(self, text: str) -> None:
-        """Read on until this text has been shown."""
+        """Read until this text is shown."""
         end = time.monotonic() + TIMEOUT_S
         while text not in self.text:
             assert time.monotonic() < end, f"{text!r} was not shown:\n{self.text}"
@@ -162,7 +162,7 @@ class Terminal:
     def _read(self) -> bool:
         ready, _, _ = select.select([self._master], [], [], TIMEOUT_S)
         assert ready, f"nothing more was shown:\n{self.text}"
-        # A terminal whose last process has gone says so by an error.
+        # Reading from a terminal whose last process has ended raises an error.
         with contextlib.suppress(OSError):
             if piece := os.read(self._master, 65536):
                 self.shown += piece.decode(errors="replace")
@@ -171,7 +171,7 @@ class Terminal:
 
 
 def is_alive(process_id: int) -> bool:
-    """Whether a process runs; one that is dead and not yet collected does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

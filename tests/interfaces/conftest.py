@@ -1,4 +1,4 @@
-"""A folder, and the command line in it: with the files themselves, or with a server of theirs."""
+"""The command line in a folder: on the data folder itself, or through a server."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ def cli(tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def inside(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., CommandResult]]:
-    """The same command line without a process of its own: for many questions to one store."""
+    """The command line in the process of the test: faster for many commands on one store."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
 
@@ -36,7 +36,7 @@ def inside(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., CommandR
 
 @pytest.fixture(params=["folder", "server"])
 def at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[At]:
-    """The options that make a command ask for a data folder's work: there, or through a server."""
+    """The options of a command that uses a data folder, directly or through a server."""
     with contextlib.ExitStack() as stack:
         servers: dict[Path, str] = {}
 

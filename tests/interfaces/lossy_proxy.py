@@ -1,4 +1,4 @@
-"""A way to a server on which answers get lost."""
+"""A proxy that loses answers of a server."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ TIMEOUT_S = 60
 
 
 class _Connection:
-    """One connection there and back."""
+    """One connection to the server, in both directions."""
 
     def __init__(self, cut_after: list[int], request_prefix: bytes) -> None:
         self._cut_after = cut_after
@@ -53,18 +53,18 @@ def lossy_proxy(
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, answer = await asyncio.open_connection(upstream.hostname, upstream.port)
-        way = _Connection(left, request_prefix)
-        ways = [
-            asyncio.ensure_future(way.forward(reader, answer)),
-            asyncio.ensure_future(way.backward(there, writer)),
+        connection = _Connection(left, request_prefix)
+        directions = [
+            asyncio.ensure_future(connection.forward(reader, answer)),
+            asyncio.ensure_future(connection.backward(there, writer)),
         ]
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for one in ways:
-            one.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        for one in (writer, answer):
-            one.close()
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        for stream in (writer, answer):
+            stream.close()
 
     async def run() -> None:
         server = await asyncio.start_server(carry, "127.0.0.1", 0)

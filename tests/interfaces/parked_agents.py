@@ -1,4 +1,4 @@
-"""Agents that have spent something and rest, made without any child process or model."""
+"""Parked agent tasks with costs, created without a child process or a model."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -55,12 +55,12 @@ async def park(
 
 
 async def spend(services: Services, row: TaskRow, *, reserved: Usage | None = None) -> None:
-    """What an attempt has spent of its job's budget, and what it still has on its way."""
-    held = Reservation(
+    """Record what an attempt has spent and reserved of the budget of its job."""
+    reservation = Reservation(
         task_id=row.id, attempt=row.attempt, spent=SPENT, reserved=reserved or Usage()
     )
     await services.reservations.change(
         row.spec.tenant,
         job_budget_name(row.spec.job_id),
-        lambda account: replace(account, reservations=(held,)),
+        lambda account: replace(account, reservations=(reservation,)),
     )

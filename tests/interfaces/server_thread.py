@@ -1,4 +1,4 @@
-"""A real server on a data folder, beside the test: for commands that ask one."""
+"""A real server on a data folder, in a thread of the test process."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""``longshore definitions …`` and ``keys …``, asked of the folder and of a server."""
+"""``longshore definitions …`` and ``keys …``, on a data folder and on a server."""
 
 import json
 from collections.abc import Callable
@@ -26,12 +26,12 @@ def ask(cli: Cli, inside: Inside, at: At) -> Inside:
 
 
 def _stored(ask: Inside) -> bool:
-    """Whether there is any definition; where there is not even a folder, there is none."""
+    """Whether there is any definition; without a data folder there is none."""
     answer = ask("definitions", "list", "-o", "json")
     return answer.code != ExitCode.NOT_FOUND and answer.json["definitions"] != []
 
 
-def test_the_definitions_of_files_are_stored_once_and_a_change_is_the_next_version(
+def test_applying_a_file_again_stores_nothing_and_a_change_stores_a_new_version(
     ask: Inside, cli: Cli
 ) -> None:
     file = cli.folder / "mail.yaml"
@@ -51,7 +51,7 @@ def test_the_definitions_of_files_are_stored_once_and_a_change_is_the_next_versi
     assert old["options"] == {"argv": ["echo", "one"]}
 
 
-def test_a_definition_that_is_shown_can_be_applied_again(ask: Inside, cli: Cli) -> None:
+def test_a_shown_definition_can_be_applied_again(ask: Inside, cli: Cli) -> None:
     ask("definitions", "apply", str(SHOP))
     shown = ask("definitions", "show", "import-feed")
     file = cli.folder / "again.yaml"
@@ -61,12 +61,10 @@ def test_a_definition_that_is_shown_can_be_applied_again(ask: Inside, cli: Cli) 
 
     assert shown.out.startswith("# version 1\n")
     assert yaml.safe_load(shown.out)["timeout"] == "10m"
-    assert [one["version"] for one in again["definitions"]] == [1]
+    assert [definition["version"] for definition in again["definitions"]] == [1]
 
 
-def test_everything_that_is_wrong_is_told_together_and_nothing_is_stored(
-    ask: Inside, cli: Cli
-) -> None:
+def test_all_problems_are_reported_together_and_nothing_is_stored(ask: Inside, cli: Cli) -> None:
     (cli.folder / "good.yaml").write_text(MAIL.format(word="one"))
     (cli.folder / "bad.yaml").write_text("definitions:\n  a:\n    runner: comand\n")
 
@@ -74,18 +72,18 @@ def test_everything_that_is_wrong_is_told_together_and_nothing_is_stored(
 
     assert answer.code == ExitCode.USAGE
     assert "bad.yaml, line 3: definitions.a.runner" in answer.err
-    assert "nowhere.yaml: there is no such file" in answer.err
+    assert "nowhere.yaml: the file does not exist" in answer.err
     assert not _stored(ask)
 
 
-def test_files_can_be_checked_without_anything_being_stored(ask: Inside) -> None:
+def test_check_validates_files_and_stores_nothing(ask: Inside) -> None:
     answer = ask("definitions", "apply", str(SHOP), "--check")
 
     assert (answer.code, answer.out[:13]) == (0, "4 definitions")
     assert not _stored(ask)
 
 
-def test_no_new_job_can_name_a_definition_that_was_deleted(ask: Inside, cli: Cli) -> None:
+def test_a_new_job_cannot_use_a_deleted_definition(ask: Inside, cli: Cli) -> None:
     ask("definitions", "apply", str(SHOP))
     job = cli.folder / "job.json"
     job.write_text(json.dumps({"tasks": [{"taskId": "a", "name": "import-feed"}]}))
@@ -99,19 +97,19 @@ def test_no_new_job_can_name_a_definition_that_was_deleted(ask: Inside, cli: Cli
     assert "no definition is called 'import-feed'" in submitted.err
 
 
-def test_a_key_is_shown_once_works_and_is_gone_when_it_is_revoked(ask: Inside, cli: Cli) -> None:
-    made = ask("keys", "create", "ci", "--scope", "read")
+def test_a_key_is_shown_once_and_works_until_it_is_revoked(ask: Inside, cli: Cli) -> None:
+    created = ask("keys", "create", "ci", "--scope", "read")
     listed = {key["name"]: key for key in ask("keys", "list", "-o", "json").json["keys"]}
     with run_server(cli.folder / ".longshore") as server:
-        headers = {"x-api-key": made.out.strip()}
-        known = httpx.get(f"{server.url}/v1/jobs", headers=headers)
+        headers = {"x-api-key": created.out.strip()}
+        before = httpx.get(f"{server.url}/v1/jobs", headers=headers)
         revoked = ask("keys", "revoke", listed["ci"]["id"])
-        unknown = httpx.get(f"{server.url}/v1/jobs", headers=headers)
+        after = httpx.get(f"{server.url}/v1/jobs", headers=headers)
 
-    assert made.code == revoked.code == 0
+    assert created.code == revoked.code == 0
     assert listed["ci"]["scopes"] == ["read"]
-    assert made.out.strip() not in ask("keys", "list").out + json.dumps(listed) + made.err
-    assert (known.status_code, unknown.status_code) == (200, 401)
+    assert created.out.strip() not in ask("keys", "list").out + json.dumps(listed) + created.err
+    assert (before.status_code, after.status_code) == (200, 401)
 
 
 def test_a_key_needs_a_name_and_a_scope(ask: Inside) -> None:

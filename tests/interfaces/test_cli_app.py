@@ -1,4 +1,4 @@
-"""``longshore worker --app``: modules are looked for before any work is taken."""
+"""``longshore worker --app``: modules are checked before any task is taken."""
 
 import sys
 from collections.abc import Callable
@@ -23,10 +23,10 @@ def _fresh_modules() -> object:
 
 
 @pytest.mark.usefixtures("_fresh_modules")
-def test_a_module_is_found_in_the_folder_or_among_what_is_installed(tmp_path: Path) -> None:
+def test_a_module_is_found_in_the_folder_or_among_the_installed_packages(tmp_path: Path) -> None:
     (tmp_path / "shop_of_a_test").mkdir()
     (tmp_path / "shop_of_a_test" / "__init__.py").touch()
-    # Found and not imported: that is for the process that runs tasks.
+    # Found but not imported: the process that runs tasks imports it.
     (tmp_path / "shop_of_a_test" / "tasks.py").write_text("raise SystemExit(1)")
     path = list(sys.path)
 
@@ -46,7 +46,7 @@ def test_a_module_is_found_in_the_folder_or_among_what_is_installed(tmp_path: Pa
     ],
 )
 @pytest.mark.usefixtures("_fresh_modules")
-def test_a_module_that_is_not_there_is_named(tmp_path: Path, module: str, problem: str) -> None:
+def test_a_missing_module_is_named(tmp_path: Path, module: str, problem: str) -> None:
     (tmp_path / "broken_in_a_test").mkdir()
     (tmp_path / "broken_in_a_test" / "__init__.py").write_text("1 / 0")
 
@@ -54,7 +54,7 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path, module: str, proble
         check_app_modules((module,), tmp_path)
 
 
-def test_every_module_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+def test_all_missing_modules_are_named_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_app_modules(("nowhere_1", "json", "nowhere_2"), tmp_path)
 
@@ -65,9 +65,9 @@ def test_every_module_that_is_not_there_is_named_at_once(tmp_path: Path) -> None
 def test_a_worker_without_its_modules_does_not_start(
     cli: Cli, inside: Inside, more: tuple[str, ...]
 ) -> None:
-    place = ("--data-dir", str(cli.folder / ".longshore"))
+    folder_options = ("--data-dir", str(cli.folder / ".longshore"))
 
-    answer = inside("worker", "--app", "json", "--app", "nowhere_1", *more, *place)
+    answer = inside("worker", "--app", "json", "--app", "nowhere_1", *more, *folder_options)
 
     assert answer.code == ExitCode.USAGE
     assert "worker.app: no module 'nowhere_1'" in answer.err

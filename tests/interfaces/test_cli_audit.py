@@ -1,4 +1,4 @@
-"""``longshore doctor --audit``: what is stored is held against what is promised."""
+"""``longshore doctor --audit``: checks everything that is stored."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ Inside = Callable[..., CommandResult]
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder in which something was run."""
+    """A data folder with a finished job."""
     cli = Cli(tmp_path_factory.mktemp("used"))
     file = cli.folder / "job.json"
     tasks: list[dict[str, Any]] = [
@@ -44,7 +44,7 @@ def damage(folder: Path, sql: str) -> None:
     connection.close()
 
 
-def test_a_store_in_order_passes(inside: Inside, folder: Path) -> None:
+def test_a_valid_store_passes_the_audit(inside: Inside, folder: Path) -> None:
     answer = inside("doctor", "--audit", "--data-dir", str(folder))
 
     (line,) = [line for line in answer.out.splitlines() if line.startswith("history")]
@@ -54,24 +54,22 @@ def test_a_store_in_order_passes(inside: Inside, folder: Path) -> None:
     assert "hold" in line
 
 
-def test_damage_fails_and_says_where_it_is_what_it_is_and_what_to_do(
-    inside: Inside, folder: Path
-) -> None:
+def test_damage_fails_with_its_location_and_advice(inside: Inside, folder: Path) -> None:
     damage(folder, "DELETE FROM events WHERE type = 'Task Processing Started' AND sequence = 2")
 
     answer = inside("doctor", "--audit", "--data-dir", str(folder))
 
     lines = answer.out.splitlines()
-    found = next(line.split() for line in lines if "event 2 is missing from its history" in line)
+    row = next(line.split() for line in lines if "event 2 is missing from its history" in line)
     assert answer.code == ExitCode.FAILED
     assert "nothing was changed" in answer.out
-    assert found[0] == "5"
-    assert found[1].startswith("job-")
+    assert row[0] == "5"
+    assert row[1].startswith("job-")
     (advice,) = [line for line in lines if line.startswith(f"5 {INVARIANT_TEXTS[5].name}")]
     assert advice.endswith(INVARIANT_TEXTS[5].advice)
 
 
-def test_a_program_gets_every_finding_with_its_number(inside: Inside, folder: Path) -> None:
+def test_json_contains_every_finding_with_its_invariant(inside: Inside, folder: Path) -> None:
     damage(folder, "DELETE FROM output")
 
     answer = inside("doctor", "--audit", "-o", "json", "--data-dir", str(folder))
@@ -86,7 +84,7 @@ def test_a_program_gets_every_finding_with_its_number(inside: Inside, folder: Pa
     assert "its outcome says 1" in finding["text"]
 
 
-def test_of_many_findings_the_first_are_shown_and_the_others_counted(
+def test_the_first_findings_are_shown_and_the_others_counted(
     inside: Inside, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_audit, "_SHOWN", 3)
@@ -98,7 +96,7 @@ def test_of_many_findings_the_first_are_shown_and_the_others_counted(
     assert "and 3 more: `longshore doctor --audit -o json`" in answer.out
 
 
-def test_only_who_asks_for_it_gets_an_audit(inside: Inside, folder: Path) -> None:
+def test_the_audit_runs_only_on_request(inside: Inside, folder: Path) -> None:
     damage(folder, "DELETE FROM output")
 
     answer = inside("doctor", "-o", "json", "--data-dir", str(folder))
@@ -108,16 +106,14 @@ def test_only_who_asks_for_it_gets_an_audit(inside: Inside, folder: Path) -> Non
     assert "history" not in [check["name"] for check in answer.json["checks"]]
 
 
-def test_a_place_where_nothing_has_happened_has_no_history(inside: Inside, tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_history(inside: Inside, tmp_path: Path) -> None:
     answer = inside("doctor", "--audit", "-o", "json", "--data-dir", str(tmp_path / "none"))
 
     assert (answer.code, answer.json["audit"]) == (0, None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_of_an_older_version_is_not_audited_before_it_was_used(
-    inside: Inside, folder: Path
-) -> None:
+def test_a_store_with_an_older_schema_is_not_audited(inside: Inside, folder: Path) -> None:
     damage(folder, "PRAGMA user_version = 0")
 
     answer = inside("doctor", "--audit", "-o", "json", "--data-dir", str(folder))
@@ -126,7 +122,7 @@ def test_a_store_of_an_older_version_is_not_audited_before_it_was_used(
     assert (statuses["schema"], statuses["history"], answer.json["audit"]) == ("warn", "warn", None)
 
 
-def test_what_cannot_be_read_in_the_middle_fails(inside: Inside, folder: Path) -> None:
+def test_an_unreadable_row_fails_the_audit(inside: Inside, folder: Path) -> None:
     damage(folder, "DROP TABLE messages; CREATE TABLE messages (queue TEXT, visible_us INTEGER)")
 
     answer = inside("doctor", "--audit", "--data-dir", str(folder))
@@ -135,8 +131,8 @@ def test_what_cannot_be_read_in_the_middle_fails(inside: Inside, folder: Path) -
     assert "cannot be read: no such column" in answer.out
 
 
-def test_an_audit_is_right_while_a_worker_is_at_work(cli: Cli, inside: Inside) -> None:
-    place = str(cli.folder / ".longshore")
+def test_an_audit_passes_while_a_worker_runs(cli: Cli, inside: Inside) -> None:
+    folder = str(cli.folder / ".longshore")
     go = cli.make_fifo("go")
     argv = ["sh", "-c", f"echo begun; cat {go}"]
     file = cli.folder / "job.json"
@@ -146,7 +142,7 @@ def test_an_audit_is_right_while_a_worker_is_at_work(cli: Cli, inside: Inside) -
     with cli.start("worker") as worker:
         assert cli("submit", str(file)).code == 0
         with go.open("w"):  # opens when the task reads from it
-            answer = inside("doctor", "--audit", "-o", "json", "--data-dir", place)
+            answer = inside("doctor", "--audit", "-o", "json", "--data-dir", folder)
         send_signal(worker, signal.SIGTERM)
 
     assert answer.code == 0
@@ -154,9 +150,7 @@ def test_an_audit_is_right_while_a_worker_is_at_work(cli: Cli, inside: Inside) -
     assert answer.json["audit"]["events"] >= 3
 
 
-def test_on_a_terminal_it_shows_how_far_it_is_and_leaves_nothing_of_that(
-    cli: Cli, used: Path
-) -> None:
+def test_on_a_terminal_a_progress_bar_is_shown_and_removed(cli: Cli, used: Path) -> None:
     with cli.terminal("doctor", "--audit", "--data-dir", str(used)) as terminal:
         code = terminal.wait()
 

@@ -154,7 +154,7 @@ def test_a_task_is_shown_with_its_attempts_and_its_last_lines_of_output(ask: Ins
     attempts = answer.out.partition("ATTEMPT ")[2].splitlines()[1:3]
     assert answer.out.startswith("send  failed\n")
     assert (pairs["task"], pairs["queue"], pairs["error"]) == (SEND, "mail", "connection reset")
-    assert (pairs["attempts"], pairs["input"]) == ("2 of 2 used", "17 B")
+    assert (pairs["attempts"], pairs["input"]) == ("2 of 2 used", "17 bytes")
     assert pairs["next"] == f"longshore dead replay {SEND}"
     assert [line.split()[0] for line in attempts] == ["1", "2"]
     assert all(re.search(r"network +9 +harbour-1 +connection reset$", line) for line in attempts)

@@ -70,16 +70,16 @@ def test_on_a_terminal_the_picture_moves_and_ctrl_c_leaves_nothing_behind(cli: C
 
 
 def test_a_signal_before_the_workers_have_started_leaves_nothing_behind(cli: Cli) -> None:
-    kept = cli.folder / "kept"
+    folder = cli.folder / "folder"
 
-    with cli.start("demo", "--data-dir", str(kept)) as demo:
+    with cli.start("demo", "--data-dir", str(folder)) as demo:
         demo.stdout.readline()
         send_signal(demo, signal.SIGTERM)
         code = demo.wait(TIMEOUT_S)
 
     assert code == ExitCode.INTERRUPTED
-    assert kept.is_dir()
-    assert _processes_in(kept) == []
+    assert folder.is_dir()
+    assert _processes_in(folder) == []
 
 
 def _event(key: str, sequence: int, second: int, body: e.EventBody) -> Event:

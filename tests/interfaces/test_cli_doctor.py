@@ -1,4 +1,4 @@
-"""``longshore doctor``: says what is right and what is not, and changes nothing."""
+"""``longshore doctor``: checks everything and changes nothing."""
 
 import json
 import signal
@@ -16,15 +16,15 @@ Inside = Callable[..., CommandResult]
 
 @pytest.fixture
 def checks(cli: Cli, inside: Inside) -> Callable[[], dict[str, Any]]:
-    """The marks by name, and the exit code under "code"."""
+    """The status of each check by name, and the exit code as "code"."""
 
     def run() -> dict[str, Any]:
         answer = inside("doctor", "-o", "json", "--data-dir", str(cli.folder / ".longshore"))
-        found = {check["name"]: check["status"] for check in answer.json["checks"]}
-        # Nobody has given credentials for agents here; it has a test of its own.
-        assert found.pop("agents") == "warn"
-        assert answer.json["ok"] is ("fail" not in found.values())
-        return {**found, "code": answer.code}
+        statuses = {check["name"]: check["status"] for check in answer.json["checks"]}
+        # There are no credentials for agents here; another test checks that.
+        assert statuses.pop("agents") == "warn"
+        assert answer.json["ok"] is ("fail" not in statuses.values())
+        return {**statuses, "code": answer.code}
 
     return run
 
@@ -35,36 +35,36 @@ def _submit(cli: Cli, inside: Inside) -> None:
     inside("submit", str(file), "--data-dir", str(cli.folder / ".longshore"))
 
 
-def test_it_says_whether_agents_can_be_run(
+def test_doctor_checks_whether_agents_can_run(
     cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_agents() -> dict[str, Any]:
+    def agent_check() -> dict[str, Any]:
         answer = inside("doctor", "-o", "json", "--data-dir", str(cli.folder / ".longshore"))
-        (found,) = (check for check in answer.json["checks"] if check["name"] == "agents")
-        return dict(found)
+        (agents,) = (check for check in answer.json["checks"] if check["name"] == "agents")
+        return dict(agents)
 
-    without = of_agents()
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-nobody")
-    given = of_agents()
+    without = agent_check()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-a-test")
+    with_key = agent_check()
 
     assert without["status"] == "warn"
     assert "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN" in without["remedy"]
-    assert given["status"] == "ok"
-    assert "ANTHROPIC_API_KEY" in given["detail"]
-    assert "sk-ant" not in json.dumps(given)
+    assert with_key["status"] == "ok"
+    assert "ANTHROPIC_API_KEY" in with_key["detail"]
+    assert "sk-ant" not in json.dumps(with_key)
 
 
-def test_a_place_where_nothing_has_happened_is_fine_and_stays_empty(
+def test_an_empty_folder_passes_and_stays_empty(
     cli: Cli, checks: Callable[[], dict[str, Any]]
 ) -> None:
-    found = checks()
+    statuses = checks()
 
-    assert set(found.values()) == {"ok", 0}
-    assert {"versions", "sqlite", "data folder", "disk", "clock", "store"} <= set(found)
+    assert set(statuses.values()) == {"ok", 0}
+    assert {"versions", "sqlite", "data folder", "disk", "clock", "store"} <= set(statuses)
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_store_that_was_used_is_checked_through(cli: Cli) -> None:
+def test_every_part_of_a_used_store_is_checked(cli: Cli) -> None:
     cli("run", "--", "true")
 
     answer = cli("doctor")
@@ -76,25 +76,25 @@ def test_a_store_that_was_used_is_checked_through(cli: Cli) -> None:
     assert {"workers", "wakeups", "queues"} <= set(rows)
 
 
-def test_work_without_a_worker_is_a_warning(
+def test_ready_tasks_without_a_worker_are_a_warning(
     cli: Cli, inside: Inside, checks: Callable[[], dict[str, Any]]
 ) -> None:
     _submit(cli, inside)
 
-    found = checks()
+    statuses = checks()
 
-    assert (found["queue default"], found["code"]) == ("warn", 0)
+    assert (statuses["queue default"], statuses["code"]) == ("warn", 0)
 
 
-def test_a_worker_at_work_is_seen_and_one_that_was_killed_too(
+def test_running_and_killed_workers_are_reported(
     cli: Cli, checks: Callable[[], dict[str, Any]]
 ) -> None:
     with cli.start("worker") as worker:
         worker.stdout.readline()
         while (alive := checks())["workers"] != "ok":
-            continue  # it says that it serves a moment before it is there
+            continue  # it prints its first line before it registers
         send_signal(worker, signal.SIGKILL)
-    # It is present until its keeper has gone too.
+    # It counts as live until the children that hold its lock file have ended too.
     while "ok" in ((dead := checks())["workers"], dead["wakeups"]):
         continue
 
@@ -102,7 +102,7 @@ def test_a_worker_at_work_is_seen_and_one_that_was_killed_too(
     assert (dead["workers"], dead["wakeups"]) == ("warn", "warn")
 
 
-def test_a_damaged_store_fails_and_is_not_touched(
+def test_a_damaged_store_fails_and_is_not_changed(
     cli: Cli, inside: Inside, checks: Callable[[], dict[str, Any]]
 ) -> None:
     _submit(cli, inside)
@@ -111,9 +111,9 @@ def test_a_damaged_store_fails_and_is_not_touched(
     pages[4096:] = b"\x5a" * (len(pages) - 4096)
     database.write_bytes(pages)
 
-    found = checks()
+    statuses = checks()
 
-    assert (found["integrity"], found["code"]) == ("fail", ExitCode.FAILED)
+    assert (statuses["integrity"], statuses["code"]) == ("fail", ExitCode.FAILED)
     assert database.read_bytes() == bytes(pages)
 
 
@@ -127,9 +127,9 @@ def test_a_store_of_a_newer_version_fails(
     pages[60:64] = (99).to_bytes(4, "big")
     database.write_bytes(pages)
 
-    found = checks()
+    statuses = checks()
 
-    assert (found["schema"], found["code"]) == ("fail", ExitCode.FAILED)
+    assert (statuses["schema"], statuses["code"]) == ("fail", ExitCode.FAILED)
 
 
 def test_wrong_settings_fail(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How times, sizes and ends are told to people and to shells."""
+"""Durations, times and sizes as text, and exit codes of tasks."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0, "0.0 s"),
         (0.84, "0.8 s"),
@@ -28,12 +28,12 @@ NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
         (2 * 86400 + 3 * 3600 + 59, "2 d 3 h"),
     ],
 )
-def test_a_duration_is_told_in_two_units_at_most(seconds: float, told: str) -> None:
-    assert formats.duration_text(timedelta(seconds=seconds)) == told
+def test_a_duration_has_at_most_two_units(seconds: float, text: str) -> None:
+    assert formats.duration_text(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0.4, "just now"),
         (3, "3 s ago"),
@@ -45,15 +45,16 @@ def test_a_duration_is_told_in_two_units_at_most(seconds: float, told: str) -> N
         (-90, "in 1 min"),
     ],
 )
-def test_a_moment_is_told_from_now(seconds: float, told: str) -> None:
-    assert formats.relative_time(NOON - timedelta(seconds=seconds), NOON) == told
+def test_a_time_is_relative_to_now(seconds: float, text: str) -> None:
+    assert formats.relative_time(NOON - timedelta(seconds=seconds), NOON) == text
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(0, "0 B"), (999, "999 B"), (12_400, "12.4 kB"), (3 * 10**9, "3.0 GB")]
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (12_400, "12.4 kB"), (3 * 10**9, "3.0 GB")],
 )
-def test_a_size_is_told_in_its_unit(count: int, told: str) -> None:
-    assert formats.size(count) == told
+def test_a_size_has_its_unit(count: int, text: str) -> None:
+    assert formats.size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_failure_becomes_the_exit_code_that_a_shell_would_give(
     assert task_exit_code(task) == code
 
 
-def test_what_has_not_ended_has_no_exit_code_and_what_completed_has_its_own() -> None:
+def test_only_an_ended_task_has_an_exit_code() -> None:
     assert task_exit_code(a_task(state=TaskState.PENDING)) is None
     assert task_exit_code(replace(a_task(state=TaskState.COMPLETED), exit_code=0)) == 0
     assert task_exit_code(a_task(state=TaskState.CANCELLED)) == 1
@@ -92,5 +93,5 @@ def test_what_has_not_ended_has_no_exit_code_and_what_completed_has_its_own() ->
         (1234.5, "$1,234.50"),
     ],
 )
-def test_money_has_more_digits_where_there_is_less_of_it(amount: float, text: str) -> None:
+def test_small_amounts_have_more_digits(amount: float, text: str) -> None:
     assert formats.cost(amount) == text

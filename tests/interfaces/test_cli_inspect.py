@@ -1,8 +1,10 @@
-"""``longshore jobs``, ``job``, ``tasks``, ``events``, ``logs``: what was done, looked at again."""
+"""``longshore jobs``, ``job``, ``tasks``, ``events`` and ``logs``."""
 
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +40,7 @@ RETRIED = "test -e again && exec echo second; touch again; echo first; kill -9 $
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a job failed, a command was tried twice, and one completed."""
+    """A data folder with a failed job, a job with two attempts, and a completed job."""
     cli = Cli(tmp_path_factory.mktemp("store"))
     cli("submit", "-", "--request-id", "report", "--wait", stdin=json.dumps(REPORT))
     retried = ("--request-id", "retried", "--name", "retried", "--attempts", "2")
@@ -57,7 +59,7 @@ def _id_of(ask: Inside, name: str) -> str:
     return next(job["jobId"] for job in jobs if job["name"] == name)
 
 
-def test_jobs_are_listed_newest_first_in_straight_columns(ask: Inside) -> None:
+def test_jobs_are_listed_newest_first_in_aligned_columns(ask: Inside) -> None:
     answer = ask("jobs")
 
     head, *rows = answer.out.splitlines()
@@ -88,13 +90,13 @@ def test_jobs_as_json_have_their_exit_codes(ask: Inside) -> None:
     assert jobs["report"]["requestId"] == "report"
 
 
-def test_jobs_can_be_chosen_by_state(ask: Inside) -> None:
+def test_jobs_are_filtered_by_state(ask: Inside) -> None:
     answer = ask("jobs", "--state", "failed", "-o", "json")
 
     assert [job["name"] for job in answer.json["jobs"]] == ["report"]
 
 
-def test_following_the_cursor_shows_every_job_once(ask: Inside) -> None:
+def test_following_the_cursor_lists_every_job_once(ask: Inside) -> None:
     names, cursor = [], None
     while cursor is not None or not names:
         more = ("--cursor", cursor) if cursor else ()
@@ -127,15 +129,15 @@ def test_a_job_as_json_has_the_last_event_and_the_error_of_each_task(ask: Inside
     assert tasks["fetch"]["startedAt"] <= tasks["merge"]["startedAt"]
 
 
-def test_a_job_is_found_by_as_much_of_its_id_as_is_enough(ask: Inside) -> None:
+def test_a_job_is_named_by_a_unique_prefix_of_its_id(ask: Inside) -> None:
     whole = _id_of(ask, "report")
 
-    found = [ask("job", text, "-o", "json").json["jobId"] for text in (whole[:14], whole[4:14])]
+    ids = [ask("job", text, "-o", "json").json["jobId"] for text in (whole[:14], whole[4:14])]
 
-    assert found == [whole, whole]
+    assert ids == [whole, whole]
 
 
-def test_an_id_that_could_be_several_lists_them(ask: Inside) -> None:
+def test_the_error_for_an_ambiguous_id_lists_the_candidates(ask: Inside) -> None:
     answer = ask("job", "job-")
 
     assert answer.code == ExitCode.USAGE
@@ -143,7 +145,7 @@ def test_an_id_that_could_be_several_lists_them(ask: Inside) -> None:
 
 
 @pytest.mark.parametrize("name", ["job", "events", "logs"])
-def test_an_id_that_is_not_there_says_where_to_look(ask: Inside, name: str) -> None:
+def test_the_error_for_an_unknown_id_names_a_listing(ask: Inside, name: str) -> None:
     answer = ask(name, "job-000")
 
     assert answer.code == ExitCode.NOT_FOUND
@@ -166,18 +168,18 @@ def test_tasks_of_one_job_come_in_its_order(ask: Inside) -> None:
     assert [task["taskId"] for task in answer.json["tasks"]] == ["fetch", "merge", "send"]
 
 
-def test_tasks_can_be_chosen_by_state(ask: Inside) -> None:
+def test_tasks_are_filtered_by_state(ask: Inside) -> None:
     answer = ask("tasks", "--state", "failed")
 
     assert len(answer.out.splitlines()) == 2
     assert "_merge" in answer.out
 
 
-def test_what_tasks_wrote_is_shown_as_it_is(ask: Inside) -> None:
+def test_text_of_tasks_is_not_read_as_markup(ask: Inside) -> None:
     assert ask("logs", _id_of(ask, "last")).out == "run | [bold]done[/bold]\n"
 
 
-def test_events_as_json_are_whole_and_without_gaps(ask: Inside) -> None:
+def test_events_as_json_are_complete_and_without_gaps(ask: Inside) -> None:
     events = ask("events", f"{_id_of(ask, 'report')}_merge", "-o", "json").json
 
     assert [event["sequence"] for event in events] == [1, 2, 3]
@@ -201,7 +203,7 @@ def test_all_events_of_a_job_are_those_of_the_job_and_its_tasks(ask: Inside) -> 
     assert [event for event in everything if event["entityType"] == "JOB"] == own
 
 
-def test_events_for_a_person_have_a_line_each(ask: Inside) -> None:
+def test_events_are_printed_one_per_line(ask: Inside) -> None:
     answer = ask("events", _id_of(ask, "report"), "--all")
 
     head, *lines = answer.out.splitlines()
@@ -210,16 +212,16 @@ def test_events_for_a_person_have_a_line_each(ask: Inside) -> None:
     assert lines[-1].endswith("merge failed")
 
 
-def test_a_large_event_is_shown_with_what_was_moved_out_of_it(cli: Cli, inside: Inside) -> None:
+def test_a_large_event_is_shown_with_its_spilled_properties(cli: Cli, inside: Inside) -> None:
     tasks = [
         {"taskId": f"a-task-with-quite-a-long-name-{number}", "name": "command", "delay": 86400}
         for number in range(4000)
     ]
     (cli.folder / "large.json").write_text(json.dumps({"tasks": tasks}))
-    place = ("--data-dir", str(cli.folder / ".longshore"))
-    accepted = inside("submit", str(cli.folder / "large.json"), "-o", "json", *place).json
+    data_dir = ("--data-dir", str(cli.folder / ".longshore"))
+    accepted = inside("submit", str(cli.folder / "large.json"), "-o", "json", *data_dir).json
 
-    (created,) = inside("events", accepted["jobId"], "-o", "json", *place).json
+    (created,) = inside("events", accepted["jobId"], "-o", "json", *data_dir).json
 
     compact = json.dumps(created["properties"], separators=(",", ":"))
     assert len(compact) > EVENT_SIZE_LIMIT_BYTES
@@ -227,7 +229,7 @@ def test_a_large_event_is_shown_with_what_was_moved_out_of_it(cli: Cli, inside: 
     assert "_s3Overflow" not in created["properties"]
 
 
-def test_the_logs_of_a_task_come_out_where_they_went_in(ask: Inside) -> None:
+def test_the_logs_of_a_task_keep_stdout_and_stderr_apart(ask: Inside) -> None:
     answer = ask("logs", f"{_id_of(ask, 'report')}_fetch")
 
     assert (answer.out, answer.err) == ("one\nthree", "two\n")
@@ -260,7 +262,7 @@ def test_logs_as_json_have_attempt_and_sequence(ask: Inside) -> None:
 
 
 @pytest.mark.parametrize("command", [("logs",), ("events", "--all")])
-def test_following_ends_when_the_job_has_ended(cli: Cli, command: tuple[str, ...]) -> None:
+def test_following_stops_when_the_job_has_ended(cli: Cli, command: tuple[str, ...]) -> None:
     gate = cli.make_fifo("gate")
     script = f"echo begun; read line < {gate}; echo $line"
     with cli.start("run", "--request-id", "r", "--", "sh", "-c", script) as run:
@@ -276,7 +278,7 @@ def test_following_ends_when_the_job_has_ended(cli: Cli, command: tuple[str, ...
     assert rest.splitlines()[-1].split("  ")[-1] in ("run | ended", "1 task")
 
 
-def test_a_terminal_gets_colours_unless_it_is_told_not_to(store: Path) -> None:
+def test_a_terminal_gets_colours_unless_no_color_is_set(store: Path) -> None:
     cli = Cli(store.parent)
     with cli.terminal("jobs") as coloured, cli.terminal("jobs", env={"NO_COLOR": "1"}) as plain:
         assert (coloured.wait(), plain.wait()) == (0, 0)
@@ -291,12 +293,12 @@ BIG, SMALL = f"job-{'a' * 24}", f"job-{'a' * 23}b"
 
 def _find_job(text: str, *ids: str) -> EntityRef:
     async def beginning(prefix: str) -> list[str]:
-        return [one for one in sorted(ids) if one.startswith(prefix)][:MAX_IDS]
+        return [id_ for id_ in sorted(ids) if id_.startswith(prefix)][:MAX_IDS]
 
     return asyncio.run(resolve(beginning, "here", text))
 
 
-def test_a_job_hidden_behind_the_many_tasks_of_another_is_still_seen() -> None:
+def test_a_prefix_is_ambiguous_even_if_one_job_has_very_many_tasks() -> None:
     ids = (BIG, SMALL, *(f"{BIG}_t{number}" for number in range(300)))
 
     with pytest.raises(UsageError, match=SMALL):
@@ -305,10 +307,26 @@ def test_a_job_hidden_behind_the_many_tasks_of_another_is_still_seen() -> None:
     assert _find_job(BIG, *ids) == EntityRef(BIG)
 
 
-def test_a_task_may_be_named_by_parts_of_both_its_names() -> None:
+def test_a_task_is_named_by_prefixes_of_its_job_and_its_key() -> None:
     ids = (BIG, f"{BIG}_fetch", f"{BIG}_fetch-all", f"{BIG}_send")
 
     assert _find_job("job-a_s", *ids) == EntityRef(BIG, f"{BIG}_send")
     assert _find_job("a_fetch", *ids) == EntityRef(BIG, f"{BIG}_fetch")
     with pytest.raises(UsageError, match="fetch-all"):
         _find_job("a_fet", *ids)
+
+
+@pytest.mark.parametrize("command", ["jobs", "logs", "why", "dead list", "aws deploy"])
+def test_the_help_of_a_command_imports_neither_settings_nor_storage(command: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "longshore", *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+    packages = {name.partition(".")[0] for name in imported}
+    assert "longshore.interfaces.cli.options" in imported
+    assert packages & {"rich", "msgspec", "apsw", "httpx", "yaml"} == set()
+    assert imported & {"longshore.settings", "longshore.services.documents"} == set()

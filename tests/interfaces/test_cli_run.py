@@ -15,7 +15,7 @@ from longshore.services.dispatcher import CONSUMER
 from tests.interfaces.command_line import LONGSHORE, SCRIPT, TIMEOUT_S, Cli, is_alive, send_signal
 
 
-def test_both_streams_and_the_exit_code_are_the_commands_own(cli: Cli) -> None:
+def test_the_output_and_the_exit_code_of_the_command_are_passed_through(cli: Cli) -> None:
     ended = subprocess.run(
         [SCRIPT, "run", "--", "sh", "-c", "echo out; echo err >&2; exit 3"],
         cwd=cli.folder,
@@ -30,7 +30,7 @@ def test_both_streams_and_the_exit_code_are_the_commands_own(cli: Cli) -> None:
     assert (job["status"], job["exitCode"], job["totalTasks"]) == ("failed", 3, 1)
 
 
-def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: Cli) -> None:
+def test_the_command_runs_in_the_current_folder_and_its_bytes_are_unchanged(cli: Cli) -> None:
     ended = subprocess.run(
         [*LONGSHORE, "run", "--", "sh", "-c", r"pwd; printf 'a\377\000\r\033[31mb'"],
         cwd=cli.folder,
@@ -45,7 +45,7 @@ def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: C
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (("--", "sh", "-c", "kill -9 $$"), 128 + signal.SIGKILL, "SIGKILL"),
         (("--timeout", "300ms", "--", "sleep", "60"), ExitCode.TIMED_OUT, "--timeout"),
@@ -53,15 +53,15 @@ def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: C
         (("--", "./plain.txt"), ExitCode.NOT_EXECUTABLE, "not executable"),
     ],
 )
-def test_an_end_without_an_exit_code_is_told_as_shells_do(
-    cli: Cli, arguments: tuple[str, ...], code: int, said: str
+def test_an_end_without_an_exit_code_gives_the_exit_code_of_a_shell(
+    cli: Cli, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     (cli.folder / "plain.txt").write_text("")
 
     answer = cli("run", *arguments)
 
     assert answer.code == code
-    assert said in answer.err
+    assert expected in answer.err
     assert len(answer.err.splitlines()) == 1
 
 
@@ -76,7 +76,7 @@ def test_output_appears_while_the_command_runs(cli: Cli) -> None:
     assert (first, rest, run.returncode) == ("first\n", "second\n", 0)
 
 
-def test_the_same_request_is_run_once_and_told_twice(cli: Cli) -> None:
+def test_the_same_request_runs_once_and_prints_its_record_again(cli: Cli) -> None:
     command = ("run", "--request-id", "nightly", "--", "sh", "-c")
     script = "echo ran >> traces; echo out; echo err >&2; exit 6"
     first = cli(*command, script)
@@ -102,7 +102,7 @@ def test_another_command_under_the_same_request_id_is_refused(cli: Cli) -> None:
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_attempts_are_tried_until_one_succeeds(cli: Cli) -> None:
+def test_the_command_is_retried_until_an_attempt_succeeds(cli: Cli) -> None:
     script = "echo try; test -e done || { touch done; exit 4; }"
 
     answer = cli("run", "--attempts", "3", "--name", "stubborn", "--", "sh", "-c", script)
@@ -113,11 +113,11 @@ def test_attempts_are_tried_until_one_succeeds(cli: Cli) -> None:
 
 
 def test_a_run_whose_process_was_killed_is_taken_over_by_the_same_request(cli: Cli) -> None:
-    told = cli.make_fifo("told")
-    script = f"test -e begun && exec echo done; touch begun; echo $$ > {told}; exec sleep 600"
+    started = cli.make_fifo("started")
+    script = f"test -e begun && exec echo done; touch begun; echo $$ > {started}; exec sleep 600"
     command = ("run", "--request-id", "long", "--attempts", "2", "--", "sh", "-c", script)
     with cli.start(*command) as first:
-        child = int(told.read_text())
+        child = int(started.read_text())
         send_signal(first, signal.SIGKILL)
 
     answer = cli(*command)
@@ -127,10 +127,10 @@ def test_a_run_whose_process_was_killed_is_taken_over_by_the_same_request(cli: C
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_the_job_has_ended_when_the_run_has_also_if_nobody_dispatches(cli: Cli) -> None:
-    with closing(FileWorkerRegistry(cli.folder / ".longshore")) as presence:
-        # Whoever has this role does it for all; here it is somebody who does nothing.
-        assert presence.acquire_role(CONSUMER)
+def test_the_job_has_ended_when_run_exits_even_without_a_dispatcher(cli: Cli) -> None:
+    with closing(FileWorkerRegistry(cli.folder / ".longshore")) as registry:
+        # The holder of this role dispatches for all processes; this test dispatches nothing.
+        assert registry.acquire_role(CONSUMER)
 
         answer = cli("run", "--", "true")
 
@@ -138,7 +138,7 @@ def test_the_job_has_ended_when_the_run_has_also_if_nobody_dispatches(cli: Cli) 
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_each_run_has_a_queue_of_its_own(cli: Cli) -> None:
+def test_each_run_has_its_own_queue(cli: Cli) -> None:
     cli("run", "--", "true")
     cli("run", "--queue", "shared", "--", "true")
 
@@ -148,7 +148,7 @@ def test_each_run_has_a_queue_of_its_own(cli: Cli) -> None:
     assert [task["exitCode"] for task in tasks] == [0, 0]
 
 
-def test_ctrl_c_cancels_the_command_and_its_record_says_so(cli: Cli) -> None:
+def test_ctrl_c_cancels_the_command_and_records_it(cli: Cli) -> None:
     with cli.terminal("run", "--", "sh", "-c", "echo pid=$$; exec sleep 600") as terminal:
         terminal.read_until("pid=")
         terminal.read_until("\n")
@@ -162,7 +162,7 @@ def test_ctrl_c_cancels_the_command_and_its_record_says_so(cli: Cli) -> None:
     assert cli.only_job_state() is JobState.CANCELLED
 
 
-def test_a_second_ctrl_c_kills_a_command_that_does_not_want_to_end(cli: Cli) -> None:
+def test_a_second_ctrl_c_kills_a_command_that_ignores_the_first(cli: Cli) -> None:
     script = "trap 'echo never' TERM; echo deaf; while true; do sleep 0.1; done"
 
     with cli.terminal("run", "--", "sh", "-c", script) as terminal:
@@ -173,7 +173,7 @@ def test_a_second_ctrl_c_kills_a_command_that_does_not_want_to_end(cli: Cli) -> 
         terminal.press("\x03")
         code = terminal.wait()
 
-    # Left alone it would have had its grace of five seconds.
+    # Otherwise it would have a grace period of five seconds.
     assert time.monotonic() - began < 4
     assert code == ExitCode.INTERRUPTED
     assert cli.only_job_state() is JobState.CANCELLED
@@ -189,18 +189,18 @@ def test_a_termination_signal_cancels_too(cli: Cli) -> None:
     assert cli.only_job_state() is JobState.CANCELLED
 
 
-def test_a_command_whose_reader_has_gone_is_cancelled(cli: Cli) -> None:
+def test_a_command_is_cancelled_when_its_output_pipe_is_closed(cli: Cli) -> None:
     with cli.start("run", "--", "yes") as run:
         run.stdout.readline()
         run.stdout.close()
         code = run.wait(TIMEOUT_S)
-        said = run.stderr.read()
+        errors = run.stderr.read()
 
-    assert (code, said) == (ExitCode.BROKEN_PIPE, "")
+    assert (code, errors) == (ExitCode.BROKEN_PIPE, "")
     assert cli.only_job_state() is JobState.CANCELLED
 
 
-def test_the_memory_backend_runs_a_command_and_keeps_nothing(cli: Cli) -> None:
+def test_the_memory_backend_runs_a_command_and_stores_nothing(cli: Cli) -> None:
     answer = cli("run", "--", "echo", "hello", env={"LONGSHORE_BACKEND": "memory"})
 
     assert (answer.code, answer.out) == (0, "hello\n")
@@ -208,7 +208,7 @@ def test_the_memory_backend_runs_a_command_and_keeps_nothing(cli: Cli) -> None:
 
 
 def test_a_slow_reader_does_not_cost_the_lease(cli: Cli) -> None:
-    # Leases of a second and a half: a process that stood still while nobody reads would lose it.
+    # With leases of 1.5 s, a process that blocks on its output would lose the lease.
     short = {
         "LONGSHORE_WORKER_RENEW_EVERY": "200ms",
         "LONGSHORE_WORKER_EXTEND_BY": "1s",

@@ -1,4 +1,4 @@
-"""Starting the command line: help, versions, options, and how errors are told."""
+"""Starting the command line: help, version, options, and how errors are printed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.interfaces.command_line import LONGSHORE, SCRIPT, Cli
 HEAVY = ("rich", "pydantic", "apsw", "asyncio", "msgspec", "yaml")
 
 
-def test_help_answers_within_a_fifth_of_a_second_of_cpu() -> None:
+def test_help_takes_less_than_a_fifth_of_a_second_of_cpu() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
 
     subprocess.run([*LONGSHORE, "--help"], stdout=subprocess.DEVNULL, check=True)
@@ -55,9 +55,7 @@ def test_help_lists_every_command_and_every_exit_code(cli: Cli, arguments: tuple
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_teaches_by_example(
-    capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_the_help_of_a_command_has_examples(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code = main([*name.split(), "--help"])
 
     shown = capsys.readouterr().out
@@ -111,21 +109,19 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_options_of_all_commands_may_stand_before_or_after_the_command(
-    cli: Cli, before: bool
-) -> None:
+def test_global_options_can_be_written_before_or_after_the_command(cli: Cli, before: bool) -> None:
     options = ("--data-dir", "elsewhere", "--tenant=acme")
     command = ("settings", "-o", "json")
 
     answer = cli(*options, *command) if before else cli(*command, *options)
 
-    found = {row["name"]: (row["value"], row["origin"]) for row in answer.json}
-    assert found["data_dir"] == ("elsewhere", "flag")
-    assert found["tenant"] == ("acme", "flag")
+    rows = {row["name"]: (row["value"], row["origin"]) for row in answer.json}
+    assert rows["data_dir"] == ("elsewhere", "flag")
+    assert rows["tenant"] == ("acme", "flag")
 
 
 @pytest.mark.parametrize("name", ["jobs", "logs"])
-def test_looking_into_a_folder_that_is_not_there_creates_none(cli: Cli, name: str) -> None:
+def test_reading_from_a_missing_folder_does_not_create_it(cli: Cli, name: str) -> None:
     rest = () if name == "jobs" else ("job-a",)
 
     answer = cli(name, *rest)
@@ -135,7 +131,7 @@ def test_looking_into_a_folder_that_is_not_there_creates_none(cli: Cli, name: st
     assert list(cli.folder.iterdir()) == []
 
 
-def test_errors_are_json_for_whoever_asked_for_json(cli: Cli) -> None:
+def test_errors_are_json_if_json_is_requested(cli: Cli) -> None:
     answer = cli("job", "job-nix", "-o", "json")
 
     error = json.loads(answer.err)["error"]
@@ -157,17 +153,17 @@ def test_every_wrong_setting_is_listed(cli: Cli) -> None:
     }
 
 
-def test_a_damaged_store_is_named_and_left_alone(cli: Cli) -> None:
+def test_a_damaged_store_is_named_and_not_changed(cli: Cli) -> None:
     database = cli.folder / ".longshore" / "longshore.db"
     database.parent.mkdir()
-    database.write_bytes(b"this is no database, whatever it is called" * 100)
+    database.write_bytes(b"this is not a database, despite its name" * 100)
 
     answer = cli("jobs")
 
     assert answer.code == ExitCode.BACKEND
     assert str(database) in answer.err
     assert "Traceback" not in answer.err
-    assert database.read_bytes().startswith(b"this is no database")
+    assert database.read_bytes().startswith(b"this is not a database")
 
 
 def test_a_folder_that_cannot_be_used_is_named(cli: Cli) -> None:
@@ -180,7 +176,7 @@ def test_a_folder_that_cannot_be_used_is_named(cli: Cli) -> None:
     assert len(answer.err.splitlines()) == 1
 
 
-def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
+def test_a_closed_output_pipe_prints_no_error(cli: Cli) -> None:
     gone, ours = os.pipe()
     os.close(gone)
 
@@ -194,11 +190,11 @@ def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
 
 
 def _leaves(kind: type[LongshoreError]) -> Iterator[type[LongshoreError]]:
-    below = [one for one in kind.__subclasses__() if one.__module__ == errors.__name__]
+    below = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
     if not below:
         yield kind
-    for one in below:
-        yield from _leaves(one)
+    for child in below:
+        yield from _leaves(child)
 
 
 @pytest.mark.parametrize("kind", list(_leaves(LongshoreError)))
@@ -212,7 +208,7 @@ def test_every_error_has_its_exit_code(kind: type[LongshoreError]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         (["jobs", "-o", "json"], True),
         (["jobs", "--output=json"], True),
@@ -222,10 +218,10 @@ def test_every_error_has_its_exit_code(kind: type[LongshoreError]) -> None:
         (["run", "--", "cmd", "-o", "json"], False),
     ],
 )
-def test_whether_json_is_wanted_is_seen_before_the_command_line_is_parsed(
-    arguments: list[str], wanted: bool
+def test_a_request_for_json_is_recognised_before_the_command_line_is_parsed(
+    arguments: list[str], expected: bool
 ) -> None:
-    assert wants_json(arguments) is wanted
+    assert wants_json(arguments) is expected
 
 
 def test_logs_go_to_stderr_as_json_lines_where_there_is_no_terminal(cli: Cli) -> None:
@@ -262,7 +258,7 @@ def test_a_secret_in_a_log_record_is_masked() -> None:
     assert "hunter2" not in "".join(shown)
 
 
-def test_the_settings_page_shows_where_each_value_comes_from(cli: Cli) -> None:
+def test_settings_are_listed_with_the_origin_of_each_value(cli: Cli) -> None:
     Path(cli.folder / "longshore.toml").write_text("[worker]\nconcurrency = 7\n")
 
     answer = cli("settings", "--tenant", "acme", env={"LONGSHORE_APP": "shop"})

@@ -1,4 +1,4 @@
-"""``longshore submit``: jobs from files, what is wrong with them, and waiting for their end."""
+"""``longshore submit``: jobs from files, their errors, and waiting for their end."""
 
 import json
 import signal
@@ -40,13 +40,13 @@ def submit(cli: Cli, inside: Inside) -> Callable[..., CommandResult]:
     """Submits a text as a file."""
 
     def run(text: str, *arguments: str) -> CommandResult:
-        place = ("--data-dir", str(cli.folder / ".longshore"))
-        return inside("submit", _write(cli, text), *arguments, *place)
+        folder_options = ("--data-dir", str(cli.folder / ".longshore"))
+        return inside("submit", _write(cli, text), *arguments, *folder_options)
 
     return run
 
 
-def test_a_job_is_worked_on_here_until_it_has_ended(cli: Cli) -> None:
+def test_waiting_runs_the_job_until_it_has_ended(cli: Cli) -> None:
     answer = cli("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d")
 
     (job,) = cli.jobs()
@@ -59,7 +59,7 @@ def test_a_job_is_worked_on_here_until_it_has_ended(cli: Cli) -> None:
     assert "\x1b" not in answer.out + answer.err
 
 
-def test_a_job_that_failed_is_exit_code_1_and_names_what_failed(cli: Cli) -> None:
+def test_a_failed_job_exits_with_1_and_names_its_failed_tasks(cli: Cli) -> None:
     text = "{tasks: [{taskId: a, name: command, input: {argv: [sh, -c, exit 7]}}]}"
 
     answer = cli("submit", "-", "--wait", stdin=text)
@@ -69,7 +69,7 @@ def test_a_job_that_failed_is_exit_code_1_and_names_what_failed(cli: Cli) -> Non
     assert "longshore logs job-" in answer.out
 
 
-def test_a_terminal_shows_how_far_the_job_is(cli: Cli) -> None:
+def test_a_terminal_shows_the_progress_of_the_job(cli: Cli) -> None:
     with cli.terminal("submit", _write(cli, DIAMOND), "--wait") as terminal:
         code = terminal.wait()
 
@@ -87,7 +87,7 @@ def test_without_waiting_the_job_is_only_accepted(submit: Callable[..., CommandR
     assert (answer.json["requestId"], answer.json["created"]) == ("d", True)
 
 
-def test_a_fresh_request_id_is_printed_and_the_same_one_gives_the_same_job(
+def test_a_new_request_id_is_printed_and_returns_the_same_job_again(
     submit: Callable[..., CommandResult],
 ) -> None:
     first = submit(DIAMOND, "-o", "json").json
@@ -135,7 +135,7 @@ def test_every_problem_of_a_file_is_listed_with_its_path_and_nothing_is_stored(
     assert cli.jobs() == []
 
 
-def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
+def test_an_unknown_definition_is_rejected_before_anything_is_stored(
     cli: Cli, submit: Callable[..., CommandResult], inside: Inside
 ) -> None:
     text = """
@@ -151,7 +151,7 @@ def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("tasks: [", "line 1"),
         ("tasks:\n  - {taskId: a, taskId: b}\n", "line 2: 'taskId' occurs twice"),
@@ -160,23 +160,23 @@ def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
         ("[1, 2]", "expected an object"),
     ],
 )
-def test_a_file_that_cannot_be_understood_says_where(
-    submit: Callable[..., CommandResult], text: str, said: str
+def test_an_invalid_file_is_rejected_with_the_line_of_the_error(
+    submit: Callable[..., CommandResult], text: str, expected: str
 ) -> None:
     answer = submit(text)
 
     assert answer.code == ExitCode.USAGE
-    assert said in answer.err
+    assert expected in answer.err
 
 
-def test_a_file_that_is_not_there_is_named(inside: Inside) -> None:
+def test_a_missing_file_is_named(inside: Inside) -> None:
     answer = inside("submit", "/nowhere/job.yaml")
 
     assert answer.code == ExitCode.USAGE
     assert "/nowhere/job.yaml" in answer.err
 
 
-def test_a_date_in_yaml_is_a_time_like_any_other(
+def test_a_date_in_yaml_is_read_as_text(
     cli: Cli, submit: Callable[..., CommandResult], inside: Inside
 ) -> None:
     text = """
@@ -189,18 +189,18 @@ def test_a_date_in_yaml_is_a_time_like_any_other(
 
     accepted = submit(text, "-o", "json").json
 
-    place = ("--data-dir", str(cli.folder / ".longshore"))
-    (task,) = inside("job", accepted["jobId"], "-o", "json", *place).json["tasks"]
+    folder_options = ("--data-dir", str(cli.folder / ".longshore"))
+    (task,) = inside("job", accepted["jobId"], "-o", "json", *folder_options).json["tasks"]
     assert task["dueAt"] == "2100-01-31T12:00:00.000Z"
 
 
-def test_who_waits_is_told_that_a_result_has_to_be_approved_and_how(cli: Cli) -> None:
+def test_waiting_prints_how_to_approve_a_result(cli: Cli) -> None:
     draft = {"runner": "command", "requiresReview": True, "options": {"argv": ["true"]}}
     job = {"definitions": {"draft": draft}, "tasks": [{"taskId": "a", "name": "draft"}]}
     with cli.start("submit", _write(cli, json.dumps(job)), "--wait") as waiting:
-        while "needs a review" not in (told := waiting.stderr.readline()):
-            assert told
-        words = told.split()
+        while "needs a review" not in (line := waiting.stderr.readline()):
+            assert line
+        words = line.split()
         approved = cli(*words[words.index("longshore") + 1 :])
 
         code = waiting.wait(TIMEOUT_S)
@@ -209,7 +209,7 @@ def test_who_waits_is_told_that_a_result_has_to_be_approved_and_how(cli: Cli) ->
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) -> None:
+def test_an_interrupted_wait_leaves_the_job_to_the_next_worker(cli: Cli) -> None:
     (cli.folder / "longshore.toml").write_text('worker.drain_grace = "1h"\n')
     begun = cli.make_fifo("begun")
     script = f"test -e again && exec true; touch again; echo > {begun}; exec sleep 600"
@@ -223,40 +223,40 @@ def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) ->
         # The attempt has an hour of grace; a second signal does not wait for it.
         send_signal(waiting, signal.SIGINT)
         code = waiting.wait(TIMEOUT_S)
-        told = waiting.stderr.read()
+        errors = waiting.stderr.read()
     left = cli.only_job_state()
 
     cli("worker", "--burst")
 
     assert (code, left) == (ExitCode.INTERRUPTED, JobState.RUNNING)
-    assert "workers continue job-" in told
+    assert "workers continue job-" in errors
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_whoever_waits_leaves_the_work_to_a_worker_that_is_there(cli: Cli) -> None:
-    """It may be set up for what a client is not, such as an agent's credentials."""
+def test_waiting_leaves_the_tasks_to_a_running_worker(cli: Cli) -> None:
+    """The worker may have settings that the client lacks, such as the credentials of agents."""
     with (
-        closing(FileWorkerRegistry(cli.folder / ".longshore")) as presence,
+        closing(FileWorkerRegistry(cli.folder / ".longshore")) as registry,
         cli.start("worker") as worker,
     ):
-        while not (there := presence.live_workers()):
+        while not (there := registry.live_workers()):
             continue
         answer = cli("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d")
         (job,) = cli.jobs()
-        told = json.loads(cli("events", job.id, "--all", "-o", "json").out)
+        events = json.loads(cli("events", job.id, "--all", "-o", "json").out)
         send_signal(worker, signal.SIGTERM)
 
-    ran = {one["properties"].get("workerId") for one in told} - {None}
+    ran = {event["properties"].get("workerId") for event in events} - {None}
     assert (answer.code, ran) == (0, set(there))
 
 
-def test_whoever_waits_works_if_the_worker_that_was_there_is_gone(cli: Cli) -> None:
-    with closing(FileWorkerRegistry(cli.folder / ".longshore")) as presence:
-        presence.register("somebody", ("default",))
+def test_waiting_runs_the_tasks_when_the_worker_has_gone(cli: Cli) -> None:
+    with closing(FileWorkerRegistry(cli.folder / ".longshore")) as registry:
+        registry.register("worker-1", ("default",))
         with cli.start("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d") as waiting:
             while not cli.jobs():
                 continue
-            presence.deregister("somebody")
+            registry.deregister("worker-1")
             assert waiting.wait(TIMEOUT_S) == 0
 
     assert cli.only_job_state() is JobState.COMPLETED

@@ -1,4 +1,4 @@
-"""``longshore worker --processes``: what it says, where it logs, and what a hang-up means."""
+"""``longshore worker --processes``: what it prints, where it logs, and what SIGHUP does."""
 
 import json
 import os
@@ -33,12 +33,12 @@ def test_the_first_line_says_what_is_supervised(cli: Cli) -> None:
     assert line.endswith(f"{cli.folder / '.longshore'}; until no tasks are left")
 
 
-def test_workers_get_the_options_and_their_lines_get_their_numbers(cli: Cli) -> None:
+def test_workers_get_the_options_and_their_lines_are_numbered(cli: Cli) -> None:
     (cli.folder / "shop.py").touch()
-    given = ("--queue", "mail", "--queue", "post", "--concurrency", "7", "--app", "shop")
-    place = ("--data-dir", "some where", "--tenant", "acme")
+    options = ("--queue", "mail", "--queue", "post", "--concurrency", "7", "--app", "shop")
+    folder_options = ("--data-dir", "some where", "--tenant", "acme")
 
-    answer = cli("worker", "--processes", "2", "--burst", *given, *place)
+    answer = cli("worker", "--processes", "2", "--burst", *options, *folder_options)
 
     lines = [line for line in answer.err.splitlines() if "serving" in line]
     assert sorted(line[:11] for line in lines) == ["[1] worker ", "[2] worker "]
@@ -48,7 +48,7 @@ def test_workers_get_the_options_and_their_lines_get_their_numbers(cli: Cli) -> 
     assert {record["worker"] for record in records} == {1, 2}
 
 
-def test_the_number_of_workers_can_be_a_setting_that_they_do_not_take_for_themselves(
+def test_the_setting_for_processes_does_not_apply_to_the_workers_themselves(
     cli: Cli,
 ) -> None:
     answer = cli("worker", "--burst", env={"LONGSHORE_SUPERVISOR_PROCESSES": "2"})
@@ -59,7 +59,7 @@ def test_the_number_of_workers_can_be_a_setting_that_they_do_not_take_for_themse
     assert answer.err.count("worker.started") == 2
 
 
-def test_a_supervisor_logs_to_a_file_what_its_workers_say(cli: Cli) -> None:
+def test_a_supervisor_logs_the_lines_of_its_workers_to_a_file(cli: Cli) -> None:
     answer = cli("worker", "--processes", "2", "--burst", "--log-file", "work.log")
 
     log = (cli.folder / "work.log").read_text()
@@ -74,10 +74,10 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
         worker.stdout.readline()
         send_signal(worker, signal.SIGTERM)
         code = worker.wait(TIMEOUT_S)
-        said = worker.stderr.read()
+        errors = worker.stderr.read()
 
     assert code == 0
-    assert said == ""
+    assert errors == ""
     assert (cli.folder / "work.log").exists()
 
 
@@ -93,7 +93,7 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
         (("--supervisor-fd", "999"), "--supervisor-fd 999 is not a socket"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_begins(
+def test_invalid_options_are_rejected_before_anything_starts(
     cli: Cli, inside: Inside, arguments: tuple[str, ...], problem: str
 ) -> None:
     answer = inside("worker", *arguments, "--data-dir", str(cli.folder / ".longshore"))
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused_before_anything_begins(
     assert list(cli.folder.iterdir()) == []
 
 
-def test_processes_that_share_no_store_are_refused(
+def test_processes_with_the_memory_backend_are_rejected(
     cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGSHORE_BACKEND", "memory")
@@ -114,7 +114,7 @@ def test_processes_that_share_no_store_are_refused(
     assert "processes cannot share the memory backend" in answer.err
 
 
-def test_in_a_terminal_ctrl_c_drains_and_records_are_for_a_person(cli: Cli) -> None:
+def test_in_a_terminal_ctrl_c_drains_the_workers_and_the_log_is_text(cli: Cli) -> None:
     with cli.terminal("worker", "--processes", "2") as terminal:
         terminal.read_until("[1] worker ")
         terminal.read_until("[2] worker ")
@@ -128,11 +128,11 @@ def test_in_a_terminal_ctrl_c_drains_and_records_are_for_a_person(cli: Cli) -> N
         assert terminal.text.count("worker.ended") == 2
         assert terminal.text.count("code=0") == 2
         assert "{" not in terminal.text
-        # A worker itself sees no terminal: it has to be told.
+        # A worker has no terminal; the supervisor sets its log format.
         assert [command[command.index("--log-format") + 1] for command in commands] == ["text"] * 2
 
 
-def test_a_hang_up_by_hand_brings_fresh_workers(cli: Cli) -> None:
+def test_sighup_replaces_the_workers(cli: Cli) -> None:
     with cli.terminal("worker", "--processes", "1") as terminal:
         terminal.read_until("[1] worker ")
 
@@ -145,9 +145,9 @@ def test_a_hang_up_by_hand_brings_fresh_workers(cli: Cli) -> None:
         assert terminal.wait() == 0
 
 
-def test_a_terminal_that_is_closed_ends_everything(cli: Cli) -> None:
+def test_closing_the_terminal_stops_everything(cli: Cli) -> None:
     with cli.terminal("worker", "--processes", "1", "--log-file", "work.log") as terminal:
-        # A terminal shows nothing of the workers here: their start is in the log alone.
+        # The start of the workers is shown only in the log.
         terminal.read_until("Ctrl-C stops")
 
         hang_up(terminal)

@@ -88,7 +88,7 @@ WRITE = {
     ),
     "leftOut": {"turns": 12, "tools": 1300},
 }
-# Written by whatever ran there: nothing in it has the right kind, or much too much of it.
+# An untrusted file: values of the wrong type, and far too large ones.
 HOSTILE = {
     "version": 1,
     "steps": [

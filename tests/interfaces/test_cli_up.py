@@ -1,4 +1,4 @@
-"""``longshore up``: everything in one process, for whoever has the key."""
+"""``longshore up``: the API and a worker in one process."""
 
 import contextlib
 import json
@@ -31,11 +31,11 @@ def up(cli: Cli, *options: str) -> Iterator[Up]:
     with cli.start("up", "--port", "0", *options) as process:
         try:
             assert process.stdout is not None
-            found = ADDRESS.match(process.stdout.readline())
-            assert found, process.communicate()
+            address = ADDRESS.match(process.stdout.readline())
+            assert address, process.communicate()
             key = (cli.folder / ".longshore" / "api-key").read_text().strip()
             with httpx.Client(
-                base_url=found[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
+                base_url=address[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
             ) as client:
                 yield process, client
         finally:
@@ -44,18 +44,18 @@ def up(cli: Cli, *options: str) -> Iterator[Up]:
 
 
 def ended(client: httpx.Client, job_id: str) -> str:
-    """The state of the job's only task when that has ended: its stream lasts as long."""
+    """The state in which the job's only task ended; its event stream lasts until then."""
     client.get(f"/v1/jobs/{job_id}/tasks/a/output/stream")
     return str(client.get(f"/v1/jobs/{job_id}/tasks/a").json()["status"])
 
 
 def begun(client: httpx.Client, job_id: str) -> None:
-    """Return when the job's only task runs."""
+    """Wait until the job's only task runs."""
     with client.stream("GET", f"/v1/jobs/{job_id}/tasks/a/events/stream") as events:
         next(line for line in events.iter_lines() if "Task Processing Started" in line)
 
 
-def test_a_job_that_is_submitted_is_done_and_ctrl_c_ends_in_good_order(cli: Cli) -> None:
+def test_a_submitted_job_completes_and_ctrl_c_stops_cleanly(cli: Cli) -> None:
     with up(cli) as (process, client):
         assert client.get("/ready").json() == {"status": "ok"}
         job_id = client.post("/v1/jobs", json=HELLO).json()["jobId"]
@@ -67,7 +67,7 @@ def test_a_job_that_is_submitted_is_done_and_ctrl_c_ends_in_good_order(cli: Cli)
     assert stat.S_IMODE((cli.folder / ".longshore" / "api-key").stat().st_mode) == 0o600
 
 
-def test_what_runs_may_finish_when_it_is_stopped(cli: Cli) -> None:
+def test_running_tasks_may_finish_when_it_is_stopped(cli: Cli) -> None:
     with up(cli) as (process, client):
         job_id = client.post("/v1/jobs", json=SLOW).json()["jobId"]
         begun(client, job_id)
@@ -78,7 +78,7 @@ def test_what_runs_may_finish_when_it_is_stopped(cli: Cli) -> None:
     assert job.state.value == "completed"
 
 
-def test_without_a_worker_tasks_wait_for_one_that_runs_beside_it(cli: Cli) -> None:
+def test_without_a_worker_tasks_wait_for_a_separate_worker(cli: Cli) -> None:
     with up(cli, "--no-worker") as (_, client):
         job_id = client.post("/v1/jobs", json=HELLO).json()["jobId"]
         assert client.get(f"/v1/jobs/{job_id}/tasks/a").json()["status"] == "pending"
@@ -88,7 +88,7 @@ def test_without_a_worker_tasks_wait_for_one_that_runs_beside_it(cli: Cli) -> No
         assert ended(client, job_id) == "completed"
 
 
-def test_an_address_that_is_taken_is_said_before_anything_is_stored(cli: Cli) -> None:
+def test_an_address_in_use_is_rejected_before_anything_is_stored(cli: Cli) -> None:
     with up(cli) as (_, client):
         port = str(client.base_url.port)
 
@@ -99,7 +99,7 @@ def test_an_address_that_is_taken_is_said_before_anything_is_stored(cli: Cli) ->
         assert not (cli.folder / "other").exists()
 
 
-def test_the_key_stays_the_same_and_a_file_that_others_can_read_is_refused(cli: Cli) -> None:
+def test_the_key_stays_the_same_and_a_key_file_readable_by_others_is_rejected(cli: Cli) -> None:
     with up(cli) as (_, client):
         first = client.headers["x-api-key"]
     with up(cli) as (_, client):
@@ -115,7 +115,7 @@ def test_the_key_stays_the_same_and_a_file_that_others_can_read_is_refused(cli: 
 
 
 @pytest.mark.parametrize("options", [("--port", "70000"), ("--host", "no host")])
-def test_an_address_that_is_none_is_refused(cli: Cli, options: tuple[str, str]) -> None:
+def test_an_invalid_address_is_rejected(cli: Cli, options: tuple[str, str]) -> None:
     answer = cli("up", *options)
 
     assert answer.code == 2
@@ -123,7 +123,7 @@ def test_an_address_that_is_none_is_refused(cli: Cli, options: tuple[str, str]) 
 
 
 def screen(process: subprocess.Popen[str], last: str = "stop") -> str:
-    """What the start-up screen shows, up to the line that begins with this."""
+    """The output at startup, up to the line that begins with this."""
     assert process.stdout is not None
     lines: list[str] = []
     while not lines or not lines[-1].strip().startswith(last):
@@ -133,7 +133,7 @@ def screen(process: subprocess.Popen[str], last: str = "stop") -> str:
 
 
 def logged(process: subprocess.Popen[str], event: str) -> dict[str, Any]:
-    """The next record of this kind; what is before it has been told too."""
+    """The next log record with this event; earlier records are skipped."""
     assert process.stderr is not None
     for line in process.stderr:
         if (record := json.loads(line))["event"] == event:
@@ -142,7 +142,7 @@ def logged(process: subprocess.Popen[str], event: str) -> dict[str, Any]:
 
 
 def feed(cli: Cli, printed: str) -> None:
-    """A definition in a file; its tasks print this."""
+    """Write a definition whose tasks print this."""
     folder = cli.folder / "definitions"
     folder.mkdir(exist_ok=True)
     definition = {"name": "feed", "runner": "command", "options": {"argv": ["echo", printed]}}
@@ -150,16 +150,16 @@ def feed(cli: Cli, printed: str) -> None:
 
 
 def quick(cli: Cli) -> None:
-    """Files are looked at all the time."""
+    """Check definition files every 20 ms."""
     (cli.folder / "longshore.toml").write_text('[definitions]\nwatch_every = "20ms"\n')
 
 
 def version_of(client: httpx.Client, name: str = "feed") -> tuple[int, list[str]]:
-    found = client.get(f"/v1/task-definitions/{name}").json()
-    return found["version"], found["options"]["argv"][1:]
+    document = client.get(f"/v1/task-definitions/{name}").json()
+    return document["version"], document["options"]["argv"][1:]
 
 
-def test_definitions_of_files_are_there_at_once_and_the_screen_tells_from_where(cli: Cli) -> None:
+def test_definitions_of_files_are_stored_at_startup_and_counted_on_the_screen(cli: Cli) -> None:
     shutil.copytree(ROOT / "examples" / "shop", cli.folder, dirs_exist_ok=True)
     with up(cli) as (process, client):
         shown = screen(process)
@@ -173,7 +173,7 @@ def test_definitions_of_files_are_there_at_once_and_the_screen_tells_from_where(
         assert f"definitions/ in {cli.folder}\n" in screen(process)
 
 
-def test_a_broken_file_is_on_the_screen_and_everything_else_goes_on(cli: Cli) -> None:
+def test_an_invalid_file_is_reported_and_the_others_are_stored(cli: Cli) -> None:
     quick(cli)
     feed(cli, "one")
     (cli.folder / "longshore.yaml").write_text('definitions:\n  a: {runner: "\\e[2J"}\ntasks: []\n')
@@ -190,7 +190,7 @@ def test_a_broken_file_is_on_the_screen_and_everything_else_goes_on(cli: Cli) ->
         assert logged(process, "definition.applied")["definition"] == "a"
 
 
-def test_a_changed_file_is_a_new_version_and_a_job_keeps_the_one_it_was_submitted_with(
+def test_a_changed_file_is_a_new_version_and_a_job_keeps_its_version(
     cli: Cli,
 ) -> None:
     quick(cli)
@@ -209,7 +209,7 @@ def test_a_changed_file_is_a_new_version_and_a_job_keeps_the_one_it_was_submitte
         assert cli("logs", f"{after}_a").out == "another\n"
 
 
-def test_who_stores_another_version_by_the_api_is_overruled_only_by_a_changed_file(
+def test_a_version_stored_through_the_api_is_replaced_only_by_a_changed_file(
     cli: Cli,
 ) -> None:
     quick(cli)
@@ -231,7 +231,7 @@ def test_who_stores_another_version_by_the_api_is_overruled_only_by_a_changed_fi
         assert version_of(client) == (3, ["another"])
 
 
-def test_two_that_watch_one_folder_store_a_change_once(cli: Cli) -> None:
+def test_two_processes_that_watch_one_folder_store_a_change_once(cli: Cli) -> None:
     quick(cli)
     feed(cli, "one")
     with up(cli) as (first, client), up(cli) as (second, _):
@@ -242,12 +242,12 @@ def test_two_that_watch_one_folder_store_a_change_once(cli: Cli) -> None:
             logged(process, "definition_file.broken")
         beside.unlink()
         for process in (first, second):
-            # By now each has done what it does when it sees a change.
+            # By now each process has handled the change.
             logged(process, "definition_file.fixed")
         assert version_of(client) == (2, ["another"])
 
 
-def test_no_files_are_read_if_that_is_set(cli: Cli) -> None:
+def test_no_files_are_read_if_the_setting_disables_it(cli: Cli) -> None:
     feed(cli, "one")
     (cli.folder / "longshore.toml").write_text('[definitions]\nfolder = "none"\n')
     with up(cli) as (process, client):

@@ -1,4 +1,4 @@
-"""``longshore worker``: until nothing is left, until a signal, and what a signal leaves behind."""
+"""``longshore worker``: burst mode, and what signals do."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ Inside = Callable[..., CommandResult]
 
 @pytest.fixture
 def submit(cli: Cli, inside: Inside) -> Callable[..., str]:
-    """Submits tasks and gives the job's id."""
+    """Submits tasks and returns the job's id."""
 
     def run(*tasks: dict[str, Any]) -> str:
         file = cli.folder / "job.json"
         file.write_text(json.dumps({"tasks": list(tasks)}))
-        place = ("--data-dir", str(cli.folder / ".longshore"))
-        return str(inside("submit", str(file), "-o", "json", *place).json["jobId"])
+        folder_options = ("--data-dir", str(cli.folder / ".longshore"))
+        return str(inside("submit", str(file), "-o", "json", *folder_options).json["jobId"])
 
     return run
 
@@ -43,11 +43,13 @@ def _shell(key: str, script: str, **fields: Any) -> dict[str, Any]:
 
 
 def _events(cli: Cli, inside: Inside, entity: str) -> list[str]:
-    place = ("--data-dir", str(cli.folder / ".longshore"))
-    return [event["eventType"] for event in inside("events", entity, "-o", "json", *place).json]
+    folder_options = ("--data-dir", str(cli.folder / ".longshore"))
+    return [
+        event["eventType"] for event in inside("events", entity, "-o", "json", *folder_options).json
+    ]
 
 
-def test_a_burst_ends_when_only_what_is_far_off_is_left(
+def test_a_burst_ends_when_only_tasks_of_the_far_future_are_left(
     cli: Cli, submit: Callable[..., str]
 ) -> None:
     submit(_shell("a", "true"), _shell("b", "exit 1"), _shell("c", "true", dependsOn=["a"]))
@@ -72,13 +74,13 @@ def test_a_burst_waits_for_another_attempt(cli: Cli, submit: Callable[..., str])
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_what_waits_for_a_dispatcher_is_something_left(
+def test_a_task_that_waits_for_the_dispatcher_is_not_idle(
     cli: Cli, submit: Callable[..., str]
 ) -> None:
     job_id = submit(_shell("a", "true"), _shell("b", "true", dependsOn=["a"]))
     settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
 
-    async def story() -> TaskState:
+    async def scenario() -> TaskState:
         async with open_services(settings) as services:
             worker = services.worker()
             working = asyncio.ensure_future(worker.run())
@@ -100,7 +102,7 @@ def test_what_waits_for_a_dispatcher_is_something_left(
                 await asyncio.wait_for(left, 0.3)
             return (await ledger.get_task(f"{job_id}_b")).state
 
-    assert asyncio.run(story()) is TaskState.PENDING
+    assert asyncio.run(scenario()) is TaskState.PENDING
 
 
 def test_the_first_line_says_what_is_served(cli: Cli) -> None:
@@ -114,7 +116,7 @@ def test_the_first_line_says_what_is_served(cli: Cli) -> None:
     assert str(cli.folder / ".longshore") in line
 
 
-def test_a_signal_lets_what_runs_finish(
+def test_a_signal_lets_running_tasks_finish(
     cli: Cli, submit: Callable[..., str], inside: Inside
 ) -> None:
     begun, gate = cli.make_fifo("begun"), cli.make_fifo("gate")
@@ -135,13 +137,13 @@ def test_a_signal_lets_what_runs_finish(
     assert "Task Processing Started" not in _events(cli, inside, f"{job_id}_second")
 
 
-def test_a_second_signal_gives_back_at_once_what_runs(
+def test_a_second_signal_releases_running_tasks_at_once(
     cli: Cli, submit: Callable[..., str], inside: Inside
 ) -> None:
-    told = cli.make_fifo("told")
-    job_id = submit(_shell("deaf", f"trap '' TERM; echo $$ > {told}; sleep 600"))
+    started = cli.make_fifo("started")
+    job_id = submit(_shell("deaf", f"trap '' TERM; echo $$ > {started}; sleep 600"))
     with cli.start("worker") as worker:
-        child = int(told.read_text())
+        child = int(started.read_text())
         send_signal(worker, signal.SIGINT)
         while "for 1 running task" not in worker.stderr.readline():
             continue

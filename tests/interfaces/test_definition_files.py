@@ -77,7 +77,7 @@ def test_a_folder_may_say_nothing(tmp_path: Path, text: str | None) -> None:
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert problem_texts(read_folder(tmp_path / "no")) == [
-        f"{tmp_path}/no: there is no such folder"
+        f"{tmp_path}/no: the folder does not exist"
     ]
 
 
@@ -157,7 +157,7 @@ BROKEN: list[tuple[str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "expected"), BROKEN, ids=range(len(BROKEN)))
-def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
+def test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file(
     tmp_path: Path, content: str | bytes, expected: str
 ) -> None:
     write(tmp_path, broken=content, good=GOOD)
@@ -205,16 +205,16 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
     ]
 
 
-def test_a_file_with_many_problems_tells_some_and_how_many_there_are(tmp_path: Path) -> None:
+def test_a_file_with_many_problems_reports_some_and_their_number(tmp_path: Path) -> None:
     write(tmp_path, a="".join(f"x{number}: 1\n" for number in range(1_000)))
 
     problems = problem_texts(read_folder(tmp_path))
 
     assert len(problems) == PROBLEM_LIMIT + 1
-    assert problems[-1] == "definitions/a.yaml: and 982 more of such problems"
+    assert problems[-1] == "definitions/a.yaml: and 982 more problems"
 
 
-def test_a_name_in_two_files_counts_in_neither_and_both_are_told(tmp_path: Path) -> None:
+def test_a_name_in_two_files_is_a_problem_of_both(tmp_path: Path) -> None:
     put(tmp_path / "longshore.yaml", "definitions: {feed: {runner: command}}")
     write(tmp_path, a="name: feed\nrunner: python\n", good=GOOD)
 
@@ -222,10 +222,8 @@ def test_a_name_in_two_files_counts_in_neither_and_both_are_told(tmp_path: Path)
 
     assert names(reading) == ["good"]
     assert problem_texts(reading) == [
-        "longshore.yaml: 'feed' is defined in definitions/a.yaml too, and none of them counts;"
-        " keep one",
-        "definitions/a.yaml: 'feed' is defined in longshore.yaml too, and none of them counts;"
-        " keep one",
+        "longshore.yaml: 'feed' is also defined in definitions/a.yaml, so none is stored; keep one",
+        "definitions/a.yaml: 'feed' is also defined in longshore.yaml, so none is stored; keep one",
     ]
 
 
@@ -284,11 +282,11 @@ def test_what_is_not_a_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> N
     assert [
         (one.file.removeprefix("definitions/"), one.message[:40]) for one in reading.problems
     ] == [
-        ("circle.yaml", "its symbolic links lead in a circle; put"),
-        ("folder.yaml", "it is not a file; call it otherwise, or "),
-        ("nothing.yaml", "it is a symbolic link to nothing; mend i"),
-        ("pipe.yaml", "it is not a file; call it otherwise, or "),
-        ("zeros.yaml", "it is not a file; call it otherwise, or "),
+        ("circle.yaml", "its symbolic links form a cycle; replace"),
+        ("folder.yaml", "it is not a regular file; rename it, or "),
+        ("nothing.yaml", "it is a broken symbolic link; fix or rem"),
+        ("pipe.yaml", "it is not a regular file; rename it, or "),
+        ("zeros.yaml", "it is not a regular file; rename it, or "),
     ]
 
 
@@ -319,7 +317,7 @@ def test_files_and_folders_that_somebody_names_are_read_together(tmp_path: Path)
     assert names(reading) == ["a", "b"]
     assert problem_texts(reading) == [
         f"{place['bad.yml']}, line 2: runner: expected one of command, python, agent, not 'steam'",
-        f"{place['no.yml']}: there is no such file",
+        f"{place['no.yml']}: the file does not exist",
     ]
     twice = read_paths([place["one.yml"], place["shop"], place["shop"] / "definitions/good.yaml"])
     assert (names(twice), problem_texts(twice)) == (["good", "one", "own"], [])

@@ -129,4 +129,4 @@ def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(
     assert described(watch.poll(2)) == {"good": "afterwards"}
     calls.clear()
     (problem,) = problem_texts(FolderWatch(tmp_path).read())
-    assert "it is being written just now; it is read again at the next look" in problem
+    assert "it changed while it was read; it is read again at the next poll" in problem

@@ -1,6 +1,6 @@
-"""A worker's process as the supervisor has it, and both ends of the line between them.
+"""A worker process of the supervisor, and both ends of the channel between them.
 
-The processes here are small programs: what counts is what comes through, and what is waited for.
+The processes here are small programs in place of workers.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from longshore.interfaces.cli.supervisor import LocalWorkerProcess, SupervisorCh
 from longshore.services.worker.supervisor import WorkerStatus
 from tests.interfaces.command_line import TIMEOUT_S, is_alive
 
-# What each begins with: the number of its line is its last argument.
-_PROGRAM_HEAD = "import os, signal, sys; line = int(sys.argv[-1])\n"
+# The first line of each program: its last argument is the descriptor of the channel.
+_PROGRAM_HEAD = "import os, signal, sys; channel = int(sys.argv[-1])\n"
 
 
 class StartedWorker:
-    """A small program in place of a worker, and what came of it."""
+    """A small program in place of a worker, with its lines and messages."""
 
     def __init__(self, program: str) -> None:
         self.lines: list[str] = []
@@ -37,11 +37,11 @@ class StartedWorker:
         )
 
     def _collect(self, items: list[Any]) -> Callable[[Any], None]:
-        def keep(item: Any) -> None:
+        def append(item: Any) -> None:
             items.append(item)
             self._changed.set()
 
-        return keep
+        return append
 
     async def until(self, look: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_S):
@@ -58,8 +58,8 @@ def run_async(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
-def test_both_streams_come_line_by_line_and_an_unfinished_one_at_the_end() -> None:
-    async def play() -> None:
+def test_both_streams_are_delivered_by_line_and_a_partial_line_at_the_end() -> None:
+    async def scenario() -> None:
         started = StartedWorker(
             "print('one', flush=True); print('two', file=sys.stderr, flush=True)\n"
             "sys.stdout.write('three'); sys.exit(7)"
@@ -68,11 +68,11 @@ def test_both_streams_come_line_by_line_and_an_unfinished_one_at_the_end() -> No
         assert await started.ended() == 7
         assert started.lines == ["one", "two", "three"]
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_a_line_that_does_not_end_is_handed_on_in_pieces() -> None:
-    async def play() -> None:
+def test_a_line_without_an_end_is_delivered_in_chunks() -> None:
+    async def scenario() -> None:
         started = StartedWorker("sys.stdout.write('x' * 300_000 + '\\nend\\n')")
 
         await started.ended()
@@ -81,23 +81,23 @@ def test_a_line_that_does_not_end_is_handed_on_in_pieces() -> None:
         assert started.lines[-1] == "end"
         assert max(len(line) for line in started.lines) < 200_000
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_what_is_no_text_is_shown_all_the_same() -> None:
-    async def play() -> None:
+def test_bytes_that_are_not_text_are_escaped() -> None:
+    async def scenario() -> None:
         started = StartedWorker("os.write(1, b'caf\\xe9\\n')")
 
         await started.ended()
 
         assert started.lines == [r"caf\xe9"]
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_the_end_is_not_put_off_by_somebody_who_holds_the_output_open() -> None:
-    async def play() -> None:
-        # The grandchild has its own copy of everything, and waits for a word that never comes.
+def test_the_end_does_not_wait_for_a_process_that_holds_the_output_open() -> None:
+    async def scenario() -> None:
+        # The grandchild has a copy of every descriptor and does not end.
         started = StartedWorker(
             "child = os.fork()\nif not child: signal.pause()\nprint(child, flush=True); os._exit(0)"
         )
@@ -109,13 +109,13 @@ def test_the_end_is_not_put_off_by_somebody_who_holds_the_output_open() -> None:
         finally:
             os.kill(grandchild, signal.SIGKILL)
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_words_are_heard_and_those_of_a_later_version_are_not_minded() -> None:
-    async def play() -> None:
+def test_statuses_are_delivered_and_unknown_ones_ignored() -> None:
+    async def scenario() -> None:
         started = StartedWorker(
-            "os.write(line, b'singing\\nserving\\ndrai'); os.write(line, b'ning\\n')"
+            "os.write(channel, b'singing\\nserving\\ndrai'); os.write(channel, b'ning\\n')"
         )
 
         await started.until(lambda: len(started.messages) == 2)
@@ -123,31 +123,31 @@ def test_words_are_heard_and_those_of_a_later_version_are_not_minded() -> None:
         assert started.messages == [WorkerStatus.SERVING, WorkerStatus.DRAINING]
         assert await started.ended() == 0
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_a_worker_can_be_asked_and_killed_and_both_do_no_harm_when_it_has_ended() -> None:
-    async def play() -> None:
+def test_a_worker_can_be_stopped_and_killed_even_after_its_end() -> None:
+    async def scenario() -> None:
         started = StartedWorker(
-            "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+            "signal.signal(signal.SIGTERM, lambda *_: print('stopping', flush=True))\n"
             "print('ready', flush=True)\n"
             "while True: signal.pause()"
         )
         await started.until(lambda: "ready" in started.lines)
 
         started.worker.request_stop()
-        await started.until(lambda: "asked" in started.lines)
+        await started.until(lambda: "stopping" in started.lines)
         started.worker.kill()
 
         assert await started.ended() == -signal.SIGKILL
         started.worker.request_stop()
         started.worker.kill()
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_a_worker_is_out_of_reach_of_the_keys_of_our_terminal() -> None:
-    async def play() -> None:
+def test_a_worker_does_not_receive_the_signals_of_the_terminal() -> None:
+    async def scenario() -> None:
         started = StartedWorker("print(os.getsid(0), os.getpid(), sys.stdin.read() == '')")
 
         await started.ended()
@@ -156,21 +156,21 @@ def test_a_worker_is_out_of_reach_of_the_keys_of_our_terminal() -> None:
         assert session == process_id == str(started.worker.process_id)
         assert no_input == "True"
 
-    run_async(play)
+    run_async(scenario)
 
 
 def test_memory_is_that_of_the_process_itself() -> None:
-    async def play() -> None:
+    async def scenario() -> None:
         started = StartedWorker("")
 
         assert started.worker.memory_bytes() == started.worker.process_id
         await started.ended()
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_what_cannot_be_started_leaves_nothing_open() -> None:
-    async def play() -> None:
+def test_a_failed_start_leaves_nothing_open() -> None:
+    async def scenario() -> None:
         before = os.listdir("/proc/self/fd")
 
         with pytest.raises(FileNotFoundError):
@@ -184,11 +184,11 @@ def test_what_cannot_be_started_leaves_nothing_open() -> None:
 
         assert os.listdir("/proc/self/fd") == before
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_a_worker_that_has_ended_leaves_nothing_open() -> None:
-    async def play() -> None:
+def test_an_ended_worker_leaves_nothing_open() -> None:
+    async def scenario() -> None:
         await StartedWorker("").ended()
         before = os.listdir("/proc/self/fd")
 
@@ -196,16 +196,16 @@ def test_a_worker_that_has_ended_leaves_nothing_open() -> None:
 
         assert os.listdir("/proc/self/fd") == before
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_a_worker_hears_of_the_end_of_its_supervisor_once_and_of_nothing_else() -> None:
-    async def play() -> None:
+def test_the_end_of_the_supervisor_is_reported_once() -> None:
+    async def scenario() -> None:
         ours, theirs = socket.socketpair()
         calls: list[int] = []
-        heard = asyncio.Event()
-        line = SupervisorChannel(theirs.detach())
-        line.on_close(lambda: (calls.append(1), heard.set()))
+        closed = asyncio.Event()
+        channel = SupervisorChannel(theirs.detach())
+        channel.on_close(lambda: (calls.append(1), closed.set()))
 
         ours.send(b"good morning\n")
         for _ in range(5):
@@ -213,23 +213,23 @@ def test_a_worker_hears_of_the_end_of_its_supervisor_once_and_of_nothing_else() 
         assert calls == []
         ours.close()
         async with asyncio.timeout(TIMEOUT_S):
-            await heard.wait()
+            await closed.wait()
         for _ in range(5):
             await asyncio.sleep(0)
 
         assert calls == [1]
-        line.close()
+        channel.close()
 
-    run_async(play)
+    run_async(scenario)
 
 
-def test_a_worker_may_speak_to_a_supervisor_that_has_gone() -> None:
+def test_sending_to_an_ended_supervisor_is_ignored() -> None:
     ours, theirs = socket.socketpair()
-    line = SupervisorChannel(theirs.detach())
-    line.send(WorkerStatus.SERVING)
+    channel = SupervisorChannel(theirs.detach())
+    channel.send(WorkerStatus.SERVING)
     assert ours.recv(100) == b"serving\n"
     ours.close()
 
-    line.send(WorkerStatus.DRAINING)
+    channel.send(WorkerStatus.DRAINING)
 
-    line.close()
+    channel.close()

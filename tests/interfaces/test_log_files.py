@@ -1,4 +1,4 @@
-"""Log files that do not grow for ever, and the lines of workers in them."""
+"""Rotating log files, and the lines of workers in them."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ def _handlers() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def test_records_go_to_the_file_as_json_unless_text_is_asked_for(tmp_path: Path) -> None:
+def test_records_are_written_to_the_file_as_json_unless_text_is_set(tmp_path: Path) -> None:
     log_to_file(Settings(), tmp_path / "a.log")
     logger.info("one", extra={"task_id": "t"})
     logging.getLogger().handlers[0].close()
@@ -37,7 +37,7 @@ def test_records_go_to_the_file_as_json_unless_text_is_asked_for(tmp_path: Path)
     assert (tmp_path / "b.log").read_text().endswith("two  task_id=t\n")
 
 
-def test_a_full_file_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> None:
+def test_a_full_file_is_rotated_and_the_oldest_is_deleted(tmp_path: Path) -> None:
     log_to_file(Settings(), tmp_path / "a.log", max_bytes=1024)
     journal = WorkerLog()
 
@@ -50,12 +50,12 @@ def test_a_full_file_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> N
     assert "line 98" in files[0].read_text().splitlines()[-1]
 
 
-def test_a_file_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"log_file: .* cannot be written: No such file"):
         log_to_file(Settings(), tmp_path / "nowhere" / "a.log")
 
 
-def test_lines_of_workers_and_own_records_stand_in_one_file(tmp_path: Path) -> None:
+def test_lines_of_workers_and_own_records_are_in_one_file(tmp_path: Path) -> None:
     log_to_file(Settings(), tmp_path / "a.log")
     journal = WorkerLog()
 

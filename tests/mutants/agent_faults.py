@@ -19,16 +19,14 @@ _TRAPS = "agents/test_agent_traps.py"
 _API_FAILURES = "agents/test_agent_failures.py"
 
 _KILLED_AT_FIVE_POINTS = (
-    f"{_CRASHES}::test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_asked_twice"
+    f"{_CRASHES}::test_an_agent_killed_at_five_points_resumes_and_repeats_no_request"
 )
 _PERMISSIONS = (
-    f"{_SANDBOX}::test_a_sandbox_is_refused_where_there_is_none_and_kept_to_where_there_is_one"
+    f"{_SANDBOX}::test_a_sandbox_is_enforced_where_available_and_fails_the_task_elsewhere"
 )
-_HELPED = (
-    f"{_HELPERS}::test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_counted"
-)
+_HELPED = f"{_HELPERS}::test_a_fallback_model_an_mcp_server_and_a_subagent_are_used_and_counted"
 _STAY_TEXT = f"{_PROMPTS}::test_values_from_inputs_tasks_and_steps_stay_text"
-_NOWHERE = f"{_SECRETS}::test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after"
+_NOWHERE = f"{_SECRETS}::test_the_credential_is_not_visible_while_an_agent_works_or_afterwards"
 _AS_LISTED = f"{_TASKS}::test_tools_are_used_as_listed_and_no_other"
 
 _fault = partial(Fault, part=Part.AGENTS)
@@ -38,7 +36,7 @@ AGENT_FAULTS = (
         name="a repository's own settings hold",
         at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "setting_sources", "['project', 'local']"),
-        caught_by=f"{_WORKSPACES}::test_a_repository_is_worked_on_without_running_what_stands_in_it",
+        caught_by=f"{_WORKSPACES}::test_no_program_of_a_repository_runs_when_an_agent_works_in_it",
     ),
     _fault(
         name="files that a value names are opened",
@@ -83,7 +81,7 @@ AGENT_FAULTS = (
         caught_by=_PERMISSIONS,
     ),
     _fault(
-        name="nobody looks whether there is a sandbox",
+        name="the sandbox is not checked",
         at="execution.runners.agent.session:check_prerequisites",
         do=Drop("_check_sandbox()"),
         caught_by=_PERMISSIONS,
@@ -92,7 +90,7 @@ AGENT_FAULTS = (
         name="the command line tries again as long as it likes",
         at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'CLAUDE_CODE_MAX_RETRIES':"),
-        caught_by=f"{_API_FAILURES}::test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt",
+        caught_by=f"{_API_FAILURES}::test_temporary_errors_are_retried_and_a_rate_limit_counts_no_attempt",
     ),
     _fault(
         name="without retries there is no other model",
@@ -113,13 +111,13 @@ AGENT_FAULTS = (
         caught_by=_HELPED,
     ),
     _fault(
-        name="servers of tools are not told of",
+        name="tool servers are not passed to the agent",
         at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "mcp_servers", None),
         caught_by=_HELPED,
     ),
     _fault(
-        name="an agent has the home of whoever started the worker",
+        name="an agent has the home folder of the worker's user",
         at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'HOME':"),
         caught_by=_AS_LISTED,
@@ -134,7 +132,7 @@ AGENT_FAULTS = (
         name="who names the older list has none",
         at="execution.runners.agent.session:_uses_todo_write",
         do=Replace("in _TODO_WRITE", "not $2"),
-        caught_by=f"{_TRAPS}::test_the_older_kind_of_list_is_there_for_those_who_name_it",
+        caught_by=f"{_TRAPS}::test_the_older_todo_tool_is_available_to_a_step_that_lists_it",
     ),
     _fault(
         name="the memory of the child is not hidden",
@@ -172,35 +170,35 @@ AGENT_FAULTS = (
         name="a conversation that is lost fails the task",
         at="execution.runners.agent.runner:_StepRun._query_and_validate",
         do=Replace("is_session_missing", "$1.limit"),
-        caught_by=f"{_TRAPS}::test_a_conversation_that_nobody_can_go_on_with_begins_anew",
+        caught_by=f"{_TRAPS}::test_a_conversation_that_cannot_be_resumed_starts_again",
     ),
     _fault(
-        name="nobody is asked to put a result right",
+        name="an invalid result is not sent back to the agent",
         at="execution.runners.agent.runner:_MAX_REPAIRS",
         do=Value("=", "0"),
-        caught_by=f"{_SHAPES}::test_who_hands_in_nothing_is_asked_once_to_put_it_right",
+        caught_by=f"{_SHAPES}::test_an_agent_without_a_result_gets_one_turn_to_repair_it",
     ),
     _fault(
-        name="feedback is not told",
+        name="feedback is not passed to the agent",
         at="execution.runners.agent.runner:_StepRun._prompt",
         do=Argument("PromptRequest()", "feedback", "None"),
-        caught_by=f"{_REVIEWS}::test_feedback_goes_on_in_the_same_conversations_also_after_a_crash",
+        caught_by=f"{_REVIEWS}::test_feedback_continues_the_same_conversations_also_after_a_crash",
     ),
     _fault(
         name="anybody may do anything",
         at="execution.runners.agent.runner:_checked_plan",
         do=Condition("permission_mode", False),
-        caught_by=f"{_REFUSALS}::test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked",
+        caught_by=f"{_REFUSALS}::test_an_invalid_task_fails_before_any_model_request",
     ),
     _fault(
         name="a repository is fetched before a credential is looked for",
         at="execution.runners.agent.runner:_checked_plan",
         do=Drop("check_prerequisites()"),
         caught_by=f"{_REFUSALS}::"
-        "test_without_credentials_a_task_fails_at_once_and_says_what_to_set",
+        "test_without_credentials_a_task_fails_at_once_and_names_the_variables",
     ),
     _fault(
-        name="what stands in a value is looked up",
+        name="a placeholder inside a value is replaced",
         at="core.agents.prompts:fill_template",
         do=Argument("sub()", 1, "_PLACEHOLDER.sub(value, $0)"),
         caught_by=_STAY_TEXT,
@@ -215,24 +213,24 @@ AGENT_FAULTS = (
         name="any result is good enough",
         at="execution.runners.agent.results:ResultValidator.validate",
         do=Condition("is_valid()", True),
-        caught_by=f"{_SHAPES}::test_a_result_that_came_dressed_up_is_taken_as_it_was_meant",
+        caught_by=f"{_SHAPES}::test_a_wrapped_result_is_unwrapped",
     ),
     _fault(
         name="a tool runs unseen if its hook fails",
         at="execution.runners.agent.tracing:StepTracer.hooks",
         do=Text("block", "continue"),
-        caught_by=f"{_TRAPS}::test_a_tool_that_nobody_could_see_begin_does_not_run",
+        caught_by=f"{_TRAPS}::test_a_tool_whose_start_cannot_be_traced_does_not_run",
     ),
     _fault(
         name="a refused credential is shown again and again",
-        at="execution.runners.agent.proxy:_FINAL_STATUSES",
+        at="execution.runners.agent.gateway:_FINAL_STATUSES",
         do=Argument("frozenset()", 0, "{403}"),
         caught_by=f"{_TRAPS}::"
-        "test_a_refused_credential_is_shown_once_however_often_others_are_tried_again",
+        "test_a_rejected_credential_is_sent_once_even_if_other_errors_are_retried",
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        at="execution.runners.agent.proxy:UpstreamProxy._return_response",
+        at="execution.runners.agent.gateway:UpstreamProxy._return_response",
         do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),

@@ -41,7 +41,7 @@ ARTIFACT_FAULTS = (
         name="any number of files is kept",
         at="services.worker.artifacts:_add_file",
         do=Condition("len()", False),
-        caught_by=f"{_ARTIFACTS}::test_files_beyond_the_number_are_left_out_and_told",
+        caught_by=f"{_ARTIFACTS}::test_files_beyond_the_number_are_skipped_and_named",
     ),
     _fault(
         name="files are counted against the bytes one by one",
@@ -66,13 +66,13 @@ ARTIFACT_FAULTS = (
         name="a summary that was written is replaced",
         at="services.worker.artifacts:Artifacts.store",
         do=Drop("not in SUMMARY"),
-        caught_by=f"{_ARTIFACTS}::test_a_summary_that_was_written_stands",
+        caught_by=f"{_ARTIFACTS}::test_a_written_summary_is_not_replaced",
     ),
     _fault(
-        name="trouble of the store is kept quiet",
+        name="an error of the store is hidden",
         at="services.worker.artifacts:_upload_all",
         do=Drop("skip() left"),
-        caught_by=f"{_ARTIFACTS}::test_trouble_of_the_store_leaves_out_the_rest_and_says_so",
+        caught_by=f"{_ARTIFACTS}::test_an_unavailable_store_skips_the_other_files_and_names_them",
     ),
     _fault(
         name="files are not kept",

@@ -1,4 +1,4 @@
-"""Faults in how attempts are kept: the keeper, its guards, the leaders below them.
+"""Faults in how attempts run: the fork server, its reapers, and the children.
 
 They take effect in processes that start with a clean environment, so only a copy of the sources
 that is the installed one shows them (see ``trial``).
@@ -26,61 +26,61 @@ CHILD_FAULTS = (
         name="a guard adopts no orphans",
         at="execution.forkserver.reaper:Reaper.run",
         do=Drop("become_subreaper()"),
-        caught_by=f"{_NASTY}::test_nobody_whom_it_leaves_behind_outlives_it",
+        caught_by=f"{_NASTY}::test_no_process_that_a_child_leaves_behind_outlives_the_attempt",
     ),
     _fault(
-        name="whoever is left behind lives on",
+        name="a process that is left behind keeps running",
         at="execution.forkserver.reaper:_ReapedAttempt._kill_descendants",
         do=Replace("descendants()", "()"),
-        caught_by=f"{_NASTY}::test_nobody_whom_it_leaves_behind_outlives_it",
+        caught_by=f"{_NASTY}::test_no_process_that_a_child_leaves_behind_outlives_the_attempt",
     ),
     _fault(
-        name="a guard is deaf to the end of the keeper",
+        name="a reaper ignores the end of the fork server",
         at="execution.forkserver.reaper:Reaper.receive_signal",
         do=Value("return True", "None"),
-        caught_by=f"{_NASTY}::test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left",
+        caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_the_killed_fork_server",
     ),
     _fault(
         name="a guard lets go of the worker's lock",
         at="execution.forkserver.reaper:Reaper.run",
         do=Argument("close_other_fds()", 0, "{$1, $2, $3}"),
-        caught_by=f"{_WORKER_REGISTRY}::test_a_worker_is_not_gone_while_anything_of_its_attempt_lives",
+        caught_by=f"{_WORKER_REGISTRY}::test_a_worker_is_not_dead_while_a_process_of_its_attempt_is_alive",
     ),
     _fault(
-        name="nobody looks at the memory of all together",
+        name="the total memory is not checked",
         at="execution.forkserver.reaper:_ReapedAttempt._exceeds_memory",
         do=Value("return _memory_bytes", "False"),
-        caught_by=f"{_NASTY}::test_many_that_together_use_more_than_the_limit_are_out_of_memory",
+        caught_by=f"{_NASTY}::test_processes_that_together_exceed_the_limit_are_out_of_memory",
     ),
     _fault(
         name="a request to end kills",
         at="execution.forkserver.reaper:_ReapedAttempt._kill_requested",
         do=(Drop("if"), Value("return bool()", "$1 is not None")),
-        caught_by=f"{_STOPPING}::test_stopping_asks_the_whole_group_first",
+        caught_by=f"{_STOPPING}::test_stopping_first_sends_sigterm_to_the_whole_group",
     ),
     _fault(
         name="only the leader is asked to end",
         at="execution.forkserver.reaper:_ReapedAttempt._signal_group",
         do=Replace("killpg", "os.kill"),
-        caught_by=f"{_STOPPING}::test_stopping_asks_a_grandchild_that_its_parent_waits_for",
+        caught_by=f"{_STOPPING}::test_stopping_signals_a_grandchild_whose_parent_waits_for_it",
     ),
     _fault(
-        name="the keeper adopts no orphans",
+        name="the fork server adopts no orphans",
         at="execution.forkserver.server:ForkServer.run",
         do=Drop("become_subreaper()"),
-        caught_by=f"{_REAPERS}::test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed",
+        caught_by=f"{_REAPERS}::test_a_daemon_does_not_outlive_an_attempt_whose_reaper_was_killed",
     ),
     _fault(
         name="orphans of a killed guard live on",
         at="execution.forkserver.server:ForkServer._handle_lost_reaper",
         do=Drop("_kill_orphans()"),
-        caught_by=f"{_NASTY}::test_when_a_guard_is_killed_nothing_of_its_attempt_is_left",
+        caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_its_killed_reaper",
     ),
     _fault(
         name="a member of the pool serves once",
         at="execution.forkserver.server:ForkServer._start_in_pool",
         do=Condition("number", False),
-        caught_by=f"{_NASTY}::test_members_of_the_pool_carry_out_one_task_after_another",
+        caught_by=f"{_NASTY}::test_pool_children_execute_one_task_after_another",
     ),
     _fault(
         name="a leader has no session of its own",
@@ -99,7 +99,7 @@ CHILD_FAULTS = (
         at="execution.forkserver.child:receive_spec",
         do=Drop("chdir()"),
         caught_by=f"{_RUNNER}::"
-        "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
+        "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
         name="only the first task of a member begins in its folder",
@@ -108,7 +108,7 @@ CHILD_FAULTS = (
             "chdir()", ("if '_begun' not in globals():\n    $0\nglobals()['_begun'] = True")
         ),
         caught_by=f"{_ATTEMPT_SPECS}::"
-        "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
+        "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
     ),
     _fault(
         name="a task is believed to have left its variables alone",
@@ -118,63 +118,63 @@ CHILD_FAULTS = (
             ("_apply_environment($1, globals().get('_last', $2))\nglobals()['_last'] = $1"),
         ),
         caught_by=f"{_ATTEMPT_SPECS}::"
-        "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
+        "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
     ),
     _fault(
-        name="a member that left somebody behind stays",
+        name="a pool member that left a process behind is reused",
         at="execution.forkserver.pool:run_pool_child",
         do=Drop("not _has_descendants()"),
-        caught_by=f"{_NASTY}::test_a_member_that_left_somebody_behind_is_used_no_more",
+        caught_by=f"{_NASTY}::test_a_pool_child_that_left_a_process_behind_is_not_used_again",
     ),
     _fault(
         name="a trace is printed with its secrets",
         at="execution.runners.executor:_report_error",
         do=Argument("write()", 0, "$1"),
-        caught_by=f"{_SECRETS}::test_the_trace_that_the_runner_prints_shows_no_secret",
+        caught_by=f"{_SECRETS}::test_secrets_are_masked_in_the_traceback_that_the_runner_prints",
     ),
     _fault(
         name="anybody may read an order",
         at="execution.host.launcher:_write_private",
         do=Argument("open()", 2, "0o644"),
         caught_by=f"{_RUNNER}::"
-        "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
+        "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
-        name="what nobody has read yet is lost at the end",
+        name="unread output is lost at the end",
         at="execution.host.attempt:ProcessAttempt._wait_for_exit",
         do=Replace("_drain()", ("for reading in self._reading:\n    reading.cancel()")),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
     _fault(
-        name="whoever holds the pipes is waited for",
+        name="the reader waits for every holder of the pipes",
         at="execution.host.attempt:ProcessAttempt._drain",
         do=Argument("wait()", "timeout", "None"),
-        caught_by=f"{_FOREIGN_PROCESSES}::test_an_attempt_ends_although_an_outsider_holds_its_pipes",
+        caught_by=f"{_FOREIGN_PROCESSES}::test_an_attempt_ends_although_another_process_holds_its_pipes_open",
     ),
     _fault(
-        name="whoever prints after the end is listened to",
+        name="output after the end is still read",
         at="execution.host.attempt:ProcessAttempt._read_stream",
         do=Replace("done()", "0"),
         caught_by=f"{_FOREIGN_PROCESSES}::"
-        "test_an_outsider_that_prints_on_and_on_is_not_listened_to_for_ever",
+        "test_a_process_outside_the_attempt_that_prints_without_end_does_not_delay_it",
     ),
     _fault(
-        name="one that had to be killed is told to have ended by itself",
+        name="a killed child is reported as ended by itself",
         at="execution.host.attempt:ProcessAttempt.stop",
         do=Drop("= SIGKILL"),
-        caught_by=f"{_STOPPING}::test_one_that_ignores_the_request_is_killed_after_the_grace",
+        caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
     ),
     _fault(
         name="one that ended without a word has a result",
         at="execution.host.attempt:ProcessAttempt.ending",
         do=Condition("runner", True),
-        caught_by=f"{_RUNNER}::test_a_function_that_ends_without_a_word_has_crashed",
+        caught_by=f"{_RUNNER}::test_a_function_that_exits_without_a_report_has_crashed",
     ),
     _fault(
-        name="what a heartbeat tells shows secrets",
+        name="a heartbeat shows secrets",
         at="execution.host.report_decoder:_excerpt",
         do=Replace("safe_excerpt()", "$1[:_NAME_CHARACTERS]"),
         caught_by="execution/test_report_decoder.py::"
-        "test_a_secret_is_masked_in_all_that_heartbeats_tell",
+        "test_secrets_are_masked_in_everything_that_a_heartbeat_reports",
     ),
 )

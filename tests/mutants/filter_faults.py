@@ -40,7 +40,7 @@ FILTER_FAULTS = (
         name="of one name only the running jobs are listed",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
         do=Value("= JobState", "(state or (JobState.RUNNING if name is not None else None),)"),
-        caught_by=f"{_SQLITE}::test_jobs_of_one_name_are_listed_newest_first_whatever_their_states",
+        caught_by=f"{_SQLITE}::test_jobs_of_one_name_in_any_state_are_listed_newest_first",
     ),
     _fault(
         name="with a name the state does not matter",
@@ -49,7 +49,7 @@ FILTER_FAULTS = (
         caught_by=f"{_SQLITE}::test_state_and_name_must_both_apply",
     ),
     _fault(
-        name="a page is said to end with the first of the next",
+        name="the cursor of a page names the first item of the next",
         at="adapters.sqlite.ledger:_page",
         do=Drop("1"),
         caught_by=f"{_SQLITE}::test_the_pages_of_one_state_and_name_give_each_once_and_end",

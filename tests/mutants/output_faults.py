@@ -46,10 +46,10 @@ OUTPUT_FAULTS = (
         name="a marker's end is dropped",
         at="adapters.sqlite.output:SqliteOutputLog.read",
         do=Argument("OutputChunk()", "last", "None"),
-        caught_by=f"{_SQLITE}::test_a_marker_stands_for_the_sequences_up_to_its_last",
+        caught_by=f"{_SQLITE}::test_a_marker_covers_the_sequences_up_to_its_last",
     ),
     _fault(
-        name="output rings no bell",
+        name="new output wakes no reader",
         at="adapters.sqlite.output:SqliteOutputLog.append",
         do=Argument("write()", "topics", "()"),
         caught_by=f"{_SQLITE}::test_a_wait_ends_as_soon_as_something_is_after_the_position",

@@ -28,7 +28,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="workers that keep dying are never given up",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("+= short_lives"),
+        do=Drop("+= short_runs"),
         caught_by=f"{_CORE}::test_restarts_that_live_shortly_are_given_up_at_the_limit",
     ),
     _fault(
@@ -40,7 +40,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="a long life makes up for nothing",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("= short_lives"),
+        do=Drop("= short_runs"),
         caught_by=f"{_CORE}::test_a_life_just_long_enough_is_no_short_one",
     ),
     _fault(
@@ -77,7 +77,7 @@ SUPERVISION_FAULTS = (
         name="a second stop gives more time",
         at="core.supervision:Supervision._kill_at",
         do=Replace("min()", "$2"),
-        caught_by=f"{_CORE}::test_a_second_stop_gives_nobody_more_time_than_the_first_did",
+        caught_by=f"{_CORE}::test_a_second_stop_gives_no_worker_more_time",
     ),
     _fault(
         name="all are recycled at once",
@@ -127,7 +127,7 @@ SUPERVISION_FAULTS = (
         name="a supervisor that breaks kills its workers",
         at="services.worker.supervisor:Supervisor.run",
         do=Before("for _watchers", ("for one in self._running.values():\n    one.process.kill()")),
-        caught_by=f"{_SERVICE}::test_a_supervisor_that_is_cancelled_kills_nobody",
+        caught_by=f"{_SERVICE}::test_a_cancelled_supervisor_kills_no_worker",
     ),
     _fault(
         name="what cannot be started ends the supervisor",
@@ -136,10 +136,10 @@ SUPERVISION_FAULTS = (
         caught_by=f"{_SERVICE}::test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end",
     ),
     _fault(
-        name="last words are heard after the end",
+        name="a status after the worker's end is used",
         at="services.worker.supervisor:Supervisor._on_status",
         do=Condition("_running", False),
-        caught_by=f"{_SERVICE}::test_last_words_that_come_after_the_end_are_not_heard",
+        caught_by=f"{_SERVICE}::test_a_status_that_arrives_after_the_end_is_ignored",
     ),
     _fault(
         name="memory is not looked at",

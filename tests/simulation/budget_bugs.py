@@ -1,36 +1,36 @@
-"""Bugs of budgets: what is spent, reserved, told and parked."""
+"""Bugs of budgets: spending, reservations, reports and parking."""
 
 from tests.planting import Condition, Drop, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 BUDGET_BUGS = (
     Bug(
-        "nobody is ever refused for want of a shared budget",
+        "a used-up shared budget refuses no attempt",
         at="core.budgets:reserve",
         do=Condition("shared_exhaustion()", False),
     ),
     Bug(
-        "what is told twice is counted twice",
+        "usage that is reported twice is counted twice",
         at="core.budgets:settle",
         do=Value("spent=", "own.spent + $0"),
     ),
     Bug(
-        "an attempt that is over is closed and stays open",
+        "the reservation of an ended attempt stays open",
         at="core.budgets:_without_reservation",
         do=Replace("tuple()", "shared.reservations"),
     ),
     Bug(
-        "what one who died had paid is forgotten",
+        "the usage of a worker that died is forgotten",
         at="core.tasks.attempts:_lease_usage",
         do=Value("return Usage()", "None"),
     ),
     Bug(
-        "the same addition counts each time",
+        "the same budget addition counts each time",
         at="core.budgets:add_allowance",
         do=Drop("if requests"),
     ),
     Bug(
-        "an agent whose task has a budget is not asked",
+        "an agent's own budget is not checked",
         at="services.worker.budget_check:BudgetCheck._check_own",
         do=Condition("_plan", "False and ($1 := '')"),
     ),

@@ -1,7 +1,7 @@
-"""Bugs of the dispatcher: who is sent on when, and what a job hears of its tasks.
+"""Bugs of the dispatcher: when dependents are dispatched, and what a job records of its tasks.
 
-Most of what a dispatcher forgets the sweeper mends in half a minute, so that nothing of it is seen
-in the end: these have to be noticed while they happen.
+The sweeper repairs most omissions of the dispatcher within half a minute, so the final state does
+not show them. They must be noticed while they happen.
 """
 
 from tests.planting import After, Before, Condition, Drop, Replace, Swap, Value
@@ -9,27 +9,27 @@ from tests.simulation.task_bugs import Bug
 
 DISPATCHER_BUGS = (
     Bug(
-        "a dependent is sent on when one of its parents has completed",
+        "a dependent is dispatched when one of its parents has completed",
         at="core.tasks.operator:parents_completed",
         do=Value("return change()", "$3"),
     ),
     Bug(
-        "parents are counted, so that an event that comes twice counts twice",
+        "parents are counted, so a duplicate event counts twice",
         at="core.tasks.operator:parents_completed",
         do=Value("= awaits", "type($1)([*$1][len($2):])"),
     ),
     Bug(
-        "a task is sent on each time that it is told",
+        "a task is dispatched on every duplicate event",
         at="core.tasks.operator:parents_completed",
         do=Condition("state", "step.row.state not in (TaskState.WAITING, TaskState.PENDING)"),
     ),
     Bug(
-        "an event that is faster than its row is forgotten",
+        "an event that arrives before its row is forgotten",
         at="services.dispatcher:Dispatcher._read_rows",
         do=Condition("all()", "known"),
     ),
     Bug(
-        "an event is acknowledged before it is dealt with",
+        "an event is acknowledged before it is handled",
         at="services.dispatcher:Dispatcher.step",
         do=Swap("with", "acknowledge()"),
     ),
@@ -45,27 +45,27 @@ DISPATCHER_BUGS = (
         ),
     ),
     Bug(
-        "an end by a timeout is not heard of",
+        "the dispatcher ignores timeouts",
         at="services.dispatcher:ENDING_EVENTS",
         do=Condition("EVENT_TO_STATE", "$0 and name != 'Task Timeout'"),
     ),
     Bug(
-        "an end by a cancellation is not heard of",
+        "the dispatcher ignores cancellations",
         at="services.dispatcher:ENDING_EVENTS",
         do=Condition("EVENT_TO_STATE", "$0 and name != 'Task Cancelled'"),
     ),
     Bug(
-        "only the first of several dependents is told",
+        "only the first of several dependents is notified",
         at="services.dispatcher:Dispatcher._notify_dependents",
         do=Value("for _dependents()", "$0[:1]"),
     ),
     Bug(
-        "dependents that were added later are not told",
+        "dependents that were added later are not notified",
         at="services.dispatcher:Dispatcher._dependents",
         do=Condition("number", False),
     ),
     Bug(
-        "what was added behind a failure is not blocked by it",
+        "a task that was added behind a failure is not blocked by it",
         at="services.dispatcher:Dispatcher._blocked_by",
         do=Drop("not in number"),
     ),
@@ -77,12 +77,12 @@ DISPATCHER_BUGS = (
         ),
     ),
     Bug(
-        "a failure after a resume is not told",
+        "a failure after a resume is not reported",
         at="core.jobs.job:_tasks_ended",
         do=Replace("< failure_emitted_round", "not $1"),
     ),
     Bug(
-        "a doorbell is rung before the commit",
+        "a message is sent before the commit",
         at="services.transitions:Transitions.commit",
         do=Replace(
             "_enqueue()",

@@ -1,4 +1,4 @@
-"""A world in which nothing goes wrong by itself, for tests on the simulated clock."""
+"""A simulation without faults, for tests on the simulated clock."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

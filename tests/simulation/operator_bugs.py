@@ -1,31 +1,31 @@
-"""Bugs of what people want and hear: cancel, review, pause, and the health check's alerts."""
+"""Bugs of operator commands and alerts: cancel, review, pause, health check."""
 
 from tests.planting import After, Argument, Before, Condition, Drop, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 OPERATOR_BUGS = (
     Bug(
-        "a cancelled task is tried again when its attempt fails",
+        "a cancelled task is retried when its attempt fails",
         at="core.tasks.attempts:attempt_failed",
         do=Drop("if cancel"),
     ),
     Bug(
-        "a cancelled job goes on where it was not yet begun",
+        "a cancelled job still runs tasks that had not started",
         at="services.operator_commands:Canceller._open_tasks",
         do=(Argument("below()", 0, "$0 - 1"), Value("= below()", "$1")),
     ),
     Bug(
-        "a cancellation passes over a resume that is under way",
+        "a cancellation ignores a resume that is in progress",
         at="services.operator_commands:Canceller.cancel_job",
         do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
     ),
     Bug(
-        "an approval is of whatever is in review",
+        "an approval ignores which attempt was reviewed",
         at="core.tasks.operator:_not_reviewable",
         do=Condition("attempt", False),
     ),
     Bug(
-        "whoever approves does not wait for what follows",
+        "an approval answers before its dependents are dispatched",
         at="services.operator_commands:ReviewDecisions.approve",
         do=Drop("settle()"),
     ),
@@ -35,37 +35,37 @@ OPERATOR_BUGS = (
         do=Replace("_paused", "frozenset()", nth=2),
     ),
     Bug(
-        "a pause is looked for only now and then",
+        "a worker checks for pauses too rarely",
         at="services.worker.worker:Worker._watch_pauses",
         do=After("set() _slot_freed", "await self._backend.clock.sleep(20 * _RETRY_PAUSE)"),
     ),
     Bug(
-        "a problem is told at every check",
+        "a health problem is reported at every check",
         at="core.alerts:_should_report",
         do=Value("return resolved", "True"),
     ),
     Bug(
-        "dead letters are told at every check",
+        "dead letters are reported at every check",
         at="core.alerts:_change_of",
         do=Value("return cool_down_passed()", "$1"),
     ),
     Bug(
-        "an alert that was not taken counts as told",
+        "a refused alert counts as delivered",
         at="services.health:AlertSender._notify_channel",
         do=Condition("_send()", "$0 and not $1"),
     ),
     Bug(
-        "what was told is not kept",
+        "delivered alerts are not stored",
         at="services.health:AlertRecords._write",
         do=Condition("", False),
     ),
     Bug(
-        "nobody is told that a problem is over",
+        "a resolved problem is not reported",
         at="core.alerts:_notice_of_tasks",
         do=Condition("resolved", "$0 and last.attempt > 1"),
     ),
     Bug(
-        "a channel that hangs holds up the check",
+        "a channel that hangs blocks the health check",
         at="services.health:AlertSender.send_findings",
         do=Argument("sleep()", 0, "1000 * $0"),
     ),

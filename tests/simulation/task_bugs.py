@@ -18,102 +18,102 @@ from tests.planting import (
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A fault of the protocol that the simulator has to find."""
+    """A bug of the protocol that the simulator must find."""
 
     name: str
-    at: str  # the symbol, as `tests.planting` takes it
+    at: str  # the symbol, as `tests.planting` describes it
     do: Operation | tuple[Operation, ...]
-    profile: str = "default"  # in which it is to be found
+    profile: str = "default"  # the profile that finds it
 
     @property
     def change(self) -> Change:
-        """What is done to the source."""
+        """The change of the source."""
         return Change(self.at, self.do)
 
 
 TASK_BUGS = (
     Bug(
-        "fence not checked on complete",
+        "the fence is not checked on completion",
         at="core.tasks.task:apply",
         do=Condition("check_fence()", "not isinstance(command, c.Complete) and $0"),
     ),
     Bug(
-        "fence not checked on failure",
+        "the fence is not checked on failure",
         at="core.tasks.task:apply",
         do=Condition("check_fence()", "not isinstance(command, c.AttemptFailed) and $0"),
     ),
     Bug(
-        "fence not checked on release",
+        "the fence is not checked on release",
         at="core.tasks.task:apply",
         do=Condition("check_fence()", "not isinstance(command, c.Release) and $0"),
     ),
     Bug(
-        "fence not checked on a checkpoint",
+        "the fence is not checked on a checkpoint",
         at="core.tasks.task:apply",
         do=Condition("check_fence()", "not isinstance(command, c.SaveCheckpoint) and $0"),
     ),
     Bug(
-        "event not committed with its row",
+        "an event is not committed with its row",
         at="adapters.memory.ledger:MemoryLedger.commit",
         do=Argument("record()", 0, "[e for e in $0 if e.type != 'Task Released']"),
     ),
     Bug(
-        "own lost answer taken for a conflict",
+        "a commit whose answer was lost counts as a conflict",
         at="adapters.memory.ledger:MemoryLedger._is_committed",
         do=Condition("change_id", False),
     ),
     Bug(
-        "row written over without looking at its version",
+        "a row is overwritten without a check of its version",
         at="adapters.memory.ledger:MemoryLedger._is_committed",
         do=Operator("!= expected_version", ">"),
     ),
     Bug(
-        "attempt number used twice after a resume",
+        "an attempt number is used twice after a resume",
         at="core.tasks.operator:resume",
         do=Value("= 'round':", "{**$0, 'attempt': 0}"),
     ),
     Bug(
-        "fence used twice",
+        "a fence is used twice",
         at="core.tasks.lease:next_fence",
         do=(Replace("+ max()", "$1"), Argument("max()", 2, "1")),
     ),
     Bug(
-        "late event of an old round believed",
+        "a late event of an old round is applied",
         at="core.jobs.job:_is_stale",
         do=Operator("< round", ">"),
     ),
     Bug(
-        "message deleted before the claim is committed",
+        "a message is deleted before the claim is committed",
         at="services.worker.worker:Worker._claim_and_run",
         do=After("elapsed()", "await self._backend.queue.delete([message.receipt])"),
     ),
     Bug(
-        "message deleted before the outcome is committed",
+        "a message is deleted before the outcome is committed",
         at="services.worker.worker:Worker._claim_and_run",
         do=Before("_run()", "await self._backend.queue.delete([message.receipt])"),
     ),
     Bug(
-        "lease renewed after it ran out",
+        "an expired lease is renewed",
         at="core.tasks.attempts:renew",
         do=Condition("is_live()", False),
     ),
     Bug(
-        "dependents sent on before their parent completed",
+        "dependents are dispatched before their parent has completed",
         at="services.dispatcher:Dispatcher._notify_dependents",
         do=Condition("state", True),
     ),
     Bug(
-        "dead letter made of a live task",
+        "a running task becomes a dead letter",
         at="core.tasks.attempts:fail_task",
         do=Condition("is_over()", False),
     ),
     Bug(
-        "end of a job told twice",
+        "the end of a job is reported twice",
         at="core.jobs.job:_tasks_ended",
         do=Replace("end_unreported after", "$0 or fresh"),
     ),
     Bug(
-        "failure of a job told each time",
+        "the failure of a job is reported each time",
         at="core.jobs.job:_tasks_ended",
         do=Drop("< failure_emitted_round"),
     ),
@@ -128,37 +128,37 @@ TASK_BUGS = (
         do=Value("= attempts_used", "$1 + ($2 and step.context.origin == 'worker')"),
     ),
     Bug(
-        "taken over before the lease is over",
+        "a task is taken over before its lease has expired",
         at="core.tasks.lease:is_over",
         do=Replace("+ expires_at", "$1 - 4 * $2"),
     ),
     Bug(
-        "worker does not fence itself",
+        "a worker keeps running after its lease has expired",
         at="services.worker.attempt:Attempt._wait_for_lease_end",
         do=(Condition("elapsed()", True), Argument("sleep()", 0, "timedelta(days=1)")),
     ),
     Bug(
-        "child started after the lease can be trusted",
+        "a child is started after the lease has expired",
         at="services.worker.attempt:Attempt._run_child",
         do=Condition("_lease_trusted", False),
     ),
     Bug(
-        "earlier steps forgotten when one is kept",
+        "earlier steps are lost when a step is saved",
         at="services.worker.attempt:Attempt._store_checkpoint",
         do=Value("'previous':", "None"),
     ),
     Bug(
-        "child told that a step is kept before it is",
+        "a step is confirmed before it is saved",
         at="services.worker.attempt:Attempt._store_checkpoint",
         do=After("retry_unavailable()", "await child.confirm_step(name)"),
     ),
     Bug(
-        "outcome told before its output is stored",
+        "an outcome is committed before its output is stored",
         at="services.worker.output:OutputPump.settle",
         do=Condition("_waiting", False),
     ),
     Bug(
-        "a task that runs is cancelled at once",
+        "a running task is cancelled at once",
         at="core.tasks.operator:request_cancel",
         do=Condition("lease", True),
     ),
@@ -178,7 +178,7 @@ TASK_BUGS = (
         do=Argument("replace()", "intent", None),
     ),
     Bug(
-        "a request adds its tasks again",
+        "a repeated request adds its tasks again",
         at="services.submit:Producer.add_tasks",
         do=Condition("find_addition()", "$0 and existing is None"),
     ),
@@ -188,27 +188,27 @@ TASK_BUGS = (
         do=Argument("AddTasks()", "blocked", None),
     ),
     Bug(
-        "an added task waits for nobody",
+        "an added task does not wait for its parents",
         at="core.jobs.planning:_Planner.task",
         do=Argument("PlannedTask()", 1, "NumberSet()"),
     ),
     Bug(
-        "nobody finishes what is half done",
+        "open intents are never finished",
         at="services.sweeper:Sweeper._repairs_in_order",
         do=Drop("_finish_intents"),
     ),
     Bug(
-        "nobody rings again",
+        "lost messages are never sent again",
         at="services.sweeper:Sweeper._settle_and_enqueue",
         do=Drop("_enqueue_again()"),
     ),
     Bug(
-        "a completed task is run again by its message",
+        "a late message runs a completed task again",
         at="core.queues:triage",
         do=Drop("COMPLETED"),
     ),
     Bug(
-        "the event log is believed, not the row",
+        "an event is trusted more than the row",
         at="services.dispatcher:Dispatcher._try_settle_job",
         do=Drop("terminal"),
     ),

@@ -1,4 +1,4 @@
-"""What counts as telling people once too often, and what as not telling them."""
+"""The alert monitor notices repeated alerts and missing ones."""
 
 from datetime import timedelta
 
@@ -51,13 +51,13 @@ def dead(count: int) -> HealthNotice:
     newest = (
         (BacklogItem(id=f"d{count}", queue="default", reason="crash", at=START),) if count else ()
     )
-    news = BacklogChange.FIRST if count else BacklogChange.NONE_LEFT
-    found = BacklogNotice(change=news, backlog=Backlog(total=count, newest=newest))
-    return HealthNotice(tenant=TENANT, at=START, summary=None, dead_letters=found)
+    change = BacklogChange.FIRST if count else BacklogChange.NONE_LEFT
+    notice = BacklogNotice(change=change, backlog=Backlog(total=count, newest=newest))
+    return HealthNotice(tenant=TENANT, at=START, summary=None, dead_letters=notice)
 
 
 class ChannelHarness:
-    """One channel, and the store in which it is kept what it has heard."""
+    """A channel and its stored state."""
 
     def __init__(self) -> None:
         self.simulation: Simulation = calm_simulation()
@@ -74,139 +74,139 @@ class ChannelHarness:
 
     @property
     def violations(self) -> list[str]:
-        return [breach.text for breach in self.simulation.violations]
+        return [violation.text for violation in self.simulation.violations]
 
 
 @simulated
-async def test_nobody_tells_the_same_twice() -> None:
-    room = ChannelHarness()
-    room.notify("a", sick())
-    assert room.violations == []
-    room.notify("a", sick(after=30))
-    assert len(room.violations) == 1
+async def test_an_alert_that_is_sent_twice_is_a_violation() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
+    assert harness.violations == []
+    harness.notify("a", sick(after=30))
+    assert len(harness.violations) == 1
 
 
 @pytest.mark.parametrize(
-    "news",
+    "notice",
     [
         sick(attempt=2, after=30),
         sick(Health.OVERTIME, after=30),
         sick(after=3_600),
     ],
 )
-def test_what_is_news_may_be_told(news: HealthNotice) -> None:
+def test_a_new_problem_may_be_sent(notice: HealthNotice) -> None:
     @simulated
-    async def play() -> None:
-        room = ChannelHarness()
-        room.notify("a", sick())
-        room.store_state()
-        room.notify("a", news)
-        assert room.violations == []
+    async def run_scenario() -> None:
+        harness = ChannelHarness()
+        harness.notify("a", sick())
+        harness.store_state()
+        harness.notify("a", notice)
+        assert harness.violations == []
 
-    play()
-
-
-@simulated
-async def test_whoever_could_know_that_it_was_told_does_not_tell_it_again() -> None:
-    room = ChannelHarness()
-    room.notify("a", sick())
-    room.store_state()
-    room.alert_monitor.on_read(KEY, "b")
-    room.notify("b", sick(after=30))
-    assert len(room.violations) == 1
+    run_scenario()
 
 
 @simulated
-async def test_whoever_could_not_know_is_excused() -> None:
-    for could_read, was_kept in ((True, False), (False, True)):
-        room = ChannelHarness()
-        room.notify("a", sick())
-        if was_kept:
-            room.store_state()
+async def test_a_process_that_has_read_the_state_may_not_repeat_an_alert() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
+    harness.store_state()
+    harness.alert_monitor.on_read(KEY, "b")
+    harness.notify("b", sick(after=30))
+    assert len(harness.violations) == 1
+
+
+@simulated
+async def test_a_process_that_could_not_know_of_an_alert_is_excused() -> None:
+    for could_read, was_stored in ((True, False), (False, True)):
+        harness = ChannelHarness()
+        harness.notify("a", sick())
+        if was_stored:
+            harness.store_state()
         if could_read:
-            room.alert_monitor.on_read(KEY, "b")
-        room.notify("b", sick(after=30))
-        assert room.violations == []
+            harness.alert_monitor.on_read(KEY, "b")
+        harness.notify("b", sick(after=30))
+        assert harness.violations == []
 
 
 @simulated
-async def test_what_was_written_over_by_something_older_may_be_told_again() -> None:
-    room = ChannelHarness()
-    room.notify("a", sick())
-    room.store_state()
-    room.alert_monitor.on_stored(KEY, None)
-    room.alert_monitor.on_stored_late(KEY)
-    room.notify("a", sick(after=30))
-    assert room.violations == []
+async def test_an_alert_whose_state_was_overwritten_by_a_late_write_may_be_repeated() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
+    harness.store_state()
+    harness.alert_monitor.on_stored(KEY, None)
+    harness.alert_monitor.on_stored_late(KEY)
+    harness.notify("a", sick(after=30))
+    assert harness.violations == []
 
 
 @simulated
-async def test_what_was_told_is_kept_before_the_next_check() -> None:
-    room = ChannelHarness()
-    room.notify("a", sick())
-    room.alert_monitor.on_check_started("b")
-    assert room.violations == []
-    room.alert_monitor.on_check_started("a")
-    assert room.violations == ["a has told room of it and does not keep that"]
+async def test_an_accepted_alert_must_be_stored_before_the_next_check() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
+    harness.alert_monitor.on_check_started("b")
+    assert harness.violations == []
+    harness.alert_monitor.on_check_started("a")
+    assert harness.violations == ["a has alerted room and did not store that"]
 
 
 @simulated
-async def test_trouble_with_the_store_excuses_that_it_is_not_kept() -> None:
-    room = ChannelHarness()
-    room.notify("a", sick())
-    room.alert_monitor.on_store_failed(KEY, "a")
-    room.alert_monitor.on_check_started("a")
-    assert room.violations == []
+async def test_a_failed_write_excuses_an_alert_that_is_not_stored() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
+    harness.alert_monitor.on_store_failed(KEY, "a")
+    harness.alert_monitor.on_check_started("a")
+    assert harness.violations == []
 
 
 @simulated
-async def test_nobody_is_told_that_something_is_over_of_which_nothing_was_said() -> None:
-    room = ChannelHarness()
-    room.alert_monitor.on_sent("room", well(), "a")
-    assert len(room.violations) == 1
+async def test_resolving_an_alert_that_was_never_sent_is_a_violation() -> None:
+    harness = ChannelHarness()
+    harness.alert_monitor.on_sent("room", well(), "a")
+    assert len(harness.violations) == 1
 
 
 @simulated
-async def test_people_are_worried_until_they_hear_that_it_is_over() -> None:
-    room = ChannelHarness()
-    room.notify("a", sick())
+async def test_a_stored_alert_is_open_until_it_is_resolved() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
     assert (
-        room.alert_monitor.uninformed_channels(dead_letters=False) == []
-    )  # nobody after this one could know
-    room.store_state()
-    assert room.alert_monitor.uninformed_channels(dead_letters=False) == ["room of t"]
-    room.notify("a", well())
-    room.store_state()
-    assert room.alert_monitor.uninformed_channels(dead_letters=False) == []
-    room.notify("a", well())
-    assert len(room.violations) == 1
+        harness.alert_monitor.uninformed_channels(dead_letters=False) == []
+    )  # no other process could know
+    harness.store_state()
+    assert harness.alert_monitor.uninformed_channels(dead_letters=False) == ["room of t"]
+    harness.notify("a", well())
+    harness.store_state()
+    assert harness.alert_monitor.uninformed_channels(dead_letters=False) == []
+    harness.notify("a", well())
+    assert len(harness.violations) == 1
 
 
 @simulated
-async def test_everybody_has_to_hear_of_dead_letters_and_of_their_end() -> None:
-    room = ChannelHarness()
-    assert room.alert_monitor.uninformed_channels(dead_letters=True) == [
+async def test_every_channel_must_be_informed_about_dead_letters_and_their_end() -> None:
+    harness = ChannelHarness()
+    assert harness.alert_monitor.uninformed_channels(dead_letters=True) == [
         "pager of dead letters",
         "room of dead letters",
     ]
-    room.notify("a", dead(1))
-    assert room.alert_monitor.uninformed_channels(dead_letters=True) == ["pager of dead letters"]
+    harness.notify("a", dead(1))
+    assert harness.alert_monitor.uninformed_channels(dead_letters=True) == ["pager of dead letters"]
     assert (
-        room.alert_monitor.uninformed_channels(dead_letters=False) == []
-    )  # nobody after this one could know
-    room.store_state()
-    assert room.alert_monitor.uninformed_channels(dead_letters=False) == ["room of dead letters"]
-    room.notify("a", dead(0))
-    assert room.alert_monitor.uninformed_channels(dead_letters=False) == []
+        harness.alert_monitor.uninformed_channels(dead_letters=False) == []
+    )  # no other process could know
+    harness.store_state()
+    assert harness.alert_monitor.uninformed_channels(dead_letters=False) == ["room of dead letters"]
+    harness.notify("a", dead(0))
+    assert harness.alert_monitor.uninformed_channels(dead_letters=False) == []
 
 
 @simulated
-async def test_the_same_dead_letters_are_told_once_and_more_of_them_again() -> None:
-    room = ChannelHarness()
-    room.notify("a", dead(1))
-    room.store_state()
-    room.alert_monitor.on_check_started("a")
-    room.notify("a", dead(2))
-    assert room.violations == []
-    room.notify("a", dead(2))
-    assert len(room.violations) == 1
+async def test_more_dead_letters_may_be_reported_and_the_same_ones_may_not() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", dead(1))
+    harness.store_state()
+    harness.alert_monitor.on_check_started("a")
+    harness.notify("a", dead(2))
+    assert harness.violations == []
+    harness.notify("a", dead(2))
+    assert len(harness.violations) == 1

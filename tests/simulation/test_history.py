@@ -1,4 +1,4 @@
-"""What must have followed from the end of a task, and when."""
+"""The history notices effects of a task's end that are missing or late."""
 
 import asyncio
 from datetime import timedelta
@@ -22,65 +22,68 @@ TASKS: list[dict[str, Any]] = [
 
 
 async def submitted() -> tuple[Simulation, Process]:
-    world = calm_simulation()
-    process = make_process(world)
+    simulation = calm_simulation()
+    process = make_process(simulation)
     await process.services.producer.submit(TENANT, "request", {"tasks": TASKS})
     await asyncio.sleep(1)
-    return world, process
+    return simulation, process
 
 
 async def cancelled(process: Process) -> TaskRow:
-    """The parent, of whose end nobody was told."""
-    wish = RequestCancel(by="me")
-    return await process.services.transitions.apply_to_task(task_id_of(JOB, "parent"), wish)
+    """Cancel the parent without dispatching its end."""
+    command = RequestCancel(by="me")
+    return await process.services.transitions.apply_to_task(task_id_of(JOB, "parent"), command)
 
 
 @simulated
-async def test_what_is_acknowledged_has_been_dealt_with() -> None:
-    world, process = await submitted()
+async def test_an_acknowledged_event_without_its_effects_is_a_violation() -> None:
+    simulation, process = await submitted()
     await cancelled(process)
     bus = process.services.backend.bus
-    delivery = await bus.receive("somebody", types=["Task Cancelled"], limit=9, wait=SECOND)
+    delivery = await bus.receive("consumer", types=["Task Cancelled"], limit=9, wait=SECOND)
     assert delivery is not None
-    await bus.acknowledge("somebody", delivery.receipt)
-    (breach,) = world.violations
-    assert "its job has not heard of it" in breach.text
+    await bus.acknowledge("consumer", delivery.receipt)
+    (violation,) = simulation.violations
+    assert "its job has not recorded it" in violation.text
 
 
 @simulated
-async def test_the_real_dispatcher_has_dealt_with_what_it_acknowledges() -> None:
-    world, process = await submitted()
+async def test_the_real_dispatcher_handles_what_it_acknowledges() -> None:
+    simulation, process = await submitted()
     await cancelled(process)
     assert await process.services.dispatcher.step(SECOND)
-    assert world.violations == []
+    assert simulation.violations == []
 
 
 @simulated
-async def test_whoever_is_told_of_an_end_finds_what_follows_done() -> None:
-    world, process = await submitted()
+async def test_an_answered_end_without_its_effects_is_a_violation() -> None:
+    simulation, process = await submitted()
     row = await cancelled(process)
-    await world.history.on_answered(row, world.time())
-    assert len(world.violations) == 1
+    await simulation.history.on_answered(row, simulation.time())
+    assert len(simulation.violations) == 1
     await process.services.dispatcher.settle([row.id])
-    await world.history.on_answered(row, world.time())
-    assert len(world.violations) == 1
+    await simulation.history.on_answered(row, simulation.time())
+    assert len(simulation.violations) == 1
 
 
 @simulated
-async def test_a_job_that_hears_late_of_an_end_is_noticed_only_where_nothing_goes_wrong() -> None:
-    for calm_from, found in ((10_000.0, 0), (0.0, 1)):
-        world, process = await submitted()
-        world.calm_from = calm_from
+async def test_a_job_that_records_an_end_late_is_noticed_only_without_faults() -> None:
+    for calm_from, violation_count in ((10_000.0, 0), (0.0, 1)):
+        simulation, process = await submitted()
+        simulation.calm_from = calm_from
         row = await cancelled(process)
         await asyncio.sleep(25)
         await process.services.dispatcher.settle([row.id])
-        assert len(world.violations) == found
+        assert len(simulation.violations) == violation_count
 
 
 @simulated
-async def test_a_message_for_a_task_that_still_waits_is_too_early() -> None:
-    world, process = await submitted()
+async def test_a_message_for_a_task_that_waits_is_a_violation() -> None:
+    simulation, process = await submitted()
     for key in ("parent", "child", "nothing"):
         body = message_body(task_id_of(JOB, key))
         await process.services.backend.queue.send([OutgoingMessage(queue="default", body=body)])
-    assert [breach.subject.split("_")[1] for breach in world.violations] == ["child", "nothing"]
+    assert [violation.subject.split("_")[1] for violation in simulation.violations] == [
+        "child",
+        "nothing",
+    ]

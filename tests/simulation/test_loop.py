@@ -29,7 +29,7 @@ def test_a_day_of_waiting_takes_no_time() -> None:
     assert time.process_time() - before < 1  # of work, not of waiting
 
 
-def test_those_who_wait_are_woken_in_the_order_of_their_moments() -> None:
+def test_timers_fire_in_the_order_of_their_times() -> None:
     woken: list[str] = []
 
     async def sleeper(name: str, seconds: float) -> None:
@@ -43,7 +43,7 @@ def test_those_who_wait_are_woken_in_the_order_of_their_moments() -> None:
     assert woken == ["early", "between", "late"]
 
 
-def test_a_timeout_ends_what_would_never_end() -> None:
+def test_a_timeout_ends_an_endless_wait() -> None:
     async def impatient() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
@@ -53,7 +53,7 @@ def test_a_timeout_ends_what_would_never_end() -> None:
     assert run_virtual(impatient()) == 5
 
 
-def test_when_everybody_waits_for_ever_it_says_so() -> None:
+def test_a_deadlock_is_reported() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
@@ -67,7 +67,7 @@ def test_when_everybody_waits_for_ever_it_says_so() -> None:
     loop.close()
 
 
-def test_what_goes_round_in_a_circle_while_no_time_passes_is_ended() -> None:
+def test_an_endless_loop_without_progress_of_time_is_ended() -> None:
     async def circle() -> None:
         while True:
             await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def test_what_goes_round_in_a_circle_while_no_time_passes_is_ended() -> None:
     loop.close()
 
 
-def test_what_a_task_has_set_is_seen_by_it_and_by_nobody_whom_it_wakes() -> None:
+def test_a_context_variable_is_visible_only_in_the_task_that_set_it() -> None:
     mine: ContextVar[str] = ContextVar("mine", default="nothing")
 
     async def wake(event: asyncio.Event) -> str:

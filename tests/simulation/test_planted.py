@@ -1,4 +1,4 @@
-"""Every planted bug can still be planted, and one of each kind is found here."""
+"""Every bug can be planted, and one of each kind is found here."""
 
 import ast
 
@@ -7,13 +7,13 @@ import pytest
 from tests.simulation.planted_bugs import BUGS, Bug, found_at
 
 QUICKLY_DETECTED = {
-    "fence used twice": "invariant 2",
-    "attempt number used twice after a resume": "invariant 2",
-    "only the first of several dependents is told": "still waits for it",
+    "a fence is used twice": "invariant 2",
+    "an attempt number is used twice after a resume": "invariant 2",
+    "only the first of several dependents is notified": "still waits for it",
     "a paused queue is served": "is paused",
-    "a problem is told at every check": "which watcher-",
-    # A history without one of its events, or one that makes no sense without it.
-    "the relay takes events for told when the bus did not answer": "invariant ",
+    "a health problem is reported at every check": "which watcher-",
+    # A history with a missing event, or one that is invalid without it.
+    "the relay counts events as published when the bus did not answer": "invariant ",
 }
 
 
@@ -25,7 +25,7 @@ def test_a_bug_can_be_planted_and_changes_its_module(bug: Bug) -> None:
     compile(changed, bug.at, "exec")
 
 
-def test_no_two_bugs_have_one_name() -> None:
+def test_no_two_bugs_have_the_same_name() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 
 

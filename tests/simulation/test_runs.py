@@ -1,4 +1,4 @@
-"""One seed is one run, bit for bit; what goes wrong in it is what was drawn; dead is dead."""
+"""A seed gives the same run, bit for bit, and faults behave as they should."""
 
 import asyncio
 import subprocess
@@ -35,11 +35,11 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     assert first.virtual_seconds == second.virtual_seconds
 
 
-def test_two_seeds_give_two_runs() -> None:
+def test_different_seeds_give_different_runs() -> None:
     assert run(Scenario(seed=1)).digest != run(Scenario(seed=2)).digest
 
 
-def test_a_run_does_not_depend_on_the_process_that_makes_it() -> None:
+def test_a_run_does_not_depend_on_the_hash_seed_of_its_process() -> None:
     def digests(hash_seed: str) -> str:
         ended = subprocess.run(
             [sys.executable, "-c", DIGEST],
@@ -53,7 +53,7 @@ def test_a_run_does_not_depend_on_the_process_that_makes_it() -> None:
     assert digests("1") == digests("4711")
 
 
-def test_without_faults_nothing_goes_wrong_and_nothing_is_tried_twice_for_it() -> None:
+def test_a_run_without_faults_has_no_crashes_and_no_lost_answers() -> None:
     for seed in range(5):
         report = run(Scenario(seed=seed, without=ALL_FAULTS), keep_trace=True)
         assert report.violations == ()
@@ -61,38 +61,38 @@ def test_without_faults_nothing_goes_wrong_and_nothing_is_tried_twice_for_it() -
         assert not any(entry.action in ("dies", "answer lost") for entry in report.trace)
 
 
-def test_leaving_a_fault_out_leaves_the_chances_of_the_others_as_they_are() -> None:
+def test_leaving_out_a_fault_does_not_change_the_probabilities_of_the_others() -> None:
     def chances(faults: Faults) -> list[bool]:
         return [faults.occurs(Fault.THROTTLE, Random(n)) for n in range(2_000)]
 
     for seed in range(20):
-        whole = Faults(Random(seed))
+        full = Faults(Random(seed))
         less = Faults(Random(seed), without={Fault.UNKNOWN, Fault.CRASH})
-        assert chances(whole) == chances(less)
+        assert chances(full) == chances(less)
         assert less.times(Fault.CRASH) == 0
-        assert less.times(Fault.PAUSE) == whole.times(Fault.PAUSE)
+        assert less.times(Fault.PAUSE) == full.times(Fault.PAUSE)
 
 
-def test_only_the_chosen_acts_are_carried_out() -> None:
-    whole = run(Scenario(seed=3))
+def test_only_the_chosen_actions_are_carried_out() -> None:
+    full = run(Scenario(seed=3))
     some = run(Scenario(seed=3, actions=(0,)))
-    assert (whole.actions_run > 1, some.actions_run) == (True, 1)
+    assert (full.actions_run > 1, some.actions_run) == (True, 1)
 
 
 @simulated
 async def test_calls_of_a_dead_process_never_return_and_are_never_made() -> None:
-    world = calm_simulation()
-    process = make_process(world)
+    simulation = calm_simulation()
+    process = make_process(simulation)
     await process.services.backend.blobs.put("before", b"")
     process.die()
     putting = asyncio.ensure_future(process.services.backend.blobs.put("after", b""))
     await asyncio.sleep(1_000)
     assert not putting.done()
-    assert await world.backend.blobs.list_keys("") == ["before"]
+    assert await simulation.backend.blobs.list_keys("") == ["before"]
 
 
 @simulated
-async def test_a_process_stays_dead_when_one_of_its_calls_is_called_off() -> None:
+async def test_a_process_stays_dead_when_one_of_its_calls_is_cancelled() -> None:
     process = make_process(calm_simulation())
     process.die()
     first, second = (
@@ -107,37 +107,37 @@ async def test_a_process_stays_dead_when_one_of_its_calls_is_called_off() -> Non
 
 @simulated
 async def test_a_process_that_dies_does_not_run_its_finally_blocks() -> None:
-    world = calm_simulation()
-    process = make_process(world)
-    said: list[str] = []
+    simulation = calm_simulation()
+    process = make_process(simulation)
+    steps: list[str] = []
 
     async def work() -> None:
         try:
-            await process.services.backend.clock.sleep(world.settings.worker.renew_every)
-            said.append("went on")
+            await process.services.backend.clock.sleep(simulation.settings.worker.renew_every)
+            steps.append("continued")
         finally:
-            said.append("tidied up")
+            steps.append("cleaned up")
 
-    world.start_task(work())
+    simulation.start_task(work())
     await asyncio.sleep(1)
     process.die()
     await asyncio.sleep(1_000)
-    assert said == []
+    assert steps == []
 
 
 @simulated
-async def test_a_machine_that_stands_still_does_nothing_until_it_goes_on() -> None:
-    world = calm_simulation()
-    process = make_process(world)
+async def test_a_paused_machine_does_nothing_until_it_resumes() -> None:
+    simulation = calm_simulation()
+    process = make_process(simulation)
     process.machine.pause(60)
     await process.services.backend.blobs.put("late", b"")
-    assert world.time() >= 60
+    assert simulation.time() >= 60
 
 
 @simulated
-async def test_a_process_that_is_cut_off_hears_of_it() -> None:
-    world = calm_simulation()
-    process = make_process(world)
+async def test_calls_of_a_disconnected_process_fail() -> None:
+    simulation = calm_simulation()
+    process = make_process(simulation)
     process.disconnected_until = 60
     with pytest.raises(BackendUnavailable):
         await process.services.backend.blobs.put("a", b"")
@@ -146,25 +146,25 @@ async def test_a_process_that_is_cut_off_hears_of_it() -> None:
 
 
 @simulated
-async def test_a_row_can_be_read_late_only_by_whoever_heard_of_it_early() -> None:
-    world = calm_simulation()
-    hears, reads = make_process(world, "a"), make_process(world, "b")
+async def test_only_the_receiver_of_an_early_event_reads_an_old_row() -> None:
+    simulation = calm_simulation()
+    receiver, other_process = make_process(simulation, "a"), make_process(simulation, "b")
     document = {"tasks": [{"taskId": "t", "name": "python"}]}
-    await hears.services.producer.submit(TENANT, "r", document)
+    await receiver.services.producer.submit(TENANT, "r", document)
     task_id = task_id_of(job_id_of(TENANT, "r"), "t")
-    await hears.services.canceller.cancel_task(TENANT, task_id, by="me")
-    world.faults.occurs = lambda fault, _: fault is Fault.EVENT_EARLY  # type: ignore[method-assign]
+    await receiver.services.canceller.cancel_task(TENANT, task_id, by="me")
+    simulation.faults.occurs = lambda fault, _: fault is Fault.EVENT_EARLY  # type: ignore[method-assign]
 
-    async def hear_and_read(backend: Backend) -> list[TaskRow]:
+    async def receive_and_read(backend: Backend) -> list[TaskRow]:
         await backend.bus.receive("x", types=["Task Cancelled"], limit=1, wait=SECOND)
         return await backend.ledger.get_tasks([task_id])
 
-    (early,) = await asyncio.create_task(hear_and_read(hears.services.backend))
-    (others,) = await reads.services.backend.ledger.get_tasks([task_id])
-    assert (early.state, others.state) == (TaskState.PENDING, TaskState.CANCELLED)
+    (early,) = await asyncio.create_task(receive_and_read(receiver.services.backend))
+    (current,) = await other_process.services.backend.ledger.get_tasks([task_id])
+    assert (early.state, current.state) == (TaskState.PENDING, TaskState.CANCELLED)
 
 
-def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
+def test_a_fault_that_never_occurs_fails_the_campaign() -> None:
     tally = Tally(runs=MIN_RUNS_FOR_ALL_FAULTS)
     tally.fault_counts.update(dict.fromkeys(faults_of(tally.profile), 1))
     del tally.fault_counts[Fault.PAUSE]
@@ -174,7 +174,7 @@ def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
     assert tally.clean
 
 
-def test_what_only_aws_does_has_to_happen_there_and_nowhere_else() -> None:
+def test_faults_of_aws_must_occur_in_the_aws_profile_only() -> None:
     elsewhere = set(faults_of(FaultProfile.DEFAULT))
     tally = Tally(runs=MIN_RUNS_FOR_ALL_FAULTS, profile=FaultProfile.AWS)
     tally.fault_counts.update(dict.fromkeys(elsewhere, 1))
@@ -182,19 +182,19 @@ def test_what_only_aws_does_has_to_happen_there_and_nowhere_else() -> None:
     assert set(Fault) - elsewhere == AWS_ONLY
 
 
-def test_an_act_that_is_never_carried_out_is_told() -> None:
+def test_an_action_that_never_succeeds_is_reported() -> None:
     tally = Tally(runs=MIN_RUNS_FOR_ALL_FAULTS)
-    tally.action_counts.update({deed: 1 for deed in ActionKind if deed is not ActionKind.APPROVE})
+    tally.action_counts.update({kind: 1 for kind in ActionKind if kind is not ActionKind.APPROVE})
     assert tally.missing_actions == [ActionKind.APPROVE]
     tally.action_counts[ActionKind.APPROVE] = 1
     assert tally.missing_actions == []
 
 
-def test_several_processes_find_what_one_finds() -> None:
-    one, two = run_campaign(range(30), jobs=1), run_campaign(range(30), jobs=2)
-    assert one.runs == two.runs == 30
-    assert one.fault_counts == two.fault_counts
-    assert one.action_counts == two.action_counts
-    assert one.virtual_seconds == pytest.approx(two.virtual_seconds)
-    assert one.repeated == two.repeated == 1
-    assert one.nondeterministic_seeds == two.nondeterministic_seeds == []
+def test_several_processes_give_the_same_totals_as_one() -> None:
+    single, parallel = run_campaign(range(30), jobs=1), run_campaign(range(30), jobs=2)
+    assert single.runs == parallel.runs == 30
+    assert single.fault_counts == parallel.fault_counts
+    assert single.action_counts == parallel.action_counts
+    assert single.virtual_seconds == pytest.approx(parallel.virtual_seconds)
+    assert single.repeated == parallel.repeated == 1
+    assert single.nondeterministic_seeds == parallel.nondeterministic_seeds == []

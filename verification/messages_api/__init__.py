@@ -1,7 +1,7 @@
-"""A stand-in of the Messages API: the real Claude CLI runs against it, offline and for nothing.
+"""A fake Messages API: the real Claude CLI runs against it, offline and without cost.
 
-Examples and tests of agent tasks play a script here instead of paying a model. ``MessagesApi`` runs
-in the event loop of a test, ``MessagesApiThread`` beside a test that blocks, and
+Examples and tests of agent tasks run a script here instead of paying for a model. ``MessagesApi``
+runs in the event loop of a test, ``MessagesApiThread`` beside a test that blocks, and
 ``python -m verification.messages_api`` as a process. All of them listen on loopback only.
 """
 

@@ -1,6 +1,6 @@
 """``python -m verification.messages_api``: the stand-in as a process of its own.
 
-It writes its port into a file when it listens, and runs until it is told to end, or until the
+It writes its port into a file when it listens, and runs until it receives a signal, or until the
 process that started it has ended.
 """
 
@@ -41,16 +41,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--with-parent", action="store_true", help="end with who started it, and not by Ctrl-C"
     )
-    given = parser.parse_args(arguments)
-    parent = os.getppid() if given.with_parent else None
+    fields = parser.parse_args(arguments)
+    parent = os.getppid() if fields.with_parent else None
     scripts: list[Script] = []
-    for path in given.script:
+    for path in fields.script:
         try:
             scripts += read_scripts(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, BadScript, ValueError) as error:
             sys.stderr.write(f"{path}: {error}\n")
             return 2
-    asyncio.run(_serve(tuple(scripts), given.port, given.port_file, parent))
+    asyncio.run(_serve(tuple(scripts), fields.port, fields.port_file, parent))
     return 0
 
 
@@ -63,7 +63,7 @@ async def _serve(
     loop.add_signal_handler(signal.SIGINT, ended.set if parent is None else lambda: None)
     async with MessagesApi(scripts, port=port) as api:
         if port_file is not None:
-            # Whole or not there at all: somebody is waiting for it.
+            # Atomically: a test waits for it.
             draft = port_file.with_name(f"{port_file.name}.draft")
             draft.write_text(f"{api.port}\n", encoding="utf-8")
             draft.replace(port_file)
@@ -75,7 +75,7 @@ async def _serve(
 
 
 async def _wait_for_end(parent: int, ended: asyncio.Event) -> None:
-    """Wait until we are told to end, or have got another parent."""
+    """Wait for a signal, or until this process has another parent."""
     while os.getppid() == parent:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _POLL_INTERVAL_S)

@@ -1,7 +1,7 @@
 """Control: scripts and requests of a server that runs in another process, over HTTP.
 
 =======================================  ==========================================================
-``PUT /_control/scripts[/KEY]``          play a script (see ``reading``); answers with its base URL
+``PUT /_control/scripts[/KEY]``          set a script (see ``reading``); answers with its base URL
 ``GET /_control/requests[/KEY]``         what was asked; with ``?count=N&timeoutS=S``, when so many
 ``GET /_control/repeated-requests[/KEY]``      numbers of requests for an answer that had been given
 ``POST /_control/gates/NAME``            let the answers go that wait at a gate
@@ -46,10 +46,10 @@ async def _handle(
         case "PUT", "scripts":
             return 200, {"url": api.set_script(read_scripts(json.loads(incoming.body)), key=key)}
         case "GET", "requests":
-            given = {name: values[-1] for name, values in parse_qs(incoming.query).items()}
+            fields = {name: values[-1] for name, values in parse_qs(incoming.query).items()}
             count, patience_s = (
-                int(given.get("count", 0)),
-                float(given.get("timeoutS", _WAIT_TIMEOUT_S)),
+                int(fields.get("count", 0)),
+                float(fields.get("timeoutS", _WAIT_TIMEOUT_S)),
             )
             requests = await api.wait_for_requests(count, key, timeout_s=patience_s)
             return 200, {"requests": [request.document() for request in requests]}

@@ -27,7 +27,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class ClientDisconnected(Exception):
-    """Whoever asked has closed the connection, or was never speaking HTTP."""
+    """The client has closed the connection or does not speak HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Connection:
     async def send(
         self, status: int, body: bytes, *, content_type: str, headers: Mapping[str, str]
     ) -> None:
-        """A whole answer."""
+        """Returns a whole HTTP response."""
         length = {"content-type": content_type, "content-length": str(len(body))}
         await self._write(_head(status, {**length, **headers}) + body)
 
@@ -78,7 +78,7 @@ class Connection:
         await self.send(status, body, content_type=JSON, headers=headers)
 
     async def send_part(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """The beginning of an answer that was said to be longer; nothing more will come."""
+        """The start of a response with a larger content length; nothing follows."""
         promised = {"content-type": JSON, "content-length": str(len(body) + 1000), **headers}
         await self._write(_head(200, promised) + body)
 
@@ -122,9 +122,9 @@ class Connection:
     async def reset(self) -> None:
         """Break the connection off."""
         await asyncio.sleep(_ARRIVAL_S)
-        held = self._writer.get_extra_info("socket")
-        if held is not None:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        blocked = self._writer.get_extra_info("socket")
+        if blocked is not None:
+            blocked.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._writer.transport.abort()
 
     async def is_disconnected(self) -> bool:

@@ -2,7 +2,7 @@
 
 A test asks here what a model would have seen: the prompt, the results of tools, the system text, by
 which credential and in which session. ``repeats`` is the question that matters after a crash:
-whether somebody paid twice for one answer.
+whether an answer was paid for twice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from verification.messages_api.script import Usage
 
 SESSION_HEADER = "x-claude-code-session-id"
 AGENT_HEADER = "x-claude-code-agent-id"
-# What the CLI tells the model of its surroundings and of the tokens left: nobody asked for it, and
+# What the CLI adds for the model about its environment and the tokens left: it is not a prompt, and
 # it differs from run to run.
 _REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
 
 ConversationBlock = tuple[str, str]
-"""Who said it, and the block as text."""
+"""Returns the role, and the block as text."""
 
 
 class RequestState(StrEnum):
@@ -34,7 +34,7 @@ class RequestState(StrEnum):
     ANSWERED = "answered"  # the whole answer is on its way
     REFUSED = "refused"  # by a status, or by a body that is no message
     BROKEN = "broken"  # broken off by the script
-    ABANDONED = "abandoned"  # whoever asked went away before the answer was whole
+    ABANDONED = "abandoned"  # the client disconnected before the response was complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +96,17 @@ class Request:
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
         """The conversation as it was sent."""
-        found: Sequence[Mapping[str, Any]] = self.body.get("messages", ())
-        return found
+        result: Sequence[Mapping[str, Any]] = self.body.get("messages", ())
+        return result
 
     @property
     def first_prompt(self) -> str:
-        """What was said to the model first, without the CLI's reminders."""
+        """The first prompt, without the CLI's reminders."""
         return next((text for text in map(_text_in, self._user_messages()) if text), "")
 
     @property
     def prompt(self) -> str:
-        """What was said to the model last."""
+        """The last prompt."""
         return next((text for text in map(_text_in, reversed(self._user_messages())) if text), "")
 
     @property
@@ -126,7 +126,7 @@ class Request:
 
     @property
     def conversation(self) -> list[ConversationBlock]:
-        """All that was said so far, piece by piece, without what may differ from run to run."""
+        """The whole conversation, block by block, without the parts that differ between runs."""
         return [
             (str(message.get("role", "")), json.dumps(_normalized(block), sort_keys=True))
             for message in self.messages
@@ -137,17 +137,19 @@ class Request:
     def repeats(self, earlier: Request) -> bool:
         """Whether this asks what ``earlier`` has been given a whole answer to.
 
-        It does when it goes on from the same words and the answer is not among them.
+        It does when it continues the same conversation without the answer.
         """
         if earlier is self or earlier.state is not RequestState.ANSWERED:
             return False
-        asked, now = earlier.conversation, self.conversation
-        if now[: len(asked)] != asked:
+        requested, now = earlier.conversation, self.conversation
+        if now[: len(requested)] != requested:
             return False
-        return now[len(asked) : len(asked) + 1] == [] or now[len(asked)][0] != "assistant"
+        return (
+            now[len(requested) : len(requested) + 1] == [] or now[len(requested)][0] != "assistant"
+        )
 
     def document(self) -> dict[str, Any]:
-        """The request as JSON, for whoever asks from another process."""
+        """Returns the request as JSON, for another process."""
         return {
             "number": self.number,
             "scenario": self.scenario,

@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS = 80
 
 
 class NoScript(Exception):
-    """A request that nobody has written an answer for; the text says which."""
+    """A request without a scripted answer; the text names it."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Scenario:
             walker = request.agent_id
         elif script.per_session:
             walker = request.session_id
-        place = (id(script), walker)
-        step = script.steps[min(self._steps_taken.get(place, 0), len(script.steps) - 1)]
-        self._steps_taken[place] = self._steps_taken.get(place, 0) + 1
+        folder = (id(script), walker)
+        step = script.steps[min(self._steps_taken.get(folder, 0), len(script.steps) - 1)]
+        self._steps_taken[folder] = self._steps_taken.get(folder, 0) + 1
         return step
 
     def _script_for(self, request: Request) -> Script:
@@ -60,8 +60,8 @@ class Scenario:
         fitting = (script for script in candidates if script.steps and script.matches(request))
         script = next(fitting, None)
         if script is None:
-            asked = request.first_prompt[:_SHOWN_CHARACTERS]
-            message = f"no script of scenario {request.scenario!r} fits the prompt {asked!r}"
+            requested = request.first_prompt[:_SHOWN_CHARACTERS]
+            message = f"no script of scenario {request.scenario!r} fits the prompt {requested!r}"
             raise NoScript(message)
         if request.agent_id is None:
             self._script_by_session[request.session_id] = script

@@ -1,4 +1,4 @@
-"""Scripts: what the stand-in answers, as values that a test can read like a story.
+"""Scripts: the responses of the fake Messages API, as readable values.
 
 A script is a list of steps. Each request takes the next one and the last one repeats, so
 ``[error(529), text("ok")]`` fails once and then works, and ``[error(500)]`` never works. A step may
@@ -39,7 +39,7 @@ ERROR_TYPES: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What an answer is said to have cost, in tokens."""
+    """The usage that a response reports, in tokens."""
 
     input_tokens: int = 100
     output_tokens: int = 10
@@ -168,7 +168,7 @@ class Script:
 
     steps: tuple[Step, ...]
     when: str | Condition | None = None  # a word of the first prompt, or a function of the request
-    prompt: str | None = None  # a word of what was said to the model last
+    prompt: str | None = None  # a word of the last prompt
     session: str | None = None
     agents: tuple[Script, ...] = ()  # for the subagents of a conversation that took this script
     per_session: bool = False  # each session walks it from the start, instead of all together
@@ -232,7 +232,7 @@ def tool_use(name: str, input: Mapping[str, Any], **options: Unpack[AnswerOption
 
 def tool_uses(*calls: tuple[str, Mapping[str, Any]], **options: Unpack[AnswerOptions]) -> Answer:
     """Calls of several tools in one answer."""
-    blocks = tuple(ToolCall(name=name, input=given) for name, given in calls)
+    blocks = tuple(ToolCall(name=name, input=fields) for name, fields in calls)
     return _answer(blocks, "tool_use", options)
 
 
@@ -308,15 +308,15 @@ def sse_error(
 
 
 def has_word(text: str, word: str) -> bool:
-    """Whether a word stands in a text by itself: ``store`` does not in ``scrape-store``."""
+    """Whether a text contains the word by itself: ``scrape-store`` does not contain ``store``."""
     return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) is not None
 
 
 def _answer(blocks: tuple[Block, ...], stop_reason: str, options: AnswerOptions) -> Answer:
-    thinking, said = options.get("thinking"), options.get("preamble")
+    thinking, output = options.get("thinking"), options.get("preamble")
     before: list[Block] = [ThinkingBlock(text=thinking)] if thinking else []
-    if said:
-        before.append(TextBlock(text=said))
+    if output:
+        before.append(TextBlock(text=output))
     return Answer(
         blocks=(*before, *blocks),
         stop_reason=options.get("stop_reason", stop_reason),

@@ -56,20 +56,20 @@ def read_scripts(document: object, where: str = "script") -> tuple[Script, ...]:
 
 
 def _script(document: object, where: str) -> Script:
-    given = _arguments(document, where)
-    _refuse_unknown(given, _SCRIPT_FIELDS, where)
-    each_session = given.get("per_session", False)
+    options = _arguments(document, where)
+    _refuse_unknown(options, _SCRIPT_FIELDS, where)
+    each_session = options.get("per_session", False)
     if not isinstance(each_session, bool):
         message = f"{where}.perSession: true or false, and not {each_session!r}"
         raise BadScript(message)
     return Script.of(
-        *_steps(given.get("steps"), f"{where}.steps"),
-        agents=read_scripts(given.get("agents", []), f"{where}.agents"),
+        *_steps(options.get("steps"), f"{where}.steps"),
+        agents=read_scripts(options.get("agents", []), f"{where}.agents"),
         per_session=each_session,
         **{
-            name: _text(given[name], f"{where}.{name}")
+            name: _text(options[name], f"{where}.{name}")
             for name in ("when", "prompt", "session")
-            if name in given
+            if name in options
         },
     )
 
@@ -80,14 +80,14 @@ def _steps(document: object, where: str) -> list[ReadyStep]:
 
 
 def _step(document: object, where: str) -> ReadyStep:
-    given = _arguments(document, where)
-    kind = given.pop("kind", None)
+    options = _arguments(document, where)
+    kind = options.pop("kind", None)
     maker = _STEP_FUNCTIONS.get(kind) if isinstance(kind, str) else None
     if maker is None:
         message = f"{where}.kind: one of {', '.join(sorted(_STEP_FUNCTIONS))}, and not {kind!r}"
         raise BadScript(message)
-    _refuse_unknown(given, _arguments_of(maker), where)
-    read = {name: _value(name, value, f"{where}.{name}") for name, value in given.items()}
+    _refuse_unknown(options, _arguments_of(maker), where)
+    read = {name: _value(name, value, f"{where}.{name}") for name, value in options.items()}
     calls = read.pop("calls", ())
     try:
         return maker(*calls, **read)
@@ -127,9 +127,11 @@ def _value(name: str, value: object, where: str) -> Any:
 
 
 def _usage(document: object, where: str) -> Usage:
-    given = _arguments(document, where)
-    _refuse_unknown(given, {field.name for field in fields(Usage)}, where)
-    return Usage(**{name: _number(count, f"{where}.{name}", int) for name, count in given.items()})
+    options = _arguments(document, where)
+    _refuse_unknown(options, {field.name for field in fields(Usage)}, where)
+    return Usage(
+        **{name: _number(count, f"{where}.{name}", int) for name, count in options.items()}
+    )
 
 
 def _answer(document: object, where: str) -> Answer:
@@ -141,10 +143,10 @@ def _answer(document: object, where: str) -> Answer:
 
 
 def _call(document: object, where: str) -> tuple[str, Mapping[str, Any]]:
-    given = _arguments(document, where)
-    _refuse_unknown(given, {"name", "input"}, where)
-    name = _text(given.get("name"), f"{where}.name")
-    return name, _mapping(given.get("input", {}), f"{where}.input")
+    options = _arguments(document, where)
+    _refuse_unknown(options, {"name", "input"}, where)
+    name = _text(options.get("name"), f"{where}.name")
+    return name, _mapping(options.get("input", {}), f"{where}.input")
 
 
 def _arguments(document: object, where: str) -> dict[str, Any]:
@@ -169,8 +171,8 @@ def _list(value: object, where: str) -> list[Any]:
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _of_kind(value, Mapping, where, "an object")
-    return found
+    result: Mapping[str, Any] = _of_kind(value, Mapping, where, "an object")
+    return result
 
 
 def _text(value: object, where: str) -> str:

@@ -44,7 +44,7 @@ WAIT_TIMEOUT_S = 60.0
 """How long a test waits for something before it gives up."""
 
 _SCENARIO_PREFIX = "/s/"
-# Roughly what a token takes; nobody relies on it.
+# Roughly the size of a token; no test relies on it.
 _BYTES_A_TOKEN = 4
 
 
@@ -97,11 +97,11 @@ class MessagesApi:
     @property
     def all_requests(self) -> list[Request]:
         """The questions to a model in all scenarios, in order."""
-        found = (request for one in self._scenarios.values() for request in one.requests)
-        return sorted(found, key=lambda request: request.number)
+        result = (request for item in self._scenarios.values() for request in item.requests)
+        return sorted(result, key=lambda request: request.number)
 
     def repeated_requests(self, key: str = "") -> list[tuple[Request, Request]]:
-        """Each request for an answer that had been given, with the one that got it."""
+        """Returns each request for an answer that had arrived, with the request that got it."""
         return repeated_requests(self.requests_of(key))
 
     def usage_of(self, key: str = "") -> Usage:
@@ -252,7 +252,7 @@ class MessagesApi:
             return step(request) if callable(step) else step
         except NoScript as missing:
             return error(400, str(missing))
-        # Somebody's function: what it raises is for the test, and the client must hear something.
+        # The test's function: its exception goes to the test, and the client needs a response.
         except Exception as failed:  # noqa: BLE001
             self._script_error = self._script_error or failed
             return error(500, f"the script failed: {failed!r}", headers={"x-should-retry": "false"})
@@ -277,7 +277,7 @@ class MessagesApi:
         return self._gates.setdefault(name, asyncio.Event())
 
     def _notify(self) -> None:
-        """Wake whoever waits for news; each looks for itself whether they are good."""
+        """Wake all waiters; each checks its own condition."""
         self._changed.set()
         self._changed = asyncio.Event()
 

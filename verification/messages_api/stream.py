@@ -2,7 +2,7 @@
 
 The stream has what the real one has and a careless reader trips over: text and tool input in
 pieces, a ping in between, output tokens that are 1 at the start and whole only at the end, and all
-other figures told twice.
+other counts twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verification.messages_api.script import (
     Usage,
 )
 
-# What a reader must send back as it came; its content is nobody's business.
+# Opaque: a client must send it back unchanged.
 _SIGNATURE = "c2lnbmF0dXJl"
 _CHUNKS = 3
 
@@ -67,12 +67,12 @@ def events(message: Document) -> list[Document]:
     usage = message["usage"]
     start = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    told_again = {name: count for name, count in usage.items() if name.endswith("_tokens")}
+    final_counts = {name: count for name, count in usage.items() if name.endswith("_tokens")}
     return [
         {"type": "message_start", "message": start},
         {"type": "ping"},
         *_content_events(message["content"]),
-        {"type": "message_delta", "delta": delta, "usage": told_again},
+        {"type": "message_delta", "delta": delta, "usage": final_counts},
         {"type": "message_stop"},
     ]
 
@@ -88,9 +88,9 @@ def _block_document(block: Block) -> Document:
             return {"type": "text", "text": text}
         case ThinkingBlock(text=text):
             return {"type": "thinking", "thinking": text, "signature": _SIGNATURE}
-        case ToolCall(name=name, input=given, id=known):
-            identity = known or f"toolu_{uuid.uuid4().hex[:24]}"
-            return {"type": "tool_use", "id": identity, "name": name, "input": dict(given)}
+        case ToolCall(name=name, input=fields, id=defaults):
+            identity = defaults or f"toolu_{uuid.uuid4().hex[:24]}"
+            return {"type": "tool_use", "id": identity, "name": name, "input": dict(fields)}
 
 
 def _content_events(content: Sequence[Document]) -> Iterator[Document]:

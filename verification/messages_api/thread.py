@@ -67,7 +67,7 @@ class MessagesApiThread:
         return self._call(lambda: self._api.all_requests)
 
     def repeated_requests(self, key: str = "") -> list[tuple[Request, Request]]:
-        """Each request for an answer that had been given, with the one that got it."""
+        """Returns each request for an answer that had arrived, with the request that got it."""
         return self._call(lambda: self._api.repeated_requests(key))
 
     def usage_of(self, key: str = "") -> Usage:

@@ -1,9 +1,8 @@
-"""What people have heard of a health check, channel by channel, and what they hear too often.
+"""Simulated alert channels, and a monitor that checks what each channel receives.
 
-A channel that has taken a notice is not told the same again before the cool-down, by nobody: not by
-the process that told it, and not by one that comes after it. Excused is whoever could not know:
-what was told had not been stored, or cannot be read, or an older version came late and was written
-over it.
+Within the cool-down, no process may send the same notice to a channel that has accepted it. A
+process is excused if it could not know of the notice: the state of the channel was not stored or
+could not be read, or a late write has replaced it by an older state.
 """
 
 from __future__ import annotations
@@ -48,45 +47,47 @@ _MAX_RETRY_AFTER_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class _AlertItem:
-    """One thing that a notice tells: of a task, or of all dead letters."""
+    """One item of a notice: a task, or all dead letters."""
 
     subject: str
-    content: tuple[Any, ...]  # if this is the same, so is the news
+    content: tuple[Any, ...]  # equal content means the same alert
     resolved: bool = False
-    reopens: bool = False  # if it was over, this is news
+    reopens: bool = False  # sent again if it was resolved before
 
 
 @dataclass(slots=True)
 class _DeliveredAlert:
-    """What a channel has taken, of one subject."""
+    """The last alert about a subject that a channel has accepted."""
 
     item: _AlertItem
     at: datetime
     by: str
-    stored: bool = False  # it stands in the store
-    overwritten: bool = False  # something older came late and is there instead
-    excused: bool = False  # whoever told it had trouble to store it
+    stored: bool = False  # the store has it
+    overwritten: bool = False  # a late write has replaced it by an older state
+    excused: bool = False  # its sender could not store it
 
 
 class AlertMonitor:
-    """All channels of a run."""
+    """Observes all channels of a run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._sent: dict[tuple[str, str], None] = {}  # by channel and subject: taken or not
+        self._sent: dict[tuple[str, str], None] = {}  # by channel and subject, also if not accepted
         self._delivered: dict[tuple[str, str], _DeliveredAlert] = {}
-        self._readers: dict[str, None] = {}  # processes that could read what was told before them
+        self._readers: dict[str, None] = {}  # processes that have read the stored state
 
     def on_sent(self, channel: str, notice: HealthNotice, by: str) -> None:
-        """A notice gets to where people are."""
-        for news in _items_in(notice):
-            which = channel, news.subject
-            known = self._delivered.get(which)
-            if known is not None and self._is_repeat(known, news, notice.at):
-                self._check_repeat(channel, known, by)
-            if news.resolved and which not in self._sent:
-                text = f"{by} tells {channel} that it is over, and had told nothing of it"
-                self._simulation.report_violation(0, news.subject, text)
+        """A channel has received a notice."""
+        for item in _items_in(notice):
+            which = channel, item.subject
+            delivered = self._delivered.get(which)
+            if delivered is not None and self._is_repeat(delivered, item, notice.at):
+                self._check_repeat(channel, delivered, by)
+            if item.resolved and which not in self._sent:
+                text = (
+                    f"{by} sends to {channel} that it is resolved, but {channel} was never alerted"
+                )
+                self._simulation.report_violation(0, item.subject, text)
             self._sent[which] = None
 
     def _is_repeat(self, previous: _DeliveredAlert, item: _AlertItem, at: datetime) -> bool:
@@ -102,80 +103,82 @@ class AlertMonitor:
             by != previous.by and not (previous.stored and by in self._readers)
         ):
             return
-        what = "that it is over" if previous.item.resolved else str(previous.item.content)
-        text = f"{by} tells {channel} {what}, which {previous.by} has told at {previous.at}"
+        what = "that it is resolved" if previous.item.resolved else str(previous.item.content)
+        text = f"{by} sends to {channel} {what}, which {previous.by} sent at {previous.at}"
         self._simulation.report_violation(0, previous.item.subject, text)
 
     def on_accepted(self, channel: str, notice: HealthNotice, by: str) -> None:
-        """A channel has told the process that it has the notice."""
-        for news in _items_in(notice):
-            which = channel, news.subject
+        """The process got the answer that the channel has the notice."""
+        for item in _items_in(notice):
+            which = channel, item.subject
             self._simulation.action_counts[
-                ActionKind.ALERT_RESOLVED if news.resolved else ActionKind.ALERT
+                ActionKind.ALERT_RESOLVED if item.resolved else ActionKind.ALERT
             ] += 1
-            known = self._delivered.pop(which, None)
-            if not news.resolved or news.subject == DEAD_LETTERS:
-                self._delivered[which] = _DeliveredAlert(news, notice.at, by)
-            elif known is not None and known.stored:
-                # Else it was perhaps never known to the one who tells this.
-                over = replace(known.item, resolved=True)
-                self._delivered[which] = _DeliveredAlert(over, known.at, by)
+            delivered = self._delivered.pop(which, None)
+            if not item.resolved or item.subject == DEAD_LETTERS:
+                self._delivered[which] = _DeliveredAlert(item, notice.at, by)
+            elif delivered is not None and delivered.stored:
+                # Otherwise the sender may not have known of the first alert.
+                resolved = replace(delivered.item, resolved=True)
+                self._delivered[which] = _DeliveredAlert(resolved, delivered.at, by)
 
     def on_stored(self, key: str, data: bytes | None) -> None:
-        """What was told is stored, in the place of what was there; None: there is nothing."""
+        """The state of the channels was written; None means that it was deleted."""
         if key.startswith(CHANNEL_STATE_PREFIX):
             channels = channel_states_from_json(data) if data else {}
-            for (channel, _), known in self._delivered.items():
-                known.stored = _is_stored(channels, channel, known)
-                known.overwritten &= not known.stored
+            for (channel, _), delivered in self._delivered.items():
+                delivered.stored = _is_stored(channels, channel, delivered)
+                delivered.overwritten &= not delivered.stored
 
     def on_stored_late(self, key: str) -> None:
-        """What was just written was given up long ago."""
+        """The last write was a late one: its process had given it up."""
         if key.startswith(CHANNEL_STATE_PREFIX):
-            for known in self._delivered.values():
-                known.overwritten |= not known.stored
+            for delivered in self._delivered.values():
+                delivered.overwritten |= not delivered.stored
 
     def on_store_failed(self, key: str, by: str) -> None:
-        """A process was told that it could not store something, or was not told that it has."""
+        """A write of a process failed, or its answer was lost."""
         if key.startswith(CHANNEL_STATE_PREFIX):
-            for known in self._delivered.values():
-                known.excused |= known.by == by
+            for delivered in self._delivered.values():
+                delivered.excused |= delivered.by == by
 
     def on_read(self, key: str, by: str) -> None:
-        """A process knows what was told."""
+        """A process has read the state of the channels."""
         if key.startswith(CHANNEL_STATE_PREFIX):
             self._readers[by] = None
 
     def on_check_started(self, by: str) -> None:
-        """A process looks at everything anew: what it told before should be stored by now."""
-        for (channel, subject), known in self._delivered.items():
-            if known.by == by and not (known.stored or known.overwritten or known.excused):
-                known.excused = True  # once is enough
-                if not self._may_be_dropped(known):
-                    text = f"{by} has told {channel} of it and does not keep that"
+        """A process starts its next check: what it sent before should be stored by now."""
+        for (channel, subject), delivered in self._delivered.items():
+            if delivered.by == by and not (
+                delivered.stored or delivered.overwritten or delivered.excused
+            ):
+                delivered.excused = True  # report it once
+                if not self._may_be_dropped(delivered):
+                    text = f"{by} has alerted {channel} and did not store that"
                     self._simulation.report_violation(0, subject, text)
 
     def _may_be_dropped(self, alert: _DeliveredAlert) -> bool:
-        # By the clock of the machine that checks, which may be a little before or after ours.
+        # The clock of the checking machine may be a little ahead or behind.
         margin = self._simulation.settings.worker.skew_margin
         long_ago = self._simulation.settings.health.cool_down - 2 * margin
         return alert.item.resolved and self._simulation.clock.now() - alert.at >= long_ago
 
     def uninformed_channels(self, *, dead_letters: bool) -> list[str]:
-        """Where people would be told something, now that nothing runs; by the next check."""
-        worried = [
+        """The alerts that the next check would still send, now that nothing runs."""
+        missing = [
             f"{channel} of {subject}"
-            for (channel, subject), known in self._delivered.items()
-            if subject != DEAD_LETTERS and known.stored and not known.item.resolved
+            for (channel, subject), delivered in self._delivered.items()
+            if subject != DEAD_LETTERS and delivered.stored and not delivered.item.resolved
         ]
         for channel in CHANNELS:
-            known_dead = self._delivered.get((channel, DEAD_LETTERS))
-            believed = known_dead is not None and not known_dead.item.resolved
-            # Whoever told it may have died before it was stored: then nobody knows of it now.
-            stored = known_dead is not None and known_dead.stored
-            if (dead_letters and not believed) or (not dead_letters and believed and stored):
-                worried.append(f"{channel} of {DEAD_LETTERS}")
-        return worried
+            dead_letter_alert = self._delivered.get((channel, DEAD_LETTERS))
+            is_open = dead_letter_alert is not None and not dead_letter_alert.item.resolved
+            # Its sender may have died before it stored the alert, so no process knows of it.
+            stored = dead_letter_alert is not None and dead_letter_alert.stored
+            if (dead_letters and not is_open) or (not dead_letters and is_open and stored):
+                missing.append(f"{channel} of {DEAD_LETTERS}")
+        return missing
 
 
 def _items_in(notice: HealthNotice) -> Iterator[_AlertItem]:
@@ -188,9 +191,9 @@ def _items_in(notice: HealthNotice) -> Iterator[_AlertItem]:
     if notice.dead_letters is not None and notice.dead_letters.change is BacklogChange.NONE_LEFT:
         yield _AlertItem(DEAD_LETTERS, (), resolved=True)
     elif notice.dead_letters is not None:
-        found = notice.dead_letters.backlog
+        backlog = notice.dead_letters.backlog
         yield _AlertItem(
-            DEAD_LETTERS, (found.minimum_count, *found.newest[0].sort_key), reopens=True
+            DEAD_LETTERS, (backlog.minimum_count, *backlog.newest[0].sort_key), reopens=True
         )
 
 
@@ -210,7 +213,7 @@ def _is_stored(channels: Mapping[str, ChannelState], channel: str, alert: _Deliv
 
 
 class SimulatedChannel:
-    """See ``ports.alerts.Alerts``; as one process reaches it."""
+    """See ``ports.alerts.Alerts``; a channel as one process reaches it."""
 
     def __init__(self, process: Process, name: str) -> None:
         self._process = process
@@ -223,7 +226,7 @@ class SimulatedChannel:
         return self._name
 
     async def send(self, notice: HealthNotice | UndeliveredNotice) -> None:
-        if not isinstance(notice, HealthNotice):  # nothing is undelivered here
+        if not isinstance(notice, HealthNotice):  # the simulation has no undelivered messages
             raise TypeError(notice)
         faults, rng, who = self._simulation.faults, self._rng, self._process.name
         await self._process.wait_until_running()
@@ -235,11 +238,13 @@ class SimulatedChannel:
             raise self._failure()
         await self._process.wait_until_running()
         tasks = [task.task_id for task in (*notice.urgent, *notice.warnings)]
-        over = [f"{gone.task_id} is over" for gone in notice.recovered]
-        dead = (
+        resolved = [f"{gone.task_id} is resolved" for gone in notice.recovered]
+        dead_letters = (
             [f"{DEAD_LETTERS}: {notice.dead_letters.change.value}"] if notice.dead_letters else []
         )
-        self._simulation.record(who, f"tells {self._name}", ", ".join([*tasks, *over, *dead]))
+        self._simulation.record(
+            who, f"alerts {self._name}", ", ".join([*tasks, *resolved, *dead_letters])
+        )
         self._simulation.alert_monitor.on_sent(self._name, notice, who)
         if faults.occurs(Fault.ALERT_ANSWER_LOST, rng):
             raise self._failure()
@@ -250,11 +255,11 @@ class SimulatedChannel:
         if rng.random() < 0.2:
             return RuntimeError("a library broke")
         rest = timedelta(seconds=rng.random() * _MAX_RETRY_AFTER_S) if rng.random() < 0.3 else None
-        return AlertFailed(self._name, "it does not want to", rest)
+        return AlertFailed(self._name, "refused", rest)
 
 
 def make_health_check(process: Process) -> HealthCheck:
-    """A health check as it is always made, but for the channels."""
+    """A health check, wired as usual except for its channels."""
     services = process.services
     health, alerts = services.settings.health, services.settings.alerts
     thresholds = HealthPolicy(

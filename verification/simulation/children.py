@@ -1,7 +1,7 @@
-"""Children that play: each attempt's life is drawn from the seed, the task and the attempt alone.
+"""Simulated children: the plan of an attempt depends on seed, task and attempt number only.
 
-So it does not depend on who runs it or when. What really happened to them is kept, for the checks
-that only somebody who sees all machines at once can make.
+It does not depend on the worker or the time. What really happened to an attempt is recorded, for
+checks that need to see all machines at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _AttemptPlan:
 
     steps: int
     output_chunks: int
-    pause: float  # before each thing it does
+    pause: float  # before each action, in seconds
     ending: str
     ignores_stop: bool
     large_result: bool
@@ -63,19 +63,18 @@ class SimulatedRunner:
         self._rng = self._simulation.random_for(f"children of {process.name}")
 
     async def open(self) -> None:
-        """Nothing to get ready."""
+        """Does nothing."""
 
     async def close(self) -> None:
-        """All of them end."""
         self.kill_all()
 
     async def start(self, spec: AttemptSpec) -> SimulatedChild:
         await self._process.wait_until_running()
         if self._simulation.faults.occurs(Fault.START_FAILS, self._rng):
-            message = "no process to be had"
+            message = "cannot start a process"
             raise BackendUnavailable(message)
         if spec.input == "impossible":
-            message = "nobody can do this"
+            message = "this input is impossible"
             raise UsageError(message)
         row = await self._simulation.backend.ledger.get_task(spec.task_id)
         if row is None or row.fence != spec.fence:
@@ -83,7 +82,7 @@ class SimulatedRunner:
             self._simulation.report_violation(10, spec.task_id, text)
         elif row.feedback != spec.feedback:
             self._simulation.report_violation(
-                1, spec.task_id, "starts without what the reviewer has said"
+                1, spec.task_id, "starts without the reviewer's feedback"
             )
         child = SimulatedChild(self._process, spec, self._plan(spec))
         self._running[child] = None
@@ -93,35 +92,36 @@ class SimulatedRunner:
     def _plan(self, spec: AttemptSpec) -> _AttemptPlan:
         rng = self._simulation.random_for(f"{spec.task_id}/{spec.attempt}")
         dies = self._simulation.faults.occurs(Fault.CHILD_DIES, rng)
-        stubborn = self._simulation.faults.occurs(Fault.CHILD_IGNORES_STOP, rng)
+        ignores_stop = self._simulation.faults.occurs(Fault.CHILD_IGNORES_STOP, rng)
         return _AttemptPlan(
             steps=rng.choice((0, 0, 1, 2, 3)),
             output_chunks=rng.choice((0, 1, 2, 5)),
             pause=rng.choice((0.0, 0.1, 1.0, 1.0, 6.0)),
             ending="dies" if dies else _draw_ending(rng, spec),
-            ignores_stop=stubborn,
+            ignores_stop=ignores_stop,
             large_result=rng.random() < 0.2,
         )
 
     @property
     def alive(self) -> list[SimulatedChild]:
-        """Those that have not ended."""
         return list(self._running)
 
     def kill_all(self) -> None:
-        """SIGKILL to everything."""
+        """Kill all children with SIGKILL."""
         for child in list(self._running):
             child.kill(signal.SIGKILL)
 
 
 def _draw_ending(rng: Random, spec: AttemptSpec) -> str:
-    wanted = spec.input if isinstance(spec.input, str) else None
-    if wanted == "fails":
+    requested = spec.input if isinstance(spec.input, str) else None
+    if requested == "fails":
         return "final"
-    # There are few agents, and only theirs holds a queue.
-    limited = 40 if spec.definition.runner is RunnerKind.AGENT else 6
+    # Agents are few, and only their rate limits hold a queue.
+    rate_limit_weight = 40 if spec.definition.runner is RunnerKind.AGENT else 6
     return rng.choices(
-        ("result", "retryable", "final", "rate limit", "hangs"), (70, 14, 4, limited, 4), k=1
+        ("result", "retryable", "final", "rate limit", "hangs"),
+        (70, 14, 4, rate_limit_weight, 4),
+        k=1,
     )[0]
 
 
@@ -150,10 +150,9 @@ class SimulatedChild:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_end: Any) -> None:
-        """Come to life."""
         self._simulation.attempt_records.all.append(self.record)
-        about = f"{self.spec.task_id}/{self.spec.attempt} fence {self.spec.fence}"
-        self._simulation.record(self._process.name, "child starts", about)
+        subject = f"{self.spec.task_id}/{self.spec.attempt} fence {self.spec.fence}"
+        self._simulation.record(self._process.name, "child starts", subject)
         self._check_spec()
         self._on_end = on_end
         self._task = self._simulation.start_task(self._run())
@@ -168,15 +167,15 @@ class SimulatedChild:
             isinstance(seen, dict) and seen["attempt"] < self.spec.attempt
         ):
             self._simulation.report_violation(
-                1, self.spec.task_id, "starts without what the reviewer has seen"
+                1, self.spec.task_id, "starts without the result that was reviewed"
             )
 
     async def _run(self) -> None:
-        plan, order = self._plan, self.spec
+        plan, spec = self._plan, self.spec
         try:
             await self._wait_for_machine()
-            if order.definition.runner is RunnerKind.AGENT and not await self._spend():
-                failure = Failure(category=ErrorCategory.VALIDATION, message="nothing is left")
+            if spec.definition.runner is RunnerKind.AGENT and not await self._spend():
+                failure = Failure(category=ErrorCategory.VALIDATION, message="no budget left")
                 self._end(AttemptEnding(failure=failure, exit_code=1))
                 return
             for number in range(plan.steps):
@@ -184,7 +183,7 @@ class SimulatedChild:
             for number in range(plan.output_chunks):
                 await self._sleep(plan.pause)
                 self._reports.put_nowait(OutputReport(Stream.STDOUT, f"line {number}\n".encode()))
-            self._reports.put_nowait(UsageReport(replace(self._spent, input_tokens=order.attempt)))
+            self._reports.put_nowait(UsageReport(replace(self._spent, input_tokens=spec.attempt)))
             await self._sleep(plan.pause)
             if plan.ending == "hangs":
                 await self._stop_requested.wait()
@@ -193,26 +192,26 @@ class SimulatedChild:
         self._end(self._planned_ending())
 
     async def _spend(self) -> bool:
-        """Ask a model some questions, each only if it may; whether all were answered."""
-        order, rng = (
+        """Send requests to a model within the budget. Returns whether all were sent."""
+        spec, rng = (
             self.spec,
             self._simulation.random_for(f"{self.spec.task_id}/{self.spec.attempt} $"),
         )
         for number in range(1, 1 + rng.randrange(4)):
             await self._sleep(self._plan.pause)
-            wanted = Usage(cost_usd=rng.choice((LOW_COST_USD, 1.0)))
-            if order.has_budget:
-                self._reports.put_nowait(SpendRequest(number, DEFAULT_STEP, self._spent, wanted))
-                asked, stop = await self._answers.get()
-                if asked != number:
+            estimate = Usage(cost_usd=rng.choice((LOW_COST_USD, 1.0)))
+            if spec.has_budget:
+                self._reports.put_nowait(SpendRequest(number, DEFAULT_STEP, self._spent, estimate))
+                answered_number, stop = await self._answers.get()
+                if answered_number != number:
                     self._simulation.report_violation(
-                        11, order.task_id, "is answered what it has not asked"
+                        11, spec.task_id, "got an answer to a request that it did not send"
                     )
                 if stop is not None:
                     return False
             await self._sleep(self._plan.pause)
             cost = rng.choice((LOW_COST_USD, 1.0, HIGH_COST_USD))
-            self._simulation.spending.charge(order.task_id, order.attempt, cost)
+            self._simulation.spending.charge(spec.task_id, spec.attempt, cost)
             self._spent += Usage(turns=1, cost_usd=cost)
             self._reports.put_nowait(UsageReport(self._spent, number))
         return True
@@ -220,17 +219,17 @@ class SimulatedChild:
     async def _step(self, name: str) -> None:
         if name in self.spec.checkpoints:
             return
-        which = (self.spec.task_id, self.spec.feedback, name)
+        step_id = (self.spec.task_id, self.spec.feedback, name)
         await self._sleep(self._plan.pause)
-        if which in self._simulation.attempt_records.saved_steps:
+        if step_id in self._simulation.attempt_records.saved_steps:
             self._simulation.attempt_records.repeated_steps.append((self.record, name))
         self._reports.put_nowait(StepReport(name, {"step": name, "attempt": self.spec.attempt}))
         while await self._saved_steps.get() != name:
             pass
-        self._simulation.attempt_records.saved_steps[which] = None
+        self._simulation.attempt_records.saved_steps[step_id] = None
 
     async def _sleep(self, seconds: float) -> None:
-        """Time passes; when asked to end it does, unless it is stubborn."""
+        """Sleep; end if a stop was requested, unless the plan ignores it."""
         if seconds:
             await asyncio.sleep(seconds)
         await self._wait_for_machine()
@@ -238,30 +237,30 @@ class SimulatedChild:
             raise asyncio.CancelledError
 
     async def _wait_for_machine(self) -> None:
-        """It stands still while its machine does."""
+        """Wait while the machine is paused."""
         await self._process.machine.wait_until_resumed()
 
     def _planned_ending(self) -> AttemptEnding:
-        order = self.spec
+        spec = self.spec
         match self._plan.ending:
             case "result":
                 self.record.succeeded = True
                 more = {"more": LARGE} if self._plan.large_result else {}
                 return AttemptEnding(
-                    result={"key": order.key, "attempt": order.attempt, **more}, exit_code=0
+                    result={"key": spec.key, "attempt": spec.attempt, **more}, exit_code=0
                 )
             case "retryable":
-                failure = Failure(category=ErrorCategory.NETWORK, message="the line is dead")
+                failure = Failure(category=ErrorCategory.NETWORK, message="connection lost")
             case "rate limit":
                 failure = Failure(
                     category=ErrorCategory.RATE_LIMIT,
-                    message="slower",
+                    message="rate limited",
                     retry_after=timedelta(seconds=8),
                 )
             case "dies" | "hangs":
-                failure = Failure(category=ErrorCategory.CRASH, message="died without a word")
+                failure = Failure(category=ErrorCategory.CRASH, message="exited without a result")
             case _:
-                failure = Failure(category=ErrorCategory.VALIDATION, message="this is wrong")
+                failure = Failure(category=ErrorCategory.VALIDATION, message="invalid")
         return AttemptEnding(failure=failure, exit_code=1)
 
     def _end(self, ending: AttemptEnding) -> None:
@@ -272,15 +271,15 @@ class SimulatedChild:
         self.record.machine_paused = self._process.machine.was_paused(
             self.record.started_at - lease, now
         )
-        about = f"{self.spec.task_id}/{self.spec.attempt}"
-        self._simulation.record(self._process.name, "child ends", about)
+        subject = f"{self.spec.task_id}/{self.spec.attempt}"
+        self._simulation.record(self._process.name, "child ends", subject)
         self._ending = ending
         self._finished.set()
         self._reports.put_nowait(None)
         self._on_end()
 
     def kill(self, number: signal.Signals) -> None:
-        """End now."""
+        """End at once."""
         if not self._finished.is_set():
             self._signal = number
             self.record.succeeded = False
@@ -315,9 +314,9 @@ class SimulatedChild:
             if not self._plan.ignores_stop or not grace:
                 self.kill(signal.SIGTERM if grace else signal.SIGKILL)
             else:
-                with_grace = asyncio.ensure_future(self._finished.wait())
-                await asyncio.wait((with_grace,), timeout=grace.total_seconds())
-                with_grace.cancel()
+                finishing = asyncio.ensure_future(self._finished.wait())
+                await asyncio.wait((finishing,), timeout=grace.total_seconds())
+                finishing.cancel()
                 await self._process.wait_until_running()
                 self.kill(signal.SIGKILL)
         return (self._signal or signal.SIGTERM).name
@@ -326,4 +325,4 @@ class SimulatedChild:
         return 0
 
     async def close(self) -> None:
-        """It has no folder."""
+        """Does nothing."""

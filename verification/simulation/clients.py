@@ -1,4 +1,4 @@
-"""People: they submit, add, cancel, resume, replay, review, pause, and send nonsense."""
+"""Clients: they submit, add, cancel, resume, replay, review, pause, and send malformed messages."""
 
 from __future__ import annotations
 
@@ -38,48 +38,48 @@ from verification.simulation.workload import (
 _MAX_TRIES = 8
 _MAX_POLLS = 6
 _POLL_INTERVAL_S = 5.0
-_EXHAUSTED_QUEUE = "worn-out"
+_EXHAUSTED_QUEUE = "exhausted"
 
 ClientCall = Callable[[Process], Awaitable[None]]
 _MAX_REVIEW_S = 20.0
 
 
 class Clients:
-    """Carry out what was drawn, each act from a process of its own that may die of it."""
+    """Carry out the drawn actions, each in a process of its own that may crash."""
 
     def __init__(self, simulation: Simulation, process: Callable[[str], Process]) -> None:
         self.answers = Answers()
         self._reviews = Reviewers(simulation, self.answers)
-        self._submit_counts: Counter[str] = Counter()  # by request id: how often it was submitted
+        self._submit_counts: Counter[str] = Counter()  # by request id
         self._simulation = simulation
         self._process = process
 
     async def store_definitions(self) -> None:
-        """Store the definitions, before anything can go wrong."""
+        """Store the definitions, before the faults begin."""
         for definition in DEFINITIONS:
             await self._simulation.backend.definitions.put(TENANT, definition)
 
     def start(self, actions: Sequence[Action]) -> list[asyncio.Task[None]]:
-        """Begin all of it, each at its time; the tasks are done when it is."""
+        """Start all actions, each at its time. Returns their tasks."""
         return [
-            self._simulation.start_task(self._run_action(act, f"client-{number}.{copy}"))
-            for number, act in enumerate(actions)
-            for copy in range(2 if act.twice else 1)
+            self._simulation.start_task(self._run_action(action, f"client-{number}.{copy}"))
+            for number, action in enumerate(actions)
+            for copy in range(2 if action.twice else 1)
         ]
 
     async def _run_action(self, action: Action, name: str) -> None:
         await asyncio.sleep(action.at)
-        doing = self._call_for(action)
+        call = self._call_for(action)
         for number in range(_MAX_TRIES):
             process = self._process(f"{name}.{number}")
-            answered = self._simulation.start_task(self._try_call(doing, process))
+            answered = self._simulation.start_task(self._try_call(call, process))
             await process.finished.wait()
             if not process.dead and await answered:
                 return
             await asyncio.sleep(2.0)
 
     async def _try_call(self, call: ClientCall, process: Process) -> bool:
-        """Whether it was answered, be it with a refusal."""
+        """Returns whether the call was answered, also with a refusal."""
         try:
             await call(process)
         except BackendUnavailable as error:
@@ -89,7 +89,7 @@ class Clients:
             self._simulation.record(process.name, "refused", str(error))
             if isinstance(error, CommandRefused):
                 self.answers.refused[process.name, error.row_id] = error.reason
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
+        except Exception as error:  # noqa: BLE001 - any other error is a violation
             if not process.dead:
                 self._simulation.report_violation(
                     0, process.name, f"a client was answered with {error!r}"
@@ -126,44 +126,44 @@ class Clients:
             alone = self._submit_counts[action.request_id] == 1 and not accepted.created
             if alone and await self._is_unchanged(accepted.job):
                 self._simulation.report_violation(
-                    9, action.request_id, "was new, and yet is said to be known"
+                    9, action.request_id, "was new, but was answered as an existing job"
                 )
             self.answers.accepted[action.request_id] = action.document
 
         return submit
 
     async def _is_unchanged(self, job: JobRow) -> bool:
-        """Whether nobody has changed anything of the job: then its creation cannot be missed."""
+        """Whether the job was not changed since its creation."""
         tasks = await self._simulation.backend.ledger.list_tasks(
             TENANT, job_id=job.id, limit=MAX_TASKS
         )
         return job.version == 1 and all(row.version == 1 for row in tasks.items)
 
     def _add(self, action: Add) -> ClientCall:
-        job_id, which = (
+        job_id, addition = (
             job_id_of(TENANT, action.request_id),
             (action.request_id, action.addition_id),
         )
-        self.answers.added.setdefault(which, (action.document, False))
+        self.answers.added.setdefault(addition, (action.document, False))
 
         async def add(process: Process) -> None:
-            adding = process.services.producer
-            added = await adding.add_tasks(TENANT, job_id, action.addition_id, action.document)
+            producer = process.services.producer
+            added = await producer.add_tasks(TENANT, job_id, action.addition_id, action.document)
             self._simulation.record_action(process.name, ActionKind.ADD_TASKS, action.addition_id)
-            wanted = tuple(task["taskId"] for task in action.document["tasks"])
-            if added.keys != wanted:
+            expected = tuple(task["taskId"] for task in action.document["tasks"])
+            if added.keys != expected:
                 self._simulation.report_violation(
                     9, job_id, f"{action.addition_id} has added {added.keys}"
                 )
-            self.answers.added[which] = (action.document, True)
+            self.answers.added[addition] = (action.document, True)
 
         return add
 
     def _command(self, command: OperatorCommand) -> ClientCall:
         job_id = job_id_of(TENANT, command.request_id)
 
-        async def wish(process: Process) -> None:
-            self._simulation.record(process.name, f"wants to {command.kind}", command.request_id)
+        async def run_command(process: Process) -> None:
+            self._simulation.record(process.name, f"requests {command.kind}", command.request_id)
             match command.kind:
                 case "cancel":
                     await self._cancel(process, job_id)
@@ -179,17 +179,17 @@ class Clients:
                 case "allow":
                     await self._add_budget(process, job_id, command.seed)
                 case _:
-                    # Two who review at once need not be of one mind.
-                    own = self._simulation.random_for(f"{command.seed} by {process.name}")
-                    await self._review(process, job_id, own)
+                    # Two concurrent reviewers may decide differently.
+                    rng = self._simulation.random_for(f"{command.seed} by {process.name}")
+                    await self._review(process, job_id, rng)
 
-        return wish
+        return run_command
 
     async def _cancel(self, process: Process, job_id: str) -> None:
-        asked = self._simulation.time()
+        requested_at = self._simulation.time()
         await process.services.canceller.cancel_job(job_id, by=process.name)
         self._simulation.record_action(process.name, ActionKind.CANCEL, job_id)
-        self.answers.cancelled.append(CancelAnswer(asked, self._simulation.time(), job_id))
+        self.answers.cancelled.append(CancelAnswer(requested_at, self._simulation.time(), job_id))
 
     async def _cancel_task(self, process: Process, job_id: str, rng: Random) -> None:
         open_ = [state for state in TaskState if not state.terminal]
@@ -198,18 +198,20 @@ class Clients:
         )
         if not tasks:
             return
-        task_id, asked = rng.choice(tasks), self._simulation.time()
+        task_id, requested_at = rng.choice(tasks), self._simulation.time()
         try:
             row = await process.services.canceller.cancel_task(TENANT, task_id, by=process.name)
         except CommandRefused:
-            # It may have been cancelled, its answer lost, and resumed: then a later round is told.
-            if not self._simulation.history.was_resumed(job_id, asked, self._simulation.time()):
+            # The task may have been cancelled with a lost answer, and resumed since.
+            if not self._simulation.history.was_resumed(
+                job_id, requested_at, self._simulation.time()
+            ):
                 raise
             return
         now = self._simulation.time()
         self._simulation.record_action(process.name, ActionKind.CANCEL_TASK, task_id)
-        self.answers.cancelled.append(CancelAnswer(asked, now, job_id, task_id, row.round))
-        await self._simulation.history.on_answered(row, asked)
+        self.answers.cancelled.append(CancelAnswer(requested_at, now, job_id, task_id, row.round))
+        await self._simulation.history.on_answered(row, requested_at)
 
     async def _resume(self, process: Process, job_id: str) -> None:
         ended = await _tasks_in(process, job_id, TaskState.FAILED, TaskState.CANCELLED)
@@ -222,11 +224,11 @@ class Clients:
                 self.answers.refused[process.name, job_id] = why
 
     async def _add_budget(self, process: Process, job_id: str, seed: str) -> None:
-        """Two who ask by one request allow once."""
-        budgeting, more = process.services.budget_operations, Budget(usd=2.0)
+        """Raise a budget; two calls with one request id raise it once."""
+        budgets, more = process.services.budget_operations, Budget(usd=2.0)
         job = await process.services.backend.ledger.get_job(job_id)
         if job is not None and job.spec.budget:
-            row = await budgeting.add_to_job_budget(
+            row = await budgets.add_to_job_budget(
                 TENANT, job_id, more, by=process.name, request_id=seed
             )
             allowance = row.allowance
@@ -234,18 +236,18 @@ class Clients:
             parked = await _tasks_in(process, job_id, TaskState.PARKED)
             if not parked:
                 return
-            task = await budgeting.add_to_task_budget(
+            task = await budgets.add_to_task_budget(
                 TENANT, parked[0], more, by=process.name, request_id=seed
             )
             allowance = task.allowance
         if allowance is None or allowance.requests.count(seed) != 1:
             self._simulation.report_violation(
-                11, job_id, f"{seed} was allowed, and is not once in {allowance}"
+                11, job_id, f"request {seed} is not exactly once in {allowance}"
             )
         self._simulation.record_action(process.name, ActionKind.ADD_BUDGET, job_id)
 
     async def _review(self, process: Process, job_id: str, rng: Random) -> None:
-        """Wait until there is something to review, but not for ever."""
+        """Wait for a task in review, up to a limit."""
         for _ in range(_MAX_POLLS):
             if in_review := await _tasks_in(process, job_id, TaskState.IN_REVIEW):
                 await self._reviews.review(process, in_review, rng)
@@ -255,17 +257,17 @@ class Clients:
 
     def _switch_queue(self, action: QueueSwitch) -> ClientCall:
         async def switch(process: Process) -> None:
-            pausing, asked = process.services.queue_pauser, self._simulation.time()
+            queue_pauser, requested_at = process.services.queue_pauser, self._simulation.time()
             if action.pause:
-                held = await pausing.pause_queue(
-                    action.queue, by=process.name, reason="to look at it"
+                pause = await queue_pauser.pause_queue(
+                    action.queue, by=process.name, reason="inspection"
                 )
                 self._simulation.record_action(
-                    process.name, ActionKind.PAUSE_QUEUE, f"{action.queue}, by {held.by}"
+                    process.name, ActionKind.PAUSE_QUEUE, f"{action.queue}, by {pause.by}"
                 )
-                self._simulation.pause_monitor.on_answered(action.queue, asked)
+                self._simulation.pause_monitor.on_answered(action.queue, requested_at)
                 return
-            ended = await pausing.resume_queue(action.queue, by=process.name)
+            ended = await queue_pauser.resume_queue(action.queue, by=process.name)
             if ended is not None and ended.until is None:
                 self._simulation.record_action(
                     process.name, ActionKind.RESUME_QUEUE, f"{action.queue}, by {ended.by}"
@@ -277,28 +279,28 @@ class Clients:
     def _check_resumed_once(self, queue: str, paused_by: str, by: str) -> None:
         earlier = self.answers.pauses_ended.setdefault((queue, paused_by), by)
         if earlier != by:
-            text = f"the pause of {paused_by} was ended by {earlier} and again by {by}"
+            text = f"the pause by {paused_by} was ended by {earlier} and again by {by}"
             self._simulation.report_violation(0, queue, text)
 
     async def resume_queues(self, process: Process) -> None:
-        """No pause is for ever: whatever is paused now is served again. Holds end by themselves."""
+        """Resume all paused queues. Holds end by themselves."""
         for paused in await process.services.queue_pauser.list_paused():
             if paused.until is not None:
                 continue
             await process.services.queue_pauser.resume_queue(paused.name, by=process.name)
-            self._simulation.record(process.name, "ends the pause of", paused.name)
+            self._simulation.record(process.name, "resumes queue", paused.name)
 
     def send_poison(self, rng: Random) -> None:
-        """Put something on the queue that makes no sense."""
-        unknown = task_id_of(job_id_of(TENANT, "nobody"), "nothing")
-        body = rng.choice(("nonsense", "{}", json.dumps({"requestId": unknown})))
+        """Send a malformed message, or one for a task that does not exist."""
+        unknown = task_id_of(job_id_of(TENANT, "missing"), "missing")
+        body = rng.choice(("not JSON", "{}", json.dumps({"requestId": unknown})))
         self._simulation.faults.count(Fault.POISON)
-        self._simulation.record("somebody", "poison", body)
+        self._simulation.record("client", "poison", body)
         message = OutgoingMessage(queue=rng.choice(QUEUES), body=body)
         self._simulation.start_task(self._simulation.backend.queue.send([message]))
 
     def exhaust_message(self, rng: Random) -> None:
-        """Let a message of a task become a dead letter, whatever the task is doing."""
+        """Turn a message of a random task into a dead letter."""
         self._simulation.start_task(self._exhaust_message(rng))
 
     async def _exhaust_message(self, rng: Random) -> None:
@@ -308,8 +310,8 @@ class Clients:
             return
         task_id = rng.choice(open_).id
         self._simulation.faults.count(Fault.MESSAGE_EXHAUSTED)
-        self._simulation.record("somebody", "message worn out", task_id)
-        # On a queue of its own, so that nobody else's messages wear out with it.
+        self._simulation.record("client", "message exhausted", task_id)
+        # On a queue of its own, so that other messages are not exhausted too.
         queue, at_once = self._simulation.backend.queue, timedelta(0)
         await queue.send([OutgoingMessage(queue=_EXHAUSTED_QUEUE, body=message_body(task_id))])
         for _ in range(RECEIVE_LIMIT + 1):
@@ -317,19 +319,19 @@ class Clients:
 
 
 async def _tasks_in(process: Process, job_id: str, *states: TaskState) -> list[str]:
-    found = await process.services.backend.ledger.task_states(job_id)
-    return [task_id_of(job_id, key) for key, state in found.items() if state in states]
+    states_by_key = await process.services.backend.ledger.task_states(job_id)
+    return [task_id_of(job_id, key) for key, state in states_by_key.items() if state in states]
 
 
 class Reviewers:
-    """What reviewers do, and whether what they are told is true."""
+    """Review decisions, and checks of their answers."""
 
     def __init__(self, simulation: Simulation, answers: Answers) -> None:
         self._simulation = simulation
         self._answers = answers
 
     async def review(self, process: Process, task_ids: Sequence[str], rng: Random) -> None:
-        """Decide about these tasks, one after the other."""
+        """Review these tasks one after the other."""
         for task_id in task_ids:
             try:
                 await self._decide(process, task_id, rng)
@@ -352,12 +354,12 @@ class Reviewers:
             await self._request_revision(process, task_id, seen)
 
     async def _approve(self, process: Process, task_id: str, seen: int | None) -> None:
-        asked, who = self._simulation.time(), process.name
+        requested_at, who = self._simulation.time(), process.name
         row = await process.services.review_decisions.approve(TENANT, task_id, by=who, attempt=seen)
         self._simulation.record_action(who, ActionKind.APPROVE, f"{task_id}/{row.attempt}")
         self._check_reviewed_attempt(row, seen)
         self._answers.approved[task_id] = row.attempt
-        await self._simulation.history.on_answered(row, asked)
+        await self._simulation.history.on_answered(row, requested_at)
 
     async def _request_revision(self, process: Process, task_id: str, seen: int | None) -> None:
         who, words = process.name, f"once more, please ({process.name})"

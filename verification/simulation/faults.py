@@ -1,7 +1,7 @@
-"""What can go wrong, how often it does in one run, and how often it did.
+"""The kinds of fault, how likely each is in a run, and how often it occurred.
 
-Each run draws for each kind of fault whether it happens at all and how likely it is, so that some
-runs are calm, some have one trouble, and some are hell.
+Each run draws for each kind of fault whether it occurs at all and how likely it is. So some runs
+have no faults, some have one kind, and some have many.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from random import Random
 
 
 class Fault(StrEnum):
-    """A kind of trouble; the value says what it is."""
+    """A kind of fault; the value describes it."""
 
-    THROTTLE = "a call is turned away before it is carried out"
+    THROTTLE = "a call is refused before it is carried out"
     UNKNOWN = "a call is carried out and its answer is lost"
-    LATE_WRITE = "a call is given up and carried out later all the same"
+    LATE_WRITE = "a call times out and is carried out later"
     SLOW = "a call takes seconds"
-    OUTAGE = "a process cannot reach anything for a while"
-    STALE_INDEX = "a listing shows what was true earlier"
+    OUTAGE = "a process cannot reach the backend for a while"
+    STALE_INDEX = "a listing is stale"
     MESSAGE_DUPLICATED = "a message is on the queue twice"
-    MESSAGE_DELAYED = "a message is seen much later than it should be"
+    MESSAGE_DELAYED = "a message becomes visible much too late"
     MESSAGE_DROPPED = "a message is lost"
-    MESSAGE_EXHAUSTED = "a message was received too often and is a dead letter"
-    POISON = "a message makes no sense, or names a task that does not exist"
-    EVENT_DUPLICATED = "old events are brought again"
-    EVENT_LATE = "an event is brought long after those that followed it"
-    CRASH_BEFORE = "a process dies just before a call"
-    CRASH_AFTER = "a process dies just after a call"
-    CRASH = "a process dies at any moment"
-    DRAIN = "a process is asked to stop"
-    STOP_AT_ONCE = "a process is asked to stop twice"
-    PAUSE = "a machine stands still"
-    SKEW = "a machine's clock is wrong, as far as that is allowed"
+    MESSAGE_EXHAUSTED = "a message was received too often and becomes a dead letter"
+    POISON = "a message is malformed or names a task that does not exist"
+    EVENT_DUPLICATED = "old events are delivered again"
+    EVENT_LATE = "an event is delivered long after later events"
+    CRASH_BEFORE = "a process crashes just before a call"
+    CRASH_AFTER = "a process crashes just after a call"
+    CRASH = "a process crashes at a random time"
+    DRAIN = "a process is stopped"
+    STOP_AT_ONCE = "a process is stopped twice, without a drain"
+    PAUSE = "a machine is paused"
+    SKEW = "a machine's clock is wrong, within the skew margin"
     CLOCK_SET = "a machine's clock is set while it runs"
-    START_FAILS = "no process can be had for an attempt"
-    CHILD_DIES = "an attempt dies without a word"
-    CHILD_IGNORES_STOP = "an attempt does not end when it is asked to"
-    COMMIT_OVERTAKEN = "a commit waits until somebody else has changed its row"
-    EVENT_EARLY = "an event is brought before its row can be read"
-    ALERT_FAILS = "an alert is not taken"
+    START_FAILS = "a child cannot be started"
+    CHILD_DIES = "a child exits without a result"
+    CHILD_IGNORES_STOP = "a child ignores a stop"
+    COMMIT_OVERTAKEN = "a commit is delayed until another process has changed its row"
+    EVENT_EARLY = "an event is delivered before its row can be read"
+    ALERT_FAILS = "an alert is refused"
     ALERT_SLOW = "an alert takes seconds"
     ALERT_HANGS = "an alert is never answered"
-    ALERT_ANSWER_LOST = "an alert is taken and the answer is lost"
-    # On AWS alone. At the end, so that what was drawn for those above stays as it was.
-    EVENT_REFUSED = "the bus takes only some of the events"
-    FUNCTION_RETRIED = "a function is handed the same batch again"
-    CLIENT_RETRY = "a call is made again by the client library, and others were faster"
-    PARTIAL_BATCH = "of a batch of messages only some are dealt with"
-    DELIVERED_TWICE = "a message is handed out while somebody has it"
-    INDEX_DUPLICATED = "a listing shows something twice and out of order"
-    HOT_PARTITION = "nobody can write rows for a while"
+    ALERT_ANSWER_LOST = "an alert is accepted and the answer is lost"
+    # On AWS only. At the end, so that the random numbers for the faults above stay the same.
+    EVENT_REFUSED = "the bus accepts only some of the events"
+    FUNCTION_RETRIED = "a function gets the same batch again"
+    CLIENT_RETRY = "the client library retries a call after another process has changed the row"
+    PARTIAL_BATCH = "only some messages of a batch are processed"
+    DELIVERED_TWICE = "a message is delivered to two receivers"
+    INDEX_DUPLICATED = "a listing has duplicates and is out of order"
+    HOT_PARTITION = "no row can be written for a while"
 
 
 class FaultProfile(StrEnum):
-    """What a run stands on; the value says what can go wrong there."""
+    """The simulated backend of a run, which has its own faults."""
 
     DEFAULT = "default"
     AWS = "aws"
@@ -68,7 +68,7 @@ AWS_ONLY = frozenset(
         *(Fault.DELIVERED_TWICE, Fault.INDEX_DUPLICATED, Fault.HOT_PARTITION),
     }
 )
-# Which are nearly always there, on AWS.
+# Faults that nearly every run of the AWS profile has.
 _USUAL_ON_AWS = AWS_ONLY | {
     *(Fault.THROTTLE, Fault.UNKNOWN, Fault.STALE_INDEX, Fault.EVENT_DUPLICATED, Fault.EVENT_LATE),
     *(Fault.MESSAGE_DUPLICATED, Fault.MESSAGE_DELAYED, Fault.CRASH_BEFORE, Fault.CRASH_AFTER),
@@ -76,12 +76,12 @@ _USUAL_ON_AWS = AWS_ONLY | {
 
 
 def faults_of(profile: FaultProfile) -> list[Fault]:
-    """All that can go wrong there."""
+    """The faults of a profile."""
     return [fault for fault in Fault if profile is FaultProfile.AWS or fault not in AWS_ONLY]
 
 
-# How likely each is, at most: of a call, of a message or event, of a start; or how many there are
-# in a run, for those that come by the clock.
+# The largest probability of each fault per call, message, event or start; or the largest number per
+# run, for faults at random times.
 _MAX_CHANCE: Mapping[Fault, float] = {
     Fault.THROTTLE: 0.15,
     Fault.UNKNOWN: 0.15,
@@ -120,7 +120,7 @@ _MAX_TIMES: Mapping[Fault, int] = {
     Fault.STOP_AT_ONCE: 3,
     Fault.PAUSE: 3,
     Fault.CLOCK_SET: 3,
-    Fault.FUNCTION_RETRIED: 0,  # follows from others
+    Fault.FUNCTION_RETRIED: 0,  # follows from other faults
     Fault.HOT_PARTITION: 2,
 }
 _CALM_CHANCE = 0.05
@@ -130,7 +130,7 @@ _DECADES = 2.0
 
 
 class Faults:
-    """The faults of one run: drawn at its start, counted as they happen, ended before its end."""
+    """The faults of a run: drawn at its start, counted as they occur, ended before its end."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Faults:
         calm = rng.random() < _CALM_CHANCE
         aws = profile is FaultProfile.AWS
         for fault in faults_of(profile):
-            # Drawn whether it counts or not: leaving one out must not change the others.
+            # Always drawn, so that leaving out a fault does not change the others.
             usual = aws and fault in _USUAL_ON_AWS
             absent = rng.random() < (_OMIT_USUAL_CHANCE if usual else _OMIT_CHANCE)
             strength, times = rng.random(), rng.random()
@@ -157,10 +157,10 @@ class Faults:
                 self._times[fault] = 1 + int(times * _MAX_TIMES[fault])
 
     def occurs(self, fault: Fault, rng: Random, *, factor: float = 1.0) -> bool:
-        """Whether it happens now; counted if it does.
+        """Draw whether a fault occurs now, and count it if so.
 
         Args:
-            likelier: By how much more it is here than usual.
+            factor: How much more likely it is here than usual.
         """
         chance = self._chance.get(fault)
         if chance is None or not self._active or rng.random() >= chance * factor:
@@ -169,18 +169,18 @@ class Faults:
         return True
 
     def times(self, fault: Fault) -> int:
-        """How often it is to happen, of those that come by the clock."""
+        """How often a fault with random times is to occur."""
         return self._times.get(fault, 0)
 
     def count(self, fault: Fault) -> None:
-        """One that comes by the clock has happened."""
+        """Count a fault with a random time."""
         self.counts[fault] += 1
 
     def end(self) -> None:
-        """From now on nothing goes wrong."""
+        """From now on no fault occurs."""
         self._active = False
 
     @property
     def ended(self) -> bool:
-        """Whether the time of faults has ended."""
+        """Whether the faults have ended."""
         return not self._active

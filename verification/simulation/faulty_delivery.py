@@ -1,4 +1,4 @@
-"""The queue as one process has it: messages are lost, late, doubled, and dealt with in part."""
+"""Faulty delivery of messages and events: lost, late, duplicated, or only part of a batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_REPEATED = 8
 
 
 class FaultyQueue:
-    """Carries calls to the queue, with trouble."""
+    """The queue as a process sees it: its calls have faults."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FaultyQueue:
         }
 
     def _store_time(self, moment: datetime) -> datetime:
-        """A moment by the process's clock as the queue has it, which is told only how long."""
+        """Convert a time of the process's clock to the queue's clock."""
         return self._simulation.clock.now() + (moment - self._clock.now())
 
     async def _delay(self, receipt: str, *, until: datetime) -> None:
@@ -88,11 +88,15 @@ class FaultyQueue:
         return stale
 
     def _random_part(self, receipts: list[str]) -> list[str]:
-        return [one for one in receipts if not self._faults.occurs(Fault.PARTIAL_BATCH, self._rng)]
+        return [
+            receipt
+            for receipt in receipts
+            if not self._faults.occurs(Fault.PARTIAL_BATCH, self._rng)
+        ]
 
     def _refuse_partial(self, handled: list[str], receipts: list[str]) -> None:
         if len(handled) < len(receipts):
-            message = f"{len(handled)} of {len(receipts)} messages were dealt with"
+            message = f"{len(handled)} of {len(receipts)} messages were processed"
             raise BackendUnavailable(message)
 
     async def _delete(self, receipts: list[str]) -> list[str]:
@@ -114,22 +118,22 @@ class FaultyQueue:
 
 
 class LateEvents:
-    """Stands between the bus and its consumers.
+    """Delays and repeats events between the bus and its consumers.
 
-    What it holds back has been acknowledged on the bus, so it keeps it until a delivery that has it
-    is acknowledged here.
+    A delayed event may be acknowledged on the bus already, so it is stored here until a delivery
+    that contains it is acknowledged.
     """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._numbers = count(1)
         self._delivered: list[Event] = []
-        self._delayed: dict[int, tuple[float, Event]] = {}  # with when it comes
+        self._delayed: dict[int, tuple[float, Event]] = {}  # with the time of its delivery
 
     def mix(
         self, delivery: Delivery | None, simulation: Simulation, faults: Faults
     ) -> Delivery | None:
-        """A delivery without what is late, with what was late, and with what is old."""
+        """Remove events that will be late from a delivery; add due late events and old events."""
         events: list[Event] = []
         for event in delivery.events if delivery else ():
             if faults.occurs(Fault.EVENT_LATE, self._rng):
@@ -149,8 +153,8 @@ class LateEvents:
         return Delivery(events=tuple(events), receipt=":".join([receipt, *map(str, due)]))
 
     def acknowledge(self, receipt: str) -> str:
-        """Forget what came with this delivery; the receipt as the bus knows it."""
-        first, *held = receipt.split(":")
-        for key in held:
+        """Forget the late events of a delivery. Returns the bus's own receipt."""
+        first, *delayed = receipt.split(":")
+        for key in delayed:
             self._delayed.pop(int(key), None)
         return first

@@ -1,8 +1,8 @@
-"""Functions as AWS runs them: a process for each invocation, which may die in the middle of it.
+"""Functions as AWS runs them: a process for each invocation, which may crash at any point.
 
-A mapping hands a batch to a function and looks at the answer. What failed, and all of a batch whose
-function has died, broken down or taken too long, is handed over again: a stream's from the first
-failed record on, a queue's message by message.
+An event source mapping passes a batch to a function and reads the answer. Failed items, and the
+whole batch of a function that crashed, raised or timed out, are delivered again: those of a stream
+from the first failed record on, those of a queue message by message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ResultT = TypeVar("ResultT")
 
 
 class LambdaFunctions:
-    """All functions of an installation, and what invokes them."""
+    """All functions of an installation, and their event source mappings."""
 
     def __init__(self, simulation: Simulation, fleet: Fleet) -> None:
         self._simulation = simulation
@@ -42,12 +42,12 @@ class LambdaFunctions:
         self._machine = Machine(simulation, "functions")
         self._numbers = count(1)
         store: Any = simulation.backend.ledger
-        self._store: StreamStore = store._store  # what ports do not show
+        self._store: StreamStore = store._store  # not part of a port
         bus: Any = simulation.backend.bus
         self._bus: StreamBus = bus
 
     def start(self) -> None:
-        """Invoke them from now on."""
+        """Start invoking the functions."""
         world = self._simulation
         world.start_task(self._run_relay())
         world.start_task(self._run_consumer("history", self._save))
@@ -56,11 +56,11 @@ class LambdaFunctions:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no event is in transit."""
         return self._bus.empty
 
     def commit_position(self, event: Event) -> int:
-        """The place of an event in the order of commits."""
+        """The position of an event in the order of commits."""
         return self._store.commit_position(event)
 
     # The stream ---------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class LambdaFunctions:
     async def _invoke(
         self, name: str, work: Callable[[Process], Awaitable[ResultT]]
     ) -> tuple[bool, ResultT | None]:
-        """Whether the function has answered, and what."""
+        """Returns whether the function has answered, and its answer."""
         world = self._simulation
         process = self._fleet.new_process(self._machine, f"{name}-{next(self._numbers)}")
         working = world.start_task(_as_coroutine(work(process)))

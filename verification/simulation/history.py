@@ -1,8 +1,8 @@
-"""What was committed when, by true time; and what must have followed from it by then.
+"""The commits of a run by true time, and checks that their effects follow soon enough.
 
-The sweeper mends what the dispatcher forgets, so in the end all is well whether the dispatcher
-works or not. These checks are made while things happen: whoever acknowledges an event has seen to
-it, and where nothing goes wrong a job hears of an end long before a sweep would tell it.
+The sweeper repairs what the dispatcher misses, so the final state does not show whether the
+dispatcher works. These checks run during the simulation: a process that acknowledges an event must
+have handled it, and without faults a job records an end long before a sweep would.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _END_EVENTS = frozenset(
     event.TYPE for event in (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 )
-# Less than the sweeper leaves to the dispatcher, and more than anything takes that goes well.
+# Shorter than the sweeper's grace, and longer than a dispatch without faults.
 _MAX_DISPATCH_DELAY_S = 20.0
 _ALL_ROWS = 100_000
 StepId = tuple[str, str | None, str]
-"""The task, the reviewer's words that it works by, and the name of the step."""
+"""The task, the reviewer's feedback, and the name of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """A worker has begun an attempt."""
+    """A worker has claimed a task."""
 
     at: float
     task_id: str
@@ -43,21 +43,19 @@ class ClaimRecord:
 
 
 class History:
-    """Hears of every commit."""
+    """Observes every commit."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.claims: list[ClaimRecord] = []
-        self.previous_rows: dict[
-            str, TaskRow
-        ] = {}  # by task: its row as it was before the last commit
+        self.previous_rows: dict[str, TaskRow] = {}  # by task: its row before the last commit
         self._resumed_at: dict[str, list[float]] = {}  # by job
         self._waiting_since: dict[str, float] = {}  # by task
         self._ended_at: dict[tuple[str, int], float] = {}  # by job and number
-        self._change_events: dict[str, asyncio.Event] = {}  # by row: for those who wait for one
+        self._change_events: dict[str, asyncio.Event] = {}  # by row
         self._simulation = simulation
 
     async def wait_for_change(self, row_ids: Sequence[str], *, timeout_s: float) -> None:
-        """Return when one of these rows has changed, or it takes too long."""
+        """Return when one of these rows has changed, or after the timeout."""
         changed = asyncio.Event()
         for row_id in row_ids:
             self._change_events[row_id] = changed
@@ -96,48 +94,47 @@ class History:
         for number in new.ended - old.ended:
             ended_at = self._ended_at.get((new.id, number), now)
             if ended_at >= calm_from and now - ended_at > _MAX_DISPATCH_DELAY_S:
-                text = f"heard of the end of task {number} only {now - ended_at:.1f} s later"
+                text = f"recorded the end of task {number} only {now - ended_at:.1f} s later"
                 self._simulation.report_violation(0, new.id, text)
 
     def was_resumed(self, job_id: str, moment: float, until: float) -> bool:
-        """Whether somebody gave some of the job's tasks another round in that time."""
+        """Whether tasks of the job were resumed in that time."""
         return any(moment <= at <= until for at in self._resumed_at.get(job_id, ()))
 
     async def on_acknowledged(self, who: str, events: Sequence[Event], received_at: float) -> None:
-        """Somebody says that these events have been dealt with."""
+        """A process has acknowledged these events: their effects must be there."""
         for event in events:
             if event.type not in _END_EVENTS:
                 continue
             row = await self._simulation.backend.ledger.get_task(event.entity_id)
-            # Of one that has been resumed since, nothing is to be told any more.
+            # A task that was resumed since has nothing to report.
             if row is None or row.last_sequence != event.sequence:
                 continue
             if (left := await self.missing_effect(row, received_at)) is not None:
-                text = f"{who} has dealt with its {event.type}, and {left}"
+                text = f"{who} acknowledged its {event.type}, but {left}"
                 self._simulation.report_violation(6, row.id, text)
 
     async def on_answered(self, answer: TaskRow, requested_at: float) -> None:
-        """Somebody was told how a task is: if it has ended, all has happened that follows."""
+        """A client got a task's row as an answer: if it has ended, its effects must be there."""
         row = await self._simulation.backend.ledger.get_task(answer.id)
         if row is None or row.round != answer.round or not answer.state.terminal:
             return
         if (left := await self.missing_effect(row, requested_at)) is not None:
-            self._simulation.report_violation(
-                6, row.id, f"somebody was told that it is {row.state}, and {left}"
-            )
+            self._simulation.report_violation(6, row.id, f"was answered as {row.state}, but {left}")
 
     async def missing_effect(self, row: TaskRow, since: float) -> str | None:
-        """What should have followed from the end of a task, and did not; None: all of it did.
+        """Returns an effect of the task's end that is missing, or None.
 
         Args:
-            since: Who began to wait only then may have to be told by somebody else.
+            since: Dependents that began to wait after this time are left out: another process may
+                have to notify them.
         """
         number, ledger = row.spec.number, self._simulation.backend.ledger
         job = await ledger.get_job(row.spec.job_id)
         if job is None or not row.state.terminal:
             return None
         if number not in job.ended and not _is_being_resumed(job, number):
-            return "its job has not heard of it"
+            return "its job has not recorded it"
         if row.state is not TaskState.COMPLETED:
             return None
         others = await ledger.list_tasks(row.spec.tenant, job_id=job.id, limit=_ALL_ROWS)
@@ -156,7 +153,7 @@ def _is_being_resumed(job: JobRow, number: int) -> bool:
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """What really became of one attempt."""
+    """What really happened to an attempt."""
 
     process: str
     task_id: str
@@ -165,7 +162,7 @@ class AttemptRecord:
     started_at: float
     ended_at: float | None = None
     succeeded: bool = False
-    machine_paused: bool = False  # while it lived, or while its lease did before
+    machine_paused: bool = False  # during the attempt, or its lease before
 
 
 @dataclass(slots=True)
@@ -176,4 +173,4 @@ class AttemptRecords:
     saved_steps: dict[StepId, None] = field(default_factory=dict)
     repeated_steps: list[tuple[AttemptRecord, str]] = field(
         default_factory=list
-    )  # steps that had been kept
+    )  # steps whose result was saved

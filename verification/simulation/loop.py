@@ -1,8 +1,8 @@
 """An event loop on which waiting takes no time.
 
-When nobody has anything to do, time leaps to the next moment that somebody waits for. There are no
-threads, sockets or signals, so what happens depends on nothing but the program and its seed; and
-nearly all that asyncio's own loops do can be left out, which makes a run several times as quick.
+When no callback is ready, the clock jumps to the next timer. There are no threads, sockets or
+signals, so a run depends only on the program and its seed. Most of what asyncio's own loops do is
+left out, which makes a run several times as fast.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-# Many times as many as the busiest moment of a run has.
+# Many times the number at the busiest moment of a run.
 _MAX_TURNS_PER_MOMENT = 100_000
 
 
 class Deadlock(RuntimeError):
-    """Everybody waits, and nobody for the clock."""
+    """Every task waits, and none for a timer."""
 
 
 class Livelock(RuntimeError):
-    """Somebody does something over and over, and no time passes."""
+    """Callbacks run without end while no time passes."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -37,18 +37,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._time = 0.0
-        self._turns = 0  # since time last went on
+        self._turns = 0  # since the clock last moved
         self._ready: deque[_Call] = deque()
         self._order = count()
-        # The number keeps those of one moment in the order in which they asked for it.
+        # The number keeps timers of the same moment in the order of their creation.
         self._later: list[tuple[float, int, _Call]] = []
 
     def time(self) -> float:
         return self._time
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        """What comes of a coroutine or future."""
-        asyncio._set_running_loop(self)  # made for those who write loops
+        """Run until a coroutine or future is done. Returns its result."""
+        asyncio._set_running_loop(self)  # public for implementers of loops
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._finish)
         try:
@@ -71,16 +71,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             while later and later[0][2].callback is None:
                 heapq.heappop(later)
             if not later:
-                message = "everybody waits, and nobody for the clock"
+                message = "every task waits, and none for a timer"
                 raise Deadlock(message)
             self._time, self._turns = later[0][0], 0
         elif self._turns > _MAX_TURNS_PER_MOMENT:
             self._turns = 0
-            message = f"somebody goes round in a circle, and it is still {self._time}"
+            message = f"callbacks run without end at time {self._time}"
             raise Livelock(message)
         while later and later[0][0] <= self._time:
             ready.append(heapq.heappop(later)[2])
-        # Only those that are ready now: what they make ready has to wait its turn.
+        # Only the callbacks that are ready now; those that they add run in the next iteration.
         for _ in range(len(ready)):
             call = ready.popleft()
             if call.callback is not None:
@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> _Call:
-        # An empty context counts as false, and is somebody's all the same.
+        # An empty context is falsy, but still a context.
         context = contextvars.copy_context() if context is None else context
         call = _Call(callback, args, context, self._time)
         self._ready.append(call)
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return asyncio.Task(coro, loop=self, **keywords)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody waited for and went wrong all the same is a fault of the run."""
+        """Raise an exception that no task retrieved: it fails the run."""
         error = context.get("exception")
         if isinstance(error, Exception):
             raise error

@@ -1,4 +1,4 @@
-"""Somebody who looks over the shoulder of a process, and knows how things really are."""
+"""Monitors of what processes read and write: they compare it with the true state."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _HOLDER_EVENTS = frozenset(
         *(e.TaskTimeout, e.TaskSubmittedForReview),
     )
 )
-# "Every worker knows within about a second": and one more, because it may have had trouble before.
+# Workers learn of a pause within about a second; one more, because a call may have failed before.
 _NOTICE_LIMIT_S = 2.5
-# A hold ends by the clock of whoever looks.
+# A hold ends by the clock of the process that reads it.
 _MAX_SKEW_S = 2.0
 
 
@@ -37,23 +37,23 @@ _MAX_SKEW_S = 2.0
 class _ReceivedMessage:
     task_id: str
     round: int
-    attempt: int  # the last there was, when the message was received
+    attempt: int  # the last attempt when the message was received
     at: datetime
 
 
 class Monitor:
-    """Sees what one process reads and writes."""
+    """Observes what one process reads and writes."""
 
     def __init__(self, process: QueueProcess, simulation: Simulation) -> None:
         self._process = process
         self._simulation = simulation
         self._received: dict[str, _ReceivedMessage] = {}  # by receipt
-        self._latest_receipts: dict[str, str] = {}  # receipts by task
-        self._recreated: set[str] = set()  # tasks that had been made when this one made them
+        self._latest_receipts: dict[str, str] = {}  # by task
+        self._recreated: set[str] = set()  # tasks that existed when this process created them
         self._received_events: dict[str, tuple[float, tuple[Event, ...]]] = {}  # by receipt
 
     async def rows_before(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
-        """The rows as they are before a commit."""
+        """The rows before a commit."""
         ledger = self._simulation.backend.ledger
         rows: dict[str, TaskRow | JobRow | None] = {}
         for change in changes:
@@ -66,24 +66,24 @@ class Monitor:
         self, changes: Sequence[AnyChange], before: Mapping[str, TaskRow | JobRow | None]
     ) -> None:
         """The process has changed rows."""
-        chronicle = self._simulation.history
+        history = self._simulation.history
         for change in changes:
             new, old = change.row, before[change.row.id]
             if old is not None and old.change_id == new.change_id:
-                # Its answer had been lost. Or two create the same task: the second may know that
-                # its parents have completed since, and ring for it, and it waits all the same.
+                # Its answer was lost. Or two processes create the same task: the second may know
+                # that its parents have completed and send a message, while the task still waits.
                 self._recreated.add(new.id)
                 continue
             if isinstance(new, JobRow):
                 if isinstance(old, JobRow):
-                    chronicle.on_job_commit(old, new)
+                    history.on_job_commit(old, new)
             elif not isinstance(old, JobRow):
-                chronicle.on_task_commit(old, new)
+                history.on_task_commit(old, new)
                 if old is not None:
                     self._check_holder(old, new, change.events)
 
     def _check_holder(self, old: TaskRow, new: TaskRow, events: Sequence[Event]) -> None:
-        """Only the holder reports, whatever the fence says that comes with it."""
+        """Only the lease's holder may report, also if the fence is right."""
         who = self._process.name
         if new.attempt > old.attempt:
             self._simulation.pause_monitor.on_claimed(who, new.id)
@@ -92,19 +92,19 @@ class Monitor:
             return
         early = old.lease is not None and self._simulation.clock.now() < old.lease.expires_at
         if early and new.lease is None and holder in self._simulation.running_processes:
-            text = f"{who} ends the lease of {holder}, who is alive and may use it"
+            text = f"{who} ends the lease of {holder}, which is alive and may use it"
             self._simulation.report_violation(2, new.id, text)
         reports = [event.type for event in events if event.type in _HOLDER_EVENTS]
         by_a_worker = [event.type for event in events if event.context.origin == "worker"]
-        said = [name for name in reports if name in by_a_worker]
+        reported = [name for name in reports if name in by_a_worker]
         if new.checkpoint not in (old.checkpoint, None):
-            said.append("a checkpoint")
-        for what in said:
-            text = f"{who} commits {what}, and {holder or 'nobody'} holds the task"
+            reported.append("a checkpoint")
+        for what in reported:
+            text = f"{who} commits {what}, but the task is leased by {holder or 'no worker'}"
             self._simulation.report_violation(3, new.id, text)
 
     async def on_send(self, messages: Sequence[OutgoingMessage]) -> None:
-        """A message is for somebody who can act on it: it comes after the commit."""
+        """A message must be sent after the commit that makes its task ready."""
         for message in messages:
             task_id = parse_message(message.body)
             if not isinstance(task_id, str):
@@ -112,12 +112,12 @@ class Monitor:
             row = await self._simulation.backend.ledger.get_task(task_id)
             early = row is not None and row.state is TaskState.WAITING
             if row is None or (early and task_id not in self._recreated):
-                state = row.state.value if row else "not there"
-                text = f"{self._process.name} sends a message for it, and it is {state}"
+                state = row.state.value if row else "missing"
+                text = f"{self._process.name} sends a message for it, but it is {state}"
                 self._simulation.report_violation(6, task_id, text)
 
     async def on_receive(self, messages: Sequence[Message]) -> None:
-        """Messages are on their way to the process."""
+        """Messages are being delivered to the process."""
         for message in messages:
             task_id = parse_message(message.body)
             row = isinstance(task_id, str) and await self._simulation.backend.ledger.get_task(
@@ -130,7 +130,7 @@ class Monitor:
                 self._latest_receipts[row.id] = message.receipt
 
     def on_handed_over(self, messages: Sequence[Message]) -> None:
-        """The process has them."""
+        """The process has received the messages."""
         for message in messages:
             if (delivered := self._received.get(message.receipt)) is not None:
                 self._simulation.pause_monitor.on_received(
@@ -138,44 +138,44 @@ class Monitor:
                 )
 
     async def on_delete(self, receipts: Sequence[str]) -> None:
-        """The process is done with messages."""
+        """The process deletes messages."""
         for receipt in receipts:
             delivered = self._received.get(receipt)
-            # It may hold the task by a later message, and be done with this one.
+            # It may have claimed the task by a later message.
             if delivered and self._latest_receipts[delivered.task_id] == receipt:
                 await self._check_delete(delivered)
 
     async def _check_delete(self, delivered: _ReceivedMessage) -> None:
-        """A message goes when the outcome is committed, or when nothing is left to do."""
+        """A message may be deleted when the outcome is committed or nothing is left to do."""
         row = await self._simulation.backend.ledger.get_task(delivered.task_id)
-        # Whoever resumes a task rings for it: a message of the round before is of no use any more.
+        # A resume sends a new message: that of the previous round is not needed.
         if row is None or row.round != delivered.round:
             return
         who, margin = self._process.name, self._simulation.settings.worker.skew_margin
-        unrung = row.enqueued_at is None or row.enqueued_at < delivered.at - margin
+        not_enqueued = row.enqueued_at is None or row.enqueued_at < delivered.at - margin
         ours = row.lease is not None and row.lease.worker_id == who
-        at_work = ours and row.attempt == delivered.attempt + 1
-        if at_work or (row.state is TaskState.PENDING and unrung):
+        is_running = ours and row.attempt == delivered.attempt + 1
+        if is_running or (row.state is TaskState.PENDING and not_enqueued):
             text = f"{who} deletes its message while the task is {row.state.value}"
             self._simulation.report_violation(1, row.id, text)
 
     def on_events(self, delivery: Delivery) -> None:
-        """The bus brings events to the process."""
+        """The bus delivers events to the process."""
         self._received_events[delivery.receipt] = (self._simulation.time(), delivery.events)
 
     async def on_acknowledge(self, receipt: str) -> None:
-        """The process says that it has dealt with them."""
+        """The process acknowledges events."""
         received_at, events = self._received_events[receipt]
         await self._simulation.history.on_acknowledged(self._process.name, events, received_at)
 
 
 class QueueProcess(Protocol):
-    """What has to be known of a process that serves queues."""
+    """What the monitors need to know about a process that serves queues."""
 
     @property
     def name(self) -> str: ...
     def was_paused(self, since: float) -> bool:
-        """Whether its machine did at some time since then."""
+        """Whether its machine was paused at some time since then."""
         ...
 
 
@@ -186,19 +186,25 @@ class _SeenPauses:
 
 
 class PauseMonitor:
-    """The switches of all queues, and what every process knows of them."""
+    """The pauses of all queues, and what each process knows about them.
+
+    What counts is what a worker knew when it received a message, because handling it may take long.
+    A worker that learns of a pause late is excused only by faults of its own calls.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._paused_since: dict[str, float] = {}
-        self._resumed_at: dict[str, float] = {}  # by queue: its last pause
-        self._holds: dict[str, tuple[float, float]] = {}  # by queue: since when and until when
+        self._resumed_at: dict[str, float] = {}  # by queue
+        self._holds: dict[str, tuple[float, float]] = {}  # by queue: start and end
         self._seen_pauses: dict[str, _SeenPauses] = {}  # by process
         self._delayed_until: dict[str, float] = {}  # by process
-        self._received: dict[tuple[str, str], str | None] = {}  # by process and task: what is wrong
+        self._received: dict[
+            tuple[str, str], str | None
+        ] = {}  # by process and task: the problem, if any
 
     def on_switched(self, queue: str, *, paused: bool) -> None:
-        """A queue is paused, or served, from now on."""
+        """A queue was paused or resumed."""
         if not paused:
             self._paused_since.pop(queue, None)
             self._holds.pop(queue, None)
@@ -207,42 +213,42 @@ class PauseMonitor:
             self._paused_since[queue] = self._simulation.time()
 
     def on_hold(self, queue: str, duration_s: float) -> None:
-        """A queue is held from now on for so long, or has been and is for longer."""
+        """A queue is held from now on, or its hold is extended."""
         now = self._simulation.time()
         since, until = self._holds.get(queue, (now, now))
         self._holds[queue] = (since if until > now else now, now + duration_s)
 
     def on_answered(self, queue: str, requested_at: float) -> None:
-        """Somebody was told that the queue is paused: it is, or was until somebody else came."""
+        """A client was answered that the queue is paused: it is, or was resumed since."""
         if queue not in self._paused_since and self._resumed_at.get(queue, -1.0) < requested_at:
             self._simulation.report_violation(
-                0, queue, "somebody was told that it is paused, and it is not"
+                0, queue, "a client was answered that it is paused, but it is not"
             )
 
     def on_informed(self, who: str, paused: Collection[str]) -> None:
-        """A process is told which queues are paused."""
+        """A process has read which queues are paused."""
         self._seen_pauses[who] = _SeenPauses(frozenset(paused), self._simulation.time())
 
     def on_delay(self, who: str, duration_s: float = 0.0) -> None:
-        """What a process asks now is not answered, or that much later."""
+        """A call of a process fails, or is answered that much later."""
         until = self._simulation.time() + duration_s
         self._delayed_until[who] = max(until, self._delayed_until.get(who, 0.0))
 
     def on_received(self, who: QueueProcess, task_id: str, queue: str) -> None:
-        """A process has a message in its hands. The first for a task counts: it may be slow."""
+        """A process has received a message. The first one for a task counts."""
         self._received.setdefault((who.name, task_id), self._violation_text(who, queue))
 
     def _violation_text(self, who: QueueProcess, queue: str) -> str | None:
         now, since = self._simulation.time(), self._stopped_since(queue)
-        known = self._seen_pauses.get(who.name)
-        if known is not None and queue in known.paused:
-            return f"knows that {queue!r} is paused" if known.at < now else None
+        seen = self._seen_pauses.get(who.name)
+        if seen is not None and queue in seen.paused:
+            return f"knows that {queue!r} is paused" if seen.at < now else None
         if since is None or who.was_paused(since):
             return None
         late = now - max(since, self._delayed_until.get(who.name, 0.0))
         if late <= _NOTICE_LIMIT_S:
             return None
-        return f"has not heard that {queue!r} is paused for {late:.1f} s"
+        return f"has not known for {late:.1f} s that {queue!r} is paused"
 
     def _stopped_since(self, queue: str) -> float | None:
         if queue in self._paused_since:
@@ -251,6 +257,6 @@ class PauseMonitor:
         return since if self._simulation.time() < until - _MAX_SKEW_S else None
 
     def on_claimed(self, who: str, task_id: str) -> None:
-        """A process begins an attempt."""
-        if (wrong := self._received.pop((who, task_id), None)) is not None:
-            self._simulation.report_violation(0, task_id, f"{who} begins it and {wrong}")
+        """A process starts an attempt."""
+        if (problem := self._received.pop((who, task_id), None)) is not None:
+            self._simulation.report_violation(0, task_id, f"{who} starts it and {problem}")

@@ -1,4 +1,4 @@
-"""Checks that what is stored cannot answer: what children really did, on all machines together."""
+"""Checks of a finished run: what children really did, and whether each answer was true."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _REVIEWABLE = (TaskState.COMPLETED, TaskState.IN_REVIEW)
 
 
 async def check_run(simulation: Simulation, answers: Answers) -> None:
-    """Add what is wrong to the world's breaches."""
+    """Report the violations of a finished run."""
     rows = await _rows(simulation)
     await answers.check(simulation, rows)
     await simulation.spending.check(simulation, rows)
     by_task: dict[str, list[AttemptRecord]] = {}
-    for life in simulation.attempt_records.all:
-        by_task.setdefault(life.task_id, []).append(life)
-    for task_id, lives in by_task.items():
-        _check_no_overlap(simulation, task_id, lives)
-        _check_attempt_numbers(simulation, task_id, lives)
-    for life, step in simulation.attempt_records.repeated_steps:
-        if not life.machine_paused:
-            text = f"{step} was kept, and attempt {life.attempt} has done it again"
-            simulation.report_violation(5, life.task_id, text)
+    for record in simulation.attempt_records.all:
+        by_task.setdefault(record.task_id, []).append(record)
+    for task_id, records in by_task.items():
+        _check_no_overlap(simulation, task_id, records)
+        _check_attempt_numbers(simulation, task_id, records)
+    for record, step in simulation.attempt_records.repeated_steps:
+        if not record.machine_paused:
+            text = f"{step} was saved, but attempt {record.attempt} ran it again"
+            simulation.report_violation(5, record.task_id, text)
     for row in rows.values():
         await _check_result_owner(simulation, row, by_task.get(row.id, []))
 
 
 async def task_seconds(simulation: Simulation) -> float:
-    """For how long tasks were under way, all together."""
+    """The total duration of all tasks."""
     rows = (await _rows(simulation)).values()
     ends = [(row.finished_at or row.updated_at) - row.spec.created_at for row in rows]
     return sum(end.total_seconds() for end in ends)
@@ -52,11 +52,11 @@ async def _rows(simulation: Simulation) -> Mapping[str, TaskRow]:
 def _check_no_overlap(simulation: Simulation, task_id: str, records: list[AttemptRecord]) -> None:
     for earlier, later in pairwise(records):
         end = simulation.time() if earlier.ended_at is None else earlier.ended_at
-        # Across a machine that stood still only the fence holds.
+        # Across a paused machine, only the fence protects.
         if end > later.started_at and not (earlier.machine_paused or later.machine_paused):
             text = (
                 f"attempt {earlier.attempt} ran until {end:.3f},"
-                f" and attempt {later.attempt} began at {later.started_at:.3f}"
+                f" but attempt {later.attempt} began at {later.started_at:.3f}"
             )
             simulation.report_violation(10, task_id, text)
 
@@ -64,13 +64,13 @@ def _check_no_overlap(simulation: Simulation, task_id: str, records: list[Attemp
 def _check_attempt_numbers(
     simulation: Simulation, task_id: str, records: list[AttemptRecord]
 ) -> None:
-    records = sorted(records, key=lambda life: life.attempt)
+    records = sorted(records, key=lambda record: record.attempt)
     for name, numbers in (
-        ("attempt", [life.attempt for life in records]),
-        ("fence", [life.fence for life in records]),
+        ("attempt", [record.attempt for record in records]),
+        ("fence", [record.fence for record in records]),
     ):
         if any(second <= first for first, second in pairwise(numbers)):
-            simulation.report_violation(2, task_id, f"children were given the {name}s {numbers}")
+            simulation.report_violation(2, task_id, f"children got the {name}s {numbers}")
 
 
 async def _check_result_owner(
@@ -80,15 +80,15 @@ async def _check_result_owner(
         return
     result = await DocumentStore(simulation.backend.blobs).load(row.result)
     attempt = result["attempt"] if result else None
-    if not any(life.attempt == attempt and life.succeeded for life in records):
+    if not any(record.attempt == attempt and record.succeeded for record in records):
         simulation.report_violation(
-            3, row.id, f"has the result of attempt {attempt}, which had none"
+            3, row.id, f"has the result of attempt {attempt}, which did not succeed"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CancelAnswer:
-    """Somebody was told that a task, or everything of a job, is cancelled or about to be."""
+    """A client was answered that a task or a job is cancelled or will be."""
 
     requested_at: float
     answered_at: float
@@ -99,21 +99,21 @@ class CancelAnswer:
 
 @dataclass(slots=True)
 class Answers:
-    """Everything that was answered in a run."""
+    """All answers of a run; an answer is a promise."""
 
     accepted: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by request id
-    # By request and addition: what was to be added, and whether anybody was told that it is.
+    # By request and addition: the document, and whether the addition was answered.
     added: dict[tuple[str, str], tuple[Mapping[str, Any], bool]] = field(default_factory=dict)
     refused: dict[tuple[str, str], str] = field(default_factory=dict)  # by client, and job or task
     cancelled: list[CancelAnswer] = field(default_factory=list)
-    approved: dict[str, int] = field(default_factory=dict)  # by task: of which attempt
-    revisions_requested: dict[str, int] = field(default_factory=dict)  # likewise
+    approved: dict[str, int] = field(default_factory=dict)  # by task: the attempt
+    revisions_requested: dict[str, int] = field(default_factory=dict)  # by task: the attempt
     pauses_ended: dict[tuple[str, str], str] = field(
         default_factory=dict
-    )  # pauses: who ended which
+    )  # by queue and pauser: who resumed it
 
     async def check(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
-        """Add what was not true to the world's breaches."""
+        """Report answers that were not true."""
         self._check_accepted(simulation, rows)
         self._check_additions(simulation, rows)
         await self._check_refusals(simulation)
@@ -122,12 +122,12 @@ class Answers:
         for task_id, attempt in self.approved.items():
             row = rows[task_id]
             if row.state is not TaskState.COMPLETED or row.attempt != attempt:
-                text = f"attempt {attempt} was approved, and it is {row.state} by {row.attempt}"
+                text = f"attempt {attempt} was approved, but {row.attempt} is {row.state}"
                 simulation.report_violation(4, task_id, text)
         for task_id, attempt in self.revisions_requested.items():
             row = rows[task_id]
             if row.state in _REVIEWABLE and row.attempt <= attempt:
-                text = f"attempt {attempt} was sent back, and it is {row.state} by {row.attempt}"
+                text = f"attempt {attempt} was sent back, but {row.attempt} is {row.state}"
                 simulation.report_violation(4, task_id, text)
 
     def _check_accepted(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
@@ -135,42 +135,42 @@ class Answers:
             for task in document["tasks"]:
                 task_id = task_id_of(job_id_of(TENANT, request_id), task["taskId"])
                 if task_id not in rows:
-                    simulation.report_violation(1, task_id, "was accepted, and is not there")
+                    simulation.report_violation(1, task_id, "was accepted, but does not exist")
 
     def _check_additions(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
         for (request_id, addition_id), (document, answered) in self.added.items():
             job_id = job_id_of(TENANT, request_id)
             ids = [task_id_of(job_id, task["taskId"]) for task in document["tasks"]]
-            there = [task_id for task_id in ids if task_id in rows]
-            if len(there) < len(ids) and (answered or there):
-                simulation.report_violation(1, addition_id, f"of {ids} only {there} are there")
+            stored = [task_id for task_id in ids if task_id in rows]
+            if len(stored) < len(ids) and (answered or stored):
+                simulation.report_violation(1, addition_id, f"of {ids} only {stored} exist")
 
     async def _check_refusals(self, simulation: Simulation) -> None:
-        """A refusal changes nothing: whoever got one is not named in that history."""
+        """A refusal changes nothing: the refused client is not in the history."""
         page = await simulation.backend.events.query(TENANT, limit=_ALL_ROWS)
         for event in page.items:
             by = str(getattr(event.body, "by", ""))
             if (why := self.refused.get((by, event.entity_id))) is not None:
-                text = f"{by} was refused ({why}), and yet there is its {event.type}"
+                text = f"{by} was refused ({why}), but there is its {event.type}"
                 simulation.report_violation(14, event.entity_id, text)
 
 
 def _check_cancelled(
     simulation: Simulation, cancelled: CancelAnswer, rows: Mapping[str, TaskRow]
 ) -> None:
-    """What is cancelled begins no more, unless somebody resumes it, and comes to an end."""
-    chronicle, task_id = simulation.history, cancelled.task_id
-    for claim in chronicle.claims:
+    """A cancelled task starts no attempt unless it is resumed, and it ends."""
+    history, task_id = simulation.history, cancelled.task_id
+    for claim in history.claims:
         if claim.at <= cancelled.answered_at or claim.job_id != cancelled.job_id:
             continue
         if task_id is None:
-            again = chronicle.was_resumed(claim.job_id, cancelled.requested_at, claim.at)
+            resumed = history.was_resumed(claim.job_id, cancelled.requested_at, claim.at)
         else:
-            again = (claim.task_id, claim.round) != (task_id, cancelled.round)
-        if not again:
-            text = f"is cancelled, and attempt {claim.attempt} begins at {claim.at:.3f}"
+            resumed = (claim.task_id, claim.round) != (task_id, cancelled.round)
+        if not resumed:
+            text = f"is cancelled, but attempt {claim.attempt} starts at {claim.at:.3f}"
             simulation.report_violation(1, claim.task_id, text)
     if task_id is not None and rows[task_id].round == cancelled.round:
         state = rows[task_id].state
         if not state.terminal:
-            simulation.report_violation(1, task_id, f"was to be cancelled, and is {state}")
+            simulation.report_violation(1, task_id, f"was cancelled, but is {state}")

@@ -1,4 +1,4 @@
-"""Machines and processes: clocks that are wrong, workers that die, children that die with them."""
+"""Machines with wrong clocks, and processes that crash with their children."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MAX_RESTART_DELAY_S = 20.0
 
 
 class Machine:
-    """Where processes run: they share its clock and its pauses, and know of each other's end."""
+    """A machine: its processes share its clock and its pauses, and see each other's end."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.name = name
         self.paused_until = 0.0
         self.pauses: list[tuple[float, float]] = []
-        self.workers: dict[str, Process] = {}  # those that appeared and did not leave
-        self.queues_by_worker: dict[str, tuple[str, ...]] = {}  # by worker, its queues
+        self.workers: dict[str, Process] = {}  # registered and not deregistered
+        self.queues_by_worker: dict[str, tuple[str, ...]] = {}  # by worker
         self.roles: dict[str, Process] = {}
         self.clock_offset = timedelta(0)
         self._simulation = simulation
@@ -38,20 +38,20 @@ class Machine:
             self.set_clock()
 
     def set_clock(self) -> None:
-        """To another time, as wrong as a clock may be: two of them differ by the margin at most."""
+        """Set the clock to a wrong time; two clocks differ by the skew margin at most."""
         margin = self._simulation.settings.worker.skew_margin
         self.clock_offset = (self._rng.random() - 0.5) * margin
         self._simulation.record(self.name, "clock is off by", str(self.clock_offset))
 
     def pause(self, seconds: float) -> None:
-        """Everything on it stands still."""
+        """Pause all processes of the machine."""
         now = self._simulation.time()
         self.paused_until = max(self.paused_until, now + seconds)
         self.pauses.append((now, self.paused_until))
         self._simulation.record(self.name, "pause", f"{seconds:.1f} s")
 
     async def wait_until_resumed(self) -> None:
-        """Return when it does not stand still."""
+        """Return when the machine is not paused."""
         while True:
             left = self.paused_until - self._simulation.time()
             if left <= 0:
@@ -59,12 +59,12 @@ class Machine:
             await asyncio.sleep(left)
 
     def was_paused(self, since: float, until: float) -> bool:
-        """Whether there was a pause in that time."""
+        """Whether the machine was paused in that time."""
         return any(begin < until and since < end for begin, end in self.pauses)
 
 
 class MachineClock:
-    """See ``ports.clock.Clock``; the machine's, as one of its processes reads it."""
+    """See ``ports.clock.Clock``; the machine's clock as a process reads it."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -84,7 +84,7 @@ class MachineClock:
 
 
 class MachineWorkerRegistry:
-    """See ``ports.presence.WorkerRegistry``; asked by one process."""
+    """See ``ports.worker_registry.WorkerRegistry``; as one process uses it."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -92,7 +92,7 @@ class MachineWorkerRegistry:
 
     def register(self, worker_id: str, queues: Sequence[str]) -> None:
         if worker_id in self._machine.workers:
-            message = f"a worker called {worker_id!r} is here already"
+            message = f"a worker called {worker_id!r} exists already"
             raise UsageError(message)
         self._machine.workers[worker_id] = self._process
         self._machine.queues_by_worker[worker_id] = tuple(queues)
@@ -105,10 +105,10 @@ class MachineWorkerRegistry:
         return ()
 
     def record_child(self, worker_id: str, process_id: int) -> None:
-        """The machine knows its processes without being told."""
+        """Does nothing: the simulated machine knows its processes."""
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
-        """The machine knows its processes without being told."""
+        """Does nothing: the simulated machine knows its processes."""
 
     def is_dead(self, worker_id: str) -> bool:
         process = self._machine.workers.get(worker_id)
@@ -120,10 +120,10 @@ class MachineWorkerRegistry:
             process.children.kill_all()
 
     def acquire_role(self, role: str) -> bool:
-        leader = self._machine.roles.get(role)
-        if leader is None or leader.dead or leader.ended:
-            self._machine.roles[role] = leader = self._process
-        return leader is self._process
+        holder = self._machine.roles.get(role)
+        if holder is None or holder.dead or holder.ended:
+            self._machine.roles[role] = holder = self._process
+        return holder is self._process
 
     def dead_workers(self) -> list[str]:
         return [worker_id for worker_id in self._machine.workers if self.is_dead(worker_id)]
@@ -138,7 +138,7 @@ class MachineWorkerRegistry:
 
 
 class Process:
-    """One process: its services, its line to the backend, its children."""
+    """A process: its services, its faulty backend, its children."""
 
     def __init__(
         self, simulation: Simulation, machine: Machine, name: str, stale_reads: StaleReads
@@ -147,8 +147,8 @@ class Process:
         self.machine = machine
         self.name = name
         self.dead = False
-        self.ended = False  # in good order
-        self.finished = asyncio.Event()  # one or the other
+        self.ended = False  # normally
+        self.finished = asyncio.Event()  # dead or ended
         simulation.running_processes[name] = None
         self.disconnected_until = 0.0
         self.children = SimulatedRunner(self)
@@ -178,7 +178,7 @@ class Process:
         if self.simulation.ended:
             raise asyncio.CancelledError
         if self.dead:
-            # Who waits here may be cancelled by what is left of the process: the others wait on.
+            # A waiting task may be cancelled by the rest of the process; the others keep waiting.
             await asyncio.shield(self._forever)
 
     def die(self) -> None:
@@ -193,23 +193,23 @@ class Process:
         )
 
     async def run_worker(self) -> None:
-        """Be a worker until the end; whatever ends it but a stop is a breach."""
+        """Run a worker; an end other than by a stop is a violation."""
         rng = self.simulation.random_for(f"rolls of {self.name}")
         worker = self.services.worker_with_runner(
             self.children, self.name, process_id=1, roll=rng.random
         )
-        self._worker_group = crew = WorkerGroup(
+        self._worker_group = worker_group = WorkerGroup(
             worker=worker,
             dispatcher=self.services.dispatcher,
             sweeper=self.services.sweeper,
             worker_registry=self.services.worker_registry,
         )
         try:
-            async with crew:
-                await crew.wait()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not have ended it
+            async with worker_group:
+                await worker_group.wait()
+        except Exception as error:  # noqa: BLE001 - no error may end a worker
             if not self.dead:
-                self.simulation.report_violation(0, self.name, f"the worker ended by {error!r}")
+                self.simulation.report_violation(0, self.name, f"the worker ended with {error!r}")
                 self.die()
             return
         if not self.dead:
@@ -217,23 +217,23 @@ class Process:
             self.simulation.record(self.name, "has stopped")
             if self.children.alive:
                 self.simulation.report_violation(
-                    10, self.name, "the worker has ended and its children have not"
+                    10, self.name, "the worker has ended, but its children have not"
                 )
 
     async def run_health_check(self) -> None:
-        """Check health until the end; whatever ends it but a stop is a breach."""
-        self._health_check = checking = asyncio.ensure_future(make_health_check(self).run())
-        await asyncio.wait((checking,))
+        """Run the health check; an end other than by a stop is a violation."""
+        self._health_check = health_check = asyncio.ensure_future(make_health_check(self).run())
+        await asyncio.wait((health_check,))
         if self.dead or self.simulation.ended:
             return
-        if not checking.cancelled():
-            text = f"the health check ended by {checking.exception()!r}"
+        if not health_check.cancelled():
+            text = f"the health check ended with {health_check.exception()!r}"
             self.simulation.report_violation(0, self.name, text)
         self.end()
         self.simulation.record(self.name, "has stopped")
 
     def end(self) -> None:
-        """It has nothing left to do."""
+        """End normally."""
         self.ended = True
         self._set_finished()
 
@@ -242,10 +242,10 @@ class Process:
         self.simulation.running_processes.pop(self.name, None)
 
     def stop(self, *, at_once: bool) -> None:
-        """SIGTERM, or two of them."""
+        """Send SIGTERM; twice if ``at_once``."""
         if self.dead or self.ended:
             return
-        self.simulation.record(self.name, "is to stop at once" if at_once else "is to stop")
+        self.simulation.record(self.name, "stops at once" if at_once else "stops")
         if self._health_check is not None:
             self._health_check.cancel()
         if self._worker_group is not None and at_once:
@@ -255,12 +255,12 @@ class Process:
 
 
 class Fleet:
-    """The processes of a run, each started again when it has ended."""
+    """The processes of a run; each is restarted when it ends."""
 
     def __init__(
         self, simulation: Simulation, machines: list[Machine], *, workers: int, watchers: int
     ) -> None:
-        self.stale_reads = StaleReads(simulation.random_for("rumours"))
+        self.stale_reads = StaleReads(simulation.random_for("stale reads"))
         self._started: list[Process] = []
         self._simulation = simulation
         self._machines = machines
@@ -270,18 +270,17 @@ class Fleet:
         self._rng = simulation.random_for("fleet")
 
     def start(self) -> None:
-        """All of them."""
         machines = self._machines
-        for place in range(self._workers):
+        for index in range(self._workers):
             self._simulation.start_task(
-                self._keep_running(machines[place % len(machines)], watches=False)
+                self._keep_running(machines[index % len(machines)], watches=False)
             )
         for _ in range(self._watchers):
-            # On one machine: there one of them does it, and no two machines ask each other.
+            # On one machine, which elects one of them; machines do not share an election.
             self._simulation.start_task(self._keep_running(machines[0], watches=True))
 
     async def _keep_running(self, machine: Machine, *, watches: bool) -> None:
-        """A process that works or watches, and after its end another."""
+        """Run a worker or a health check, and restart it when it ends."""
         kind = "watcher" if watches else "worker"
         while True:
             process = self.new_process(machine, f"{kind}-{next(self._names)}")
@@ -295,10 +294,9 @@ class Fleet:
                 await asyncio.sleep(self._rng.random() * _MAX_RESTART_DELAY_S)
 
     def new_process(self, machine: Machine, name: str) -> Process:
-        """One more process."""
         return Process(self._simulation, machine, name, self.stale_reads)
 
     @property
     def running(self) -> list[Process]:
-        """Workers and watchers that run now."""
+        """Running workers and health checks."""
         return [process for process in self._started if not (process.dead or process.ended)]

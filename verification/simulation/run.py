@@ -1,4 +1,4 @@
-"""One run: a seed, what people do, what goes wrong, and what must be true in the end."""
+"""One run: the actions of clients, the faults, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -41,79 +41,79 @@ _FAULT_ECHO_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Which run: the seed, and what of it is left out."""
+    """A run: its seed, and what is left out."""
 
     seed: int
-    actions: tuple[int, ...] | None = None  # places in what was drawn; None: all
+    actions: tuple[int, ...] | None = None  # indexes of the drawn actions; None: all
     without: frozenset[Fault] = frozenset()
     profile: FaultProfile = FaultProfile.DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What came of a run."""
+    """The result of a run."""
 
     scenario: Scenario
     violations: tuple[Violation, ...]
     fault_counts: Counter[Fault]
     action_counts: Counter[ActionKind]
-    actions_run: int  # how many were carried out
+    actions_run: int  # number of actions
     tasks: int
     attempts: int
     virtual_seconds: float
-    task_seconds: float  # for how long tasks were under way, all together
+    task_seconds: float  # total duration of all tasks
     cpu_seconds: float
     digest: str
     trace: tuple[TraceEntry, ...]
 
 
 def run(scenario: Scenario, *, keep_trace: bool = False) -> RunReport:
-    """Carry out a run. The same scenario gives the same report, but for the time it took.
+    """Carry out a run. The same scenario gives the same report, apart from the CPU time.
 
     Args:
-        keep_trace: Whether to report all that happened; of a run that failed it always is.
+        keep_trace: Whether to report the trace; a run that failed always has it.
     """
-    began = time.process_time()
+    started_at = time.process_time()
     loop = VirtualLoop()
-    # Nothing may depend on when memory is collected; and it need not be, in so short a time.
-    collecting = gc.isenabled()
+    # A run must not depend on garbage collection, and is too short to need it.
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with _captured_errors() as broken:
+        with _captured_errors() as errors:
             asyncio.set_event_loop(loop)
             report = loop.run_until_complete(
-                _execute(scenario, broken, began, keep_trace=keep_trace)
+                _execute(scenario, errors, started_at, keep_trace=keep_trace)
             )
     except Exception as error:
-        # Whoever makes many runs sees by this which of them it was.
+        # Names the run among many.
         error.add_note(f"in the run of seed {scenario.seed}")
         raise
     finally:
         asyncio.set_event_loop(None)
         loop.close()
-        if collecting:
+        if was_enabled:
             gc.enable()
     return report
 
 
 async def _execute(
-    scenario: Scenario, errors: list[str], began: float, *, keep_trace: bool
+    scenario: Scenario, errors: list[str], started_at: float, *, keep_trace: bool
 ) -> RunReport:
-    return await _Run(scenario, errors).execute(began, keep_trace=keep_trace)
+    return await _Run(scenario, errors).execute(started_at, keep_trace=keep_trace)
 
 
 @contextmanager
 def _captured_errors() -> Iterator[list[str]]:
-    """What services log as errors that nobody raises on purpose."""
-    broken: list[str] = []
+    """Collect unexpected errors that services log."""
+    errors: list[str] = []
     logger = logging.getLogger("longshore")
-    handler = _ErrorHandler(broken)
+    handler = _ErrorHandler(errors)
     before = logger.level, logger.propagate
     logger.setLevel(logging.ERROR)
     logger.propagate = False
     logger.addHandler(handler)
     try:
-        yield broken
+        yield errors
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
@@ -160,34 +160,34 @@ class _Run:
         self._clients = Clients(
             self._simulation, lambda name: self._fleet.new_process(self._machines[-1], name)
         )
-        acts = draw_actions(self._simulation.random_for, self._length)
-        wanted = range(len(acts)) if scenario.actions is None else scenario.actions
-        self._actions: Sequence[Action] = [acts[place] for place in wanted]
+        actions = draw_actions(self._simulation.random_for, self._length)
+        indexes = range(len(actions)) if scenario.actions is None else scenario.actions
+        self._actions: Sequence[Action] = [actions[index] for index in indexes]
 
-    async def execute(self, began: float, *, keep_trace: bool) -> RunReport:
-        world = self._simulation
+    async def execute(self, started_at: float, *, keep_trace: bool) -> RunReport:
+        simulation = self._simulation
         await self._clients.store_definitions()
         self._fleet.start()
         if self._functions is not None:
             self._functions.start()
-        acting = self._clients.start(self._actions)
+        client_tasks = self._clients.start(self._actions)
         self._schedule()
         await asyncio.sleep(self._length)
-        world.faults.end()
-        world.record("world", "faults end")
-        still = max(machine.paused_until for machine in self._machines)
-        world.calm_from = max(world.time(), still) + _FAULT_ECHO_S
-        await asyncio.wait(acting, timeout=_SETTLE_TIMEOUT_S) if acting else None
+        simulation.faults.end()
+        simulation.record("run", "faults end")
+        paused_until = max(machine.paused_until for machine in self._machines)
+        simulation.calm_from = max(simulation.time(), paused_until) + _FAULT_ECHO_S
+        await asyncio.wait(client_tasks, timeout=_SETTLE_TIMEOUT_S) if client_tasks else None
         settled = await self._wait_until_settled()
-        await self._check(settled=settled, client_tasks=acting)
-        report = await self._report(began, keep_trace=keep_trace)
+        await self._check(settled=settled, client_tasks=client_tasks)
+        report = await self._report(started_at, keep_trace=keep_trace)
         await self._cancel_all()
         return report
 
     def _schedule(self) -> None:
-        """What goes wrong by the clock."""
-        world, rng = self._simulation, self._simulation.random_for("schedule")
-        by_the_clock: dict[Fault, Callable[[Random], None]] = {
+        """Schedule the faults with random times."""
+        simulation, rng = self._simulation, self._simulation.random_for("schedule")
+        timed_faults: dict[Fault, Callable[[Random], None]] = {
             Fault.CRASH: self._crash,
             Fault.DRAIN: lambda rng: self._stop(rng, at_once=False),
             Fault.STOP_AT_ONCE: lambda rng: self._stop(rng, at_once=True),
@@ -198,45 +198,45 @@ class _Run:
             Fault.MESSAGE_EXHAUSTED: self._clients.exhaust_message,
             Fault.HOT_PARTITION: self._refuse_writes,
         }
-        for fault, act in by_the_clock.items():
-            for number in range(world.faults.times(fault)):
-                own = world.random_for(f"{fault.name} {number}")
-                world.call_at(rng.random() * self._length, partial(act, own))
+        for fault, start_fault in timed_faults.items():
+            for number in range(simulation.faults.times(fault)):
+                fault_rng = simulation.random_for(f"{fault.name} {number}")
+                simulation.call_at(rng.random() * self._length, partial(start_fault, fault_rng))
 
     def _crash(self, rng: Random) -> None:
-        if living := self._fleet.running:
+        if running := self._fleet.running:
             self._simulation.faults.count(Fault.CRASH)
-            rng.choice(living).die()
+            rng.choice(running).die()
 
     def _stop(self, rng: Random, *, at_once: bool) -> None:
-        if living := self._fleet.running:
+        if running := self._fleet.running:
             self._simulation.faults.count(Fault.STOP_AT_ONCE if at_once else Fault.DRAIN)
-            rng.choice(living).stop(at_once=at_once)
+            rng.choice(running).stop(at_once=at_once)
 
     def _pause(self, rng: Random) -> None:
         self._simulation.faults.count(Fault.PAUSE)
         rng.choice(self._machines).pause(rng.random() * 60.0)
 
     def _disconnect(self, rng: Random) -> None:
-        if living := self._fleet.running:
+        if running := self._fleet.running:
             self._simulation.faults.count(Fault.OUTAGE)
-            process = rng.choice(living)
+            process = rng.choice(running)
             seconds = rng.random() * 60.0
             process.disconnected_until = self._simulation.time() + seconds
-            self._simulation.record(process.name, "is cut off", f"{seconds:.1f} s")
+            self._simulation.record(process.name, "is disconnected", f"{seconds:.1f} s")
 
     def _refuse_writes(self, rng: Random) -> None:
         self._simulation.faults.count(Fault.HOT_PARTITION)
         seconds = rng.random() * 20.0
         self._simulation.writes_refused_until = self._simulation.time() + seconds
-        self._simulation.record("world", "rows cannot be written", f"{seconds:.1f} s")
+        self._simulation.record("run", "rows cannot be written", f"{seconds:.1f} s")
 
     def _set_clock(self, rng: Random) -> None:
         self._simulation.faults.count(Fault.CLOCK_SET)
         rng.choice(self._machines).set_clock()
 
     async def _wait_until_settled(self) -> bool:
-        """Whether everything came to rest, and stayed so."""
+        """Wait until all work is done. Returns whether it stays so."""
         for machine in self._machines:
             await machine.wait_until_resumed()
         end = self._simulation.time() + _SETTLE_TIMEOUT_S
@@ -250,7 +250,8 @@ class _Run:
 
     async def _resume_all_queues(self) -> None:
         if any(
-            one.until is None for one in await self._simulation.backend.queue_controls.list_pauses()
+            pause.until is None
+            for pause in await self._simulation.backend.queue_controls.list_pauses()
         ):
             operator = self._operator or self._fleet.new_process(self._machines[0], "operator")
             self._operator = operator
@@ -280,43 +281,47 @@ class _Run:
         )
 
     async def _check(self, *, settled: bool, client_tasks: Sequence[asyncio.Task[None]]) -> None:
-        world = self._simulation
+        simulation = self._simulation
         if not settled:
-            world.report_violation(
-                1, "the run", "did not come to rest, although nothing goes wrong any more"
+            simulation.report_violation(
+                1, "the run", "did not settle although the faults have ended"
             )
         if not all(task.done() for task in client_tasks):
-            world.report_violation(1, "people", "still wait for an answer")
+            simulation.report_violation(1, "clients", "still wait for an answer")
         for text in self._service_errors:
-            world.report_violation(0, "a service", text)
-        order = self._functions.commit_position if self._functions is not None else None
-        for found in audit(read_snapshot(world.backend, settled=settled, commit_position=order)):
-            world.report_violation(found.invariant, found.subject, found.text)
-        failed = await world.backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
-        for whom in world.alert_monitor.uninformed_channels(dead_letters=bool(failed.items)):
-            world.report_violation(0, "the health check", f"has not told the {whom}")
-        await oracle.check_run(world, self._clients.answers)
+            simulation.report_violation(0, "a service", text)
+        commit_position = self._functions.commit_position if self._functions is not None else None
+        for violation in audit(
+            read_snapshot(simulation.backend, settled=settled, commit_position=commit_position)
+        ):
+            simulation.report_violation(violation.invariant, violation.subject, violation.text)
+        failed = await simulation.backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
+        for channel in simulation.alert_monitor.uninformed_channels(
+            dead_letters=bool(failed.items)
+        ):
+            simulation.report_violation(0, "the health check", f"has not alerted {channel}")
+        await oracle.check_run(simulation, self._clients.answers)
 
-    async def _report(self, began: float, *, keep_trace: bool) -> RunReport:
-        world = self._simulation
-        lives = world.attempt_records.all
+    async def _report(self, started_at: float, *, keep_trace: bool) -> RunReport:
+        simulation = self._simulation
+        records = simulation.attempt_records.all
         return RunReport(
             scenario=self._scenario,
-            violations=tuple(world.violations),
-            fault_counts=world.faults.counts,
-            action_counts=world.action_counts,
+            violations=tuple(simulation.violations),
+            fault_counts=simulation.faults.counts,
+            action_counts=simulation.action_counts,
             actions_run=len(self._actions),
-            tasks=len({life.task_id for life in lives}),
-            attempts=len(lives),
-            virtual_seconds=world.time(),
-            task_seconds=await oracle.task_seconds(world),
-            cpu_seconds=time.process_time() - began,
-            digest=world.digest(),
-            trace=tuple(world.trace) if world.violations or keep_trace else (),
+            tasks=len({record.task_id for record in records}),
+            attempts=len(records),
+            virtual_seconds=simulation.time(),
+            task_seconds=await oracle.task_seconds(simulation),
+            cpu_seconds=time.process_time() - started_at,
+            digest=simulation.digest(),
+            trace=tuple(simulation.trace) if simulation.violations or keep_trace else (),
         )
 
     async def _cancel_all(self) -> None:
-        """Let everybody go. All is judged: what still happens now is of no interest."""
+        """Cancel all tasks. The checks are done, so what happens now does not matter."""
         self._simulation.ended = True
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in others:
@@ -361,7 +366,7 @@ def _settings(rng: Random) -> tuple[Settings, Intervals]:
 
 
 def _health_settings(rng: Random) -> HealthSettings:
-    """Strict ones: much must be told in so short a time."""
+    """Strict thresholds, so that a short run has alerts."""
     return HealthSettings(
         every=timedelta(seconds=rng.choice((5, 10))),
         longest_run=timedelta(seconds=rng.choice((8, 15))),

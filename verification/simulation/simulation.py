@@ -1,4 +1,4 @@
-"""What everybody in a run shares: time, the store, the faults, and a record of what happened."""
+"""The state that all parts of a run share: clock, store, faults, trace and monitors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TENANT = "acme"
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One thing that happened."""
+    """An entry of the trace."""
 
     at: float
     source: str
@@ -42,19 +42,19 @@ class TraceEntry:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Violation:
-    """Something that must not be: the number of an invariant, or 0 if a service broke."""
+    """A violation of an invariant (by its number), or of another expectation (0)."""
 
     invariant: int
     subject: str
     text: str
 
     def __str__(self) -> str:
-        what = f"invariant {self.invariant}" if self.invariant else "a service broke"
+        what = f"invariant {self.invariant}" if self.invariant else "no invariant"
         return f"{what}: {self.subject}: {self.text}"
 
 
 class SimulationClock:
-    """True time, as the store and the queue have it."""
+    """The true time, which the store and the queue use."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class SimulationClock:
 
 
 class Simulation:
-    """Everything of one run."""
+    """The shared state of a run."""
 
     def __init__(
         self,
@@ -101,47 +101,46 @@ class Simulation:
         self.pause_monitor = PauseMonitor(self)
         self.alert_monitor = AlertMonitor(self)
         self.action_counts: Counter[ActionKind] = Counter()
-        self.calm_from = inf  # nothing that went wrong before has an effect any more
-        self.running_processes: dict[str, None] = {}  # names of the processes that run
+        self.calm_from = inf  # from here on no fault has an effect
+        self.running_processes: dict[str, None] = {}  # by name
         self.ended = False
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def random_for(self, purpose: str) -> Random:
-        """Numbers of its own for each purpose: more or fewer of one do not change another's."""
+        """A random generator for a purpose; its draws do not change those of another."""
         return Random(f"{self.seed}/{purpose}")
 
     def time(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
         return self._loop.time()
 
     def record(self, source: str, action: str, subject: str = "") -> None:
-        """Add to the record."""
+        """Add an entry to the trace."""
         self.trace.append(TraceEntry(self.time(), source, action, subject))
 
     def record_action(self, source: str, action: ActionKind, subject: str) -> None:
-        """Somebody did something, and was told that it is done."""
+        """A client's action succeeded and was answered."""
         self.action_counts[action] += 1
         self.record(source, action.name.lower().replace("_", " "), subject)
 
     def report_violation(self, invariant: int, subject: str, text: str) -> None:
-        """Something happened that must not."""
         self.record("WRONG", f"invariant {invariant}", f"{subject}: {text}")
         self.violations.append(Violation(invariant, subject, text))
 
     def start_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start something beside; nobody has to wait for it."""
+        """Start a background task."""
         task = asyncio.ensure_future(coroutine)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     def call_at(self, moment: float, callback: Callable[[], object]) -> None:
-        """Do something at a moment of the run."""
+        """Call back at a time of the run."""
         self._loop.call_at(moment, callback)
 
     def digest(self) -> str:
-        """The same for two runs in which the same happened in the same order."""
+        """A hash of the trace: equal for equal runs."""
         hashed = blake2b(digest_size=16)
         for entry in self.trace:
             hashed.update(f"{entry.at!r} {entry.source} {entry.action} {entry.subject}\n".encode())

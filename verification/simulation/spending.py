@@ -1,7 +1,7 @@
-"""What agents really spend, as only the one who sends the bills can know.
+"""What agents really spend, compared with what is recorded.
 
-A budget may be gone over by one answer for each attempt that spent from it, and by no more: an
-answer whose cost nobody could write down before its worker died is that one, too.
+A budget may be exceeded by one answer of the model per attempt. That includes an answer whose cost
+was not recorded because its worker died.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from verification.simulation.simulation import Simulation
 
 LOW_COST_USD, HIGH_COST_USD = 0.5, 1.5
-"""Dollars that an answer costs."""
+"""The cost of an answer of the model."""
 TASK_BUDGET = Budget(usd=2.0)
 _ROUNDING_USD = 1e-6
 
 
 class Spending:
-    """The bills of a run."""
+    """The charges of a run."""
 
     def __init__(self) -> None:
         self._charges: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
 
     def charge(self, task_id: str, attempt: int, usd: float) -> None:
-        """An answer was given."""
+        """The model has answered a request."""
         self._charges[task_id][attempt] += usd
 
     async def check(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
-        """Add what is wrong to the world's breaches."""
+        """Report budgets that were exceeded, and charges that were recorded wrongly."""
         jobs: dict[str, list[TaskRow]] = defaultdict(list)
         for row in rows.values():
             jobs[row.spec.job_id].append(row)
@@ -58,39 +58,45 @@ class Spending:
                 )
 
     def _check_task(self, simulation: Simulation, row: TaskRow) -> None:
-        bills = self._charges.get(row.id, {})
-        paid, told = sum(bills.values()), row.usage.cost_usd
-        if told > paid + _ROUNDING_USD:
+        charges = self._charges.get(row.id, {})
+        paid, recorded = sum(charges.values()), row.usage.cost_usd
+        if recorded > paid + _ROUNDING_USD:
             simulation.report_violation(
-                11, row.id, f"is said to have cost {told:.2f}, and {paid:.2f} was paid"
+                11, row.id, f"has a recorded cost of {recorded:.2f}, but {paid:.2f} was charged"
             )
-        if paid - told > len(bills) * HIGH_COST_USD + _ROUNDING_USD:
+        if paid - recorded > len(charges) * HIGH_COST_USD + _ROUNDING_USD:
             simulation.report_violation(
-                11, row.id, f"has cost {paid:.2f}, and only {told:.2f} was written down"
+                11, row.id, f"has cost {paid:.2f}, but only {recorded:.2f} was recorded"
             )
         limit = with_allowance(TASK_BUDGET, row.allowance)
-        if paid > (limit.usd or 0.0) + len(bills) * HIGH_COST_USD + _ROUNDING_USD:
+        if paid > (limit.usd or 0.0) + len(charges) * HIGH_COST_USD + _ROUNDING_USD:
             simulation.report_violation(11, row.id, f"has cost {paid:.2f} with a budget of {limit}")
-        own = row.parked is not None and row.parked.scope is BudgetScope.TASK
-        if own and exhaustion(limit, row.usage) is None:
-            simulation.report_violation(1, row.id, f"is parked with {told:.2f} of {limit} spent")
+        parked_for_task = row.parked is not None and row.parked.scope is BudgetScope.TASK
+        if parked_for_task and exhaustion(limit, row.usage) is None:
+            simulation.report_violation(
+                1, row.id, f"is parked with {recorded:.2f} of {limit} spent"
+            )
 
     def _check_job(
         self, simulation: Simulation, job: JobRow, tasks: list[TaskRow], shared: SharedBudget
     ) -> None:
-        bills = [usd for row in tasks for usd in self._charges.get(row.id, {}).values()]
+        charges = [usd for row in tasks for usd in self._charges.get(row.id, {}).values()]
         limit = with_allowance(job.spec.budget, job.allowance)
-        if sum(bills) > (limit.usd or 0.0) + len(bills) * HIGH_COST_USD + _ROUNDING_USD:
+        if sum(charges) > (limit.usd or 0.0) + len(charges) * HIGH_COST_USD + _ROUNDING_USD:
             simulation.report_violation(
-                11, job.id, f"has cost {sum(bills):.2f} with a budget of {limit}"
+                11, job.id, f"has cost {sum(charges):.2f} with a budget of {limit}"
             )
-        if shared.spent.cost_usd > sum(bills) + _ROUNDING_USD:
-            text = f"its account says {shared.spent.cost_usd:.2f}, and {sum(bills):.2f} was paid"
+        if shared.spent.cost_usd > sum(charges) + _ROUNDING_USD:
+            text = f"has {shared.spent.cost_usd:.2f} spent, but {sum(charges):.2f} was charged"
             simulation.report_violation(11, job.id, text)
-        if any(held.reserved != Usage() for held in shared.reservations):
-            open_ = {held.task_id for held in shared.reservations if held.reserved != Usage()}
-            # They are let go by whoever is in want of them.
-            simulation.record("bank", "still reserved", ", ".join(sorted(open_)))
+        if any(reservation.reserved != Usage() for reservation in shared.reservations):
+            task_ids = {
+                reservation.task_id
+                for reservation in shared.reservations
+                if reservation.reserved != Usage()
+            }
+            # The next attempt that needs them releases them.
+            simulation.record("budgets", "still reserved", ", ".join(sorted(task_ids)))
         parked = [row for row in tasks if row.state is TaskState.PARKED and _parked_for_job(row)]
         if parked and shared_exhaustion(shared, limit) is None:
             names = ", ".join(row.spec.key for row in parked)

@@ -1,8 +1,9 @@
-"""Events as they travel on AWS: by the table's stream, over a bus, to queues; later than their row.
+"""A backend in memory with the event path of AWS: table stream, bus, queues of the consumers.
 
-What a commit tells is on the stream with it, in order. Whoever relays it puts it on the bus, which
-brings each event to each consumer's queue: at least once, in any order, after a while. The history
-is what has been saved of it so far, and a reader waits a little for what its row says is coming.
+A commit appends its events to the stream, in order. The relay publishes them on the bus, which
+delivers each event to each consumer's queue: at least once, in any order, with a delay. The history
+consists of the events that were saved so far; a reader waits a little for events that its row says
+are missing.
 """
 
 from __future__ import annotations
@@ -36,39 +37,39 @@ _POLL_INTERVAL = timedelta(milliseconds=250)
 
 
 class StreamRecord(NamedTuple):
-    """A record of the stream: all that one change has told."""
+    """A record of the stream: the events of one change."""
 
     position: str
     events: tuple[Event, ...]
 
 
 class StreamStore(MemoryStore):
-    """Rows are there at once, and what tells of them is on the stream."""
+    """Rows are readable at once; their events go to the stream."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.stream: list[StreamRecord] = []  # what is not dealt with
-        self.commit_positions: dict[str, int] = {}  # events, by their place in the order of commits
+        self.stream: list[StreamRecord] = []  # unprocessed records
+        self.commit_positions: dict[str, int] = {}  # by event id
         self.stream_waiters = Waiters(clock)
         self._positions = count(1)
 
     def record(self, events: Iterable[Event]) -> None:
-        told = tuple(events)
-        for event in told:
+        batch = tuple(events)
+        for event in batch:
             self.commit_positions.setdefault(event.id, len(self.commit_positions) + 1)
-        if told:
-            self.stream.append(StreamRecord(str(next(self._positions)), told))
+        if batch:
+            self.stream.append(StreamRecord(str(next(self._positions)), batch))
             self.stream_waiters.wake()
 
     def save(self, events: Iterable[Event]) -> None:
-        """Add to the history what is not there."""
+        """Add missing events to the history."""
         fresh = self.unrecorded(events)
         for event in fresh:
             self.commit_positions.setdefault(event.id, len(self.commit_positions) + 1)
         super().record(fresh)
 
     def commit_position(self, event: Event) -> int:
-        """Its place in the order of commits."""
+        """The position of an event in the order of commits."""
         return self.commit_positions[event.id]
 
 
@@ -94,7 +95,7 @@ class StreamBus:
 
     @property
     def empty(self) -> bool:
-        """Whether everything has come to where it was to go."""
+        """Whether every event was delivered and acknowledged."""
         return not self._store.stream and not any(self._queues.values())
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
@@ -118,32 +119,32 @@ class StreamBus:
     async def receive(
         self, consumer: str, *, types: Collection[str], limit: int, wait: timedelta
     ) -> Delivery | None:
-        wanted = None if consumer == "history" else types
+        accepted_types = None if consumer == "history" else types
         return await self._waiters.wait_until(
-            lambda: self._take(consumer, wanted, min(limit, _BATCH_LIMIT)),
+            lambda: self._take(consumer, accepted_types, min(limit, _BATCH_LIMIT)),
             wait=wait,
             next_change=lambda: self._next_visible(consumer),
         )
 
     def _take(self, consumer: str, types: Collection[str] | None, limit: int) -> Delivery | None:
         now, queue = self._clock.now(), self._queues[consumer]
-        seen = [number for number, one in queue.items() if one.visible_at <= now]
+        seen = [number for number, queued in queue.items() if queued.visible_at <= now]
         for number in seen:
-            # A rule lets pass what its consumer wants.
+            # The bus's rule for a consumer filters by type.
             if types is not None and queue[number].event.type not in types:
                 del queue[number]
         seen = [number for number in seen if number in queue]
         self._rng.shuffle(seen)
         receipt = f"events-{next(self._receipts)}"
         taken = [queue[number] for number in seen[:limit]]
-        for one in taken:
-            one.visible_at, one.receipt = now + _HIDDEN_FOR, receipt
-        events = tuple(one.event for one in taken)
+        for queued in taken:
+            queued.visible_at, queued.receipt = now + _HIDDEN_FOR, receipt
+        events = tuple(queued.event for queued in taken)
         return Delivery(events=events, receipt=receipt) if events else None
 
     def _next_visible(self, consumer: str) -> timedelta | None:
         now = self._clock.now()
-        moments = [one.visible_at for one in self._queues[consumer].values()]
+        moments = [queued.visible_at for queued in self._queues[consumer].values()]
         first = min((moment for moment in moments if moment > now), default=None)
         return None if first is None else first - now
 
@@ -151,15 +152,15 @@ class StreamBus:
         self.drop(consumer, receipt)
 
     def drop(self, consumer: str, receipt: str, *, keep: Collection[str] = ()) -> None:
-        """Remove the messages of a delivery, besides those of some events."""
+        """Remove the messages of a delivery, except those of some events."""
         queue = self._queues[consumer]
-        for number, one in list(queue.items()):
-            if one.receipt == receipt and one.event.id not in keep:
+        for number, queued in list(queue.items()):
+            if queued.receipt == receipt and queued.event.id not in keep:
                 del queue[number]
 
 
 class StreamEventLog(MemoryEventLog):
-    """See ``ports.events.EventLog``; what is on its way is not there."""
+    """See ``ports.events.EventLog``; events in transit are not readable yet."""
 
     def __init__(self, store: StreamStore, bus: StreamBus) -> None:
         super().__init__(store)
@@ -167,7 +168,7 @@ class StreamEventLog(MemoryEventLog):
         self._bus = bus
 
     async def save(self, events: Sequence[Event]) -> None:
-        """Keep what the bus brings."""
+        """Save events that the bus delivers."""
         self._stream_store.save(events)
 
     async def record(self, events: Sequence[Event]) -> None:
@@ -188,7 +189,7 @@ class StreamEventLog(MemoryEventLog):
         event = await super().append(
             tenant=tenant, app=app, entity_id=entity_id, body=body, context=context, now=now
         )
-        # It has no row, so it comes by no stream: it is written where it stays.
+        # It has no row and so no stream record: it is saved directly.
         del self._stream_store.stream[stream:]
         self._stream_store.save([event])
         return event
@@ -199,10 +200,14 @@ class StreamEventLog(MemoryEventLog):
         last = min(self._last_sequence(entity), after + limit)
         ends = self._stream_store.clock.elapsed() + _READ_TIMEOUT
         while True:
-            found = await super().history(tenant, entity, after=after, limit=limit)
-            whole = [one for place, one in enumerate(found, after + 1) if one.sequence == place]
-            if len(whole) >= last - after or self._stream_store.clock.elapsed() >= ends:
-                return whole
+            events = await super().history(tenant, entity, after=after, limit=limit)
+            complete = [
+                queued
+                for sequence, queued in enumerate(events, after + 1)
+                if queued.sequence == sequence
+            ]
+            if len(complete) >= last - after or self._stream_store.clock.elapsed() >= ends:
+                return complete
             await self._stream_store.clock.sleep(_POLL_INTERVAL)
 
     def _last_sequence(self, entity: str) -> int:
@@ -216,7 +221,7 @@ class StreamEventLog(MemoryEventLog):
 
 
 def make_stream_backend(clock: Clock, faults: Faults, rng: Random) -> Backend:
-    """A backend in memory that behaves as the one on AWS does, as far as ports can show it."""
+    """A backend in memory that behaves like the AWS backend, as far as its ports show."""
     store = StreamStore(clock)
     bus = StreamBus(store, faults, rng)
     return replace(

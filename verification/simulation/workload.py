@@ -1,6 +1,6 @@
-"""What people do in a run, drawn before it begins.
+"""The actions of clients in a run, drawn before it starts.
 
-It is a list, so that a failing run can be tried again with less of it.
+They are a list, so that a failing run can be repeated with fewer of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MAX_ALLOWANCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Somebody submits a job; with ``twice``, as with all acts, two do at once."""
+    """Submit a job; with ``twice``, as for all actions, two clients do it concurrently."""
 
     at: float
     request_id: str
@@ -61,11 +61,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """Somebody wants something of a job.
+    """A command for a job.
 
-    ``cancel`` it, or one of its tasks (``cancel task``); ``resume`` what has ended without a
-    result; ``replay`` what is dead; ``review`` what waits for that; ``allow`` more to be spent on
-    it, or on one of its tasks.
+    ``cancel`` the job or a task (``cancel task``); ``resume`` tasks that ended without a result;
+    ``replay`` dead letters; ``review`` tasks in review; ``allow`` raises a budget.
     """
 
     at: float
@@ -77,8 +76,6 @@ class OperatorCommand:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Somebody adds tasks to a job."""
-
     at: float
     request_id: str
     addition_id: str
@@ -88,8 +85,6 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class QueueSwitch:
-    """Somebody pauses a queue, or resumes it."""
-
     at: float
     queue: str
     pause: bool
@@ -100,13 +95,14 @@ Action = Submit | Add | OperatorCommand | QueueSwitch
 
 
 def draw_actions(random_for: Callable[[str], Random], length: float) -> list[Action]:
-    """What people do in a run that lasts so long, in no order.
+    """Draw the actions of a run, in no order.
 
     Args:
-        chance: Numbers of its own for each purpose: one more kind of act leaves the others as
-            they are.
+        random_for: A random generator for each purpose, so that a new kind of action does not
+            change the others.
+        length: The length of the run in seconds.
     """
-    rng, more = random_for("people"), random_for("more people")
+    rng, extra_rng = random_for("people"), random_for("more people")
     submits = [_submission(rng, length, number) for number in range(1 + rng.randrange(MAX_JOBS))]
     requests = [submit.request_id for submit in submits]
     additions = [
@@ -114,24 +110,24 @@ def draw_actions(random_for: Callable[[str], Random], length: float) -> list[Act
         for number in range(rng.randrange(_MAX_ADDITIONS))
     ]
     kinds = ("cancel", "resume", "resume", "resume", "replay", "review", "review")
-    wishes = [
-        _command(rng, length, kinds, requests, f"wish {number}")
+    commands = [
+        _command(rng, length, kinds, requests, f"command {number}")
         for number in range(rng.randrange(_MAX_COMMANDS))
     ]
-    wishes += [
-        _command(more, length, ("cancel task", "review"), requests, f"more {number}")
-        for number in range(more.randrange(_MAX_MORE_COMMANDS))
+    commands += [
+        _command(extra_rng, length, ("cancel task", "review"), requests, f"more {number}")
+        for number in range(extra_rng.randrange(_MAX_MORE_COMMANDS))
     ]
-    pauses = [_pause(more, length) for _ in range(more.randrange(_MAX_PAUSES))]
-    bank = random_for("budgets")
+    pauses = [_pause(extra_rng, length) for _ in range(extra_rng.randrange(_MAX_PAUSES))]
+    budget_rng = random_for("budgets")
     for submit in submits:
-        if bank.random() < 0.4:
-            submit.document["budget"] = {"usd": bank.choice((1.0, 2.0, 4.0))}
-    wishes += [
-        _command(bank, length, ("allow",), requests, f"allow {number}")
-        for number in range(bank.randrange(_MAX_ALLOWANCES))
+        if budget_rng.random() < 0.4:
+            submit.document["budget"] = {"usd": budget_rng.choice((1.0, 2.0, 4.0))}
+    commands += [
+        _command(budget_rng, length, ("allow",), requests, f"allow {number}")
+        for number in range(budget_rng.randrange(_MAX_ALLOWANCES))
     ]
-    return [*submits, *additions, *wishes, *chain.from_iterable(pauses)]
+    return [*submits, *additions, *commands, *chain.from_iterable(pauses)]
 
 
 def _submission(rng: Random, length: float, number: int) -> Submit:
@@ -144,12 +140,12 @@ def _submission(rng: Random, length: float, number: int) -> Submit:
 
 
 def _addition(rng: Random, length: float, addition_id: str, submit: Submit) -> Add:
-    there = [task["taskId"] for task in submit.document["tasks"]]
+    existing = [task["taskId"] for task in submit.document["tasks"]]
     return Add(
         at=submit.at + rng.random() * length * 0.6,
         request_id=submit.request_id,
         addition_id=addition_id,
-        document={"tasks": _tasks(rng, name=f"{addition_id}-t", existing=there)},
+        document={"tasks": _tasks(rng, name=f"{addition_id}-t", existing=existing)},
         twice=rng.random() < 0.3,
     )
 
@@ -167,7 +163,7 @@ def _command(
 
 
 def _pause(rng: Random, length: float) -> list[QueueSwitch]:
-    """A pause, and its end; whoever forgets that leaves it to those who see to it in the end."""
+    """A pause and its end. Some pauses have no end: the run resumes these queues at last."""
     begin, queue = rng.random() * length, rng.choice(QUEUES)
     end = begin + rng.random() * length * 0.5
     switches = [QueueSwitch(begin, queue, pause=True, twice=rng.random() < 0.3)]
@@ -184,7 +180,9 @@ def _tasks(rng: Random, *, name: str = "t", existing: Sequence[str] = ()) -> lis
         parents = [key for key in before if rng.random() < 0.35]
         task: dict[str, Any] = {
             "taskId": f"{name}{number}",
-            "name": rng.choice(("plain", "plain", "reviewed", *(one.name for one in DEFINITIONS))),
+            "name": rng.choice(
+                ("plain", "plain", "reviewed", *(definition.name for definition in DEFINITIONS))
+            ),
             "input": rng.choices(("work", "fails", "impossible"), (20, 4, 1), k=1)[0],
         }
         if parents:
@@ -200,7 +198,7 @@ def _tasks(rng: Random, *, name: str = "t", existing: Sequence[str] = ()) -> lis
 
 
 class ActionKind(StrEnum):
-    """A kind of act that was carried out; the value says what it is."""
+    """A kind of action that succeeded; the value describes it."""
 
     SUBMIT = "a job is submitted"
     ADD_TASKS = "tasks are added"
@@ -213,6 +211,6 @@ class ActionKind(StrEnum):
     PAUSE_QUEUE = "a queue is paused"
     RESUME_QUEUE = "a pause is ended"
     HOLD_QUEUE = "a queue is held"
-    ADD_BUDGET = "more is allowed to be spent"
-    ALERT = "a channel is told of a problem"
-    ALERT_RESOLVED = "a channel is told that a problem is over"
+    ADD_BUDGET = "a budget is raised"
+    ALERT = "a channel is alerted"
+    ALERT_RESOLVED = "a channel is informed that an alert is resolved"

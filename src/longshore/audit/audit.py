@@ -21,8 +21,8 @@ __all__ = ["Violation", "audit"]
 
 
 def _task_violations(snapshot: JobSnapshot) -> Iterator[Violation]:
-    for story in snapshot.histories.values():
-        yield from story.violations
+    for history in snapshot.histories.values():
+        yield from history.violations
 
 
 _CHECKS: tuple[Callable[[JobSnapshot], Iterator[Violation]], ...] = (
@@ -42,16 +42,16 @@ _CHECKS: tuple[Callable[[JobSnapshot], Iterator[Violation]], ...] = (
 def audit(store: StoreSnapshot) -> list[Violation]:
     """Everything in the evidence that must not be, by invariant; an empty list if all is well.
 
-    Whatever the evidence holds, it is answered for: what cannot be read is itself a violation.
+    Data that cannot be read is itself a violation.
     """
     store, odd = drop_malformed(store)
-    found = {*odd, *check_mismatches(store)}
+    violations = {*odd, *check_mismatches(store)}
     cases, others = job_snapshots_in(store)
     for case in cases:
         for law in _CHECKS:
-            found.update(law(case))
+            violations.update(law(case))
     for (_, entity), events in others.items():
-        found.update(
+        violations.update(
             check_sequences(entity, sorted(events, key=attrgetter("sequence", "position")))
         )
-    return sorted(found)
+    return sorted(violations)

@@ -1,6 +1,6 @@
 """Invariant 1: nothing accepted is lost.
 
-While work goes on it is enough that nothing is forgotten: for each task there is somebody who will
+During work it is enough that nothing is forgotten: for each task there is a process that will
 come back to it, because its row says when and to whom. At rest nothing may be left over: a task has
 ended, or it rests in a wait that has a name. And no row points at nothing.
 """
@@ -60,22 +60,22 @@ def _missing_blobs(
 
 
 def _check_sweepable(task: TaskRecord) -> Iterator[Violation]:
-    """Whoever sweeps finds each open task by one field of its row."""
+    """The sweeper finds each open task by one field of its row."""
     if task.state == v.PENDING and task.due_us is None:
-        yield Violation(1, task.id, "it is pending and never due: nobody will ring for it")
+        yield Violation(1, task.id, "it is pending and never due: no message will be sent")
     if task.state == v.PROCESSING and task.lease is None:
-        yield Violation(1, task.id, "it is processing and nobody holds it: no lease will run out")
+        yield Violation(1, task.id, "it is processing without a lease: no worker will take it over")
     if task.state == v.WAITING and not task.awaits:
-        yield Violation(1, task.id, "it waits for nobody: nobody will send it on")
+        yield Violation(1, task.id, "it waits for no parent: it will never be dispatched")
     if task.state in v.TERMINAL and task.finished_us is None:
-        yield Violation(1, task.id, "it has ended and not when: its job will not hear of it")
+        yield Violation(1, task.id, "it has ended without a time: its job will not record it")
 
 
 def _check_settled_job(job: JobRecord) -> Iterator[Violation]:
     for intent in job.intents:
         yield Violation(1, job.id, f"at rest, its {intent.kind} has not been carried out")
     if v.end_event_missing(job):
-        yield Violation(1, job.id, f"at rest, it is {v.job_state(job)} and has not told so")
+        yield Violation(1, job.id, f"at rest, it is {v.job_state(job)} and has not reported it")
 
 
 def _check_settled_task(
@@ -84,14 +84,16 @@ def _check_settled_task(
     recorded = job.completed | job.failed | job.cancelled
     if task.state in v.TERMINAL:
         if not recorded >> task.number & 1:
-            yield Violation(1, task.id, f"at rest, its job has not heard that it is {task.state}")
+            yield Violation(
+                1, task.id, f"at rest, its job has not recorded that it is {task.state}"
+            )
     elif job.cancel_us is not None:
         yield Violation(1, task.id, f"at rest, its job was cancelled and it is {task.state}")
     elif task.state == v.PROCESSING:
         yield Violation(1, task.id, "at rest, it is still processing")
     elif task.state == v.PENDING:
         if task.due_us is not None and task.due_us <= snapshot.store.taken_at_us:
-            yield Violation(1, task.id, "at rest, it is due and nobody has taken it")
+            yield Violation(1, task.id, "at rest, it is due and no worker has taken it")
     elif task.state == v.WAITING and not _has_open_parent(snapshot, task):
         yield Violation(1, task.id, "at rest, it waits although all of its parents completed")
 

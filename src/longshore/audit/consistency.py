@@ -64,12 +64,12 @@ def _check_complete(
 ) -> Iterator[Violation]:
     yield from check_sequences(row.id, events)
     last = events[-1] if events else None
-    told = last.sequence if last else 0
-    if told < row.last_sequence:
-        missing = _missing_text(told + 1, row.last_sequence)
+    folded = last.sequence if last else 0
+    if folded < row.last_sequence:
+        missing = _missing_text(folded + 1, row.last_sequence)
         yield Violation(5, row.id, f"{missing} missing from the end of its history")
-    elif told > row.last_sequence:
-        text = f"there is an event {told}, and its row ends at {row.last_sequence}"
+    elif folded > row.last_sequence:
+        text = f"there is an event {folded}, and its row ends at {row.last_sequence}"
         yield Violation(5, row.id, text)
     elif (last.at_us if last else None) != row.last_event_us:
         yield Violation(5, row.id, "its row has another time for its last event")
@@ -77,7 +77,7 @@ def _check_complete(
 
 def _check_row(task: TaskRecord, history: TaskHistory) -> Iterator[Violation]:
     lease = history.lease
-    for name, told, kept in (
+    for name, folded, stored in (
         ("state", history.state, task.state),
         ("round", history.round, task.round),
         ("attempt", history.attempt, task.attempt),
@@ -90,8 +90,8 @@ def _check_row(task: TaskRecord, history: TaskHistory) -> Iterator[Violation]:
         ("result", history.result, task.result),
         ("failure", history.failure, task.failure),
     ):
-        if told != kept:
-            text = f"its events add up to {name} {_shown(told)}, its row says {_shown(kept)}"
+        if folded != stored:
+            text = f"its events add up to {name} {_shown(folded)}, its row says {_shown(stored)}"
             yield Violation(5, task.id, text)
     for name, moment, kept_us in (
         ("end", history.finished, task.finished_us),

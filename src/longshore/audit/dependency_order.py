@@ -27,7 +27,7 @@ def check_order(snapshot: JobSnapshot) -> Iterator[Violation]:
 
 
 def _check_starts(snapshot: JobSnapshot, task: TaskRecord) -> Iterator[Violation]:
-    slack = snapshot.store.order_slack
+    slack = snapshot.store.time_slack
     for key in task.parents:
         parent = snapshot.history_of(key)
         completed_at = parent.completed_at if parent else None
@@ -45,7 +45,7 @@ def _check_awaits(snapshot: JobSnapshot, task: TaskRecord) -> Iterator[Violation
     for key in task.parents:
         parent = snapshot.by_key.get(key)
         if parent is None:
-            continue  # told of as a task that is gone
+            continue  # reported as a missing task
         awaited |= 1 << parent.number
         completed = snapshot.histories[parent.id].completed_at is not None
         # One that was cancelled while it waited may be resumed.

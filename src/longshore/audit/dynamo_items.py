@@ -1,7 +1,7 @@
 """Items of DynamoDB's tables as evidence.
 
-Some of a row is kept a second time in attributes of its own, by which it is found and told: these
-must say the same. Whatever is not as expected is handed on as it is, for the audit to judge.
+Some values of a row are stored a second time in attributes that are indexed: both must agree. Data
+that is not as expected is passed on unchanged, and the audit reports it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _entries_of = msgspec.msgpack.Decoder().decode
 
 
 class LedgerItem(NamedTuple):
-    """What an item of the ledger says: what was asked for, what became of it, what was told."""
+    """The parts of a ledger item: its specification, its row, and its events."""
 
     spec: dict[str, Any]  # of a task
     body: dict[str, Any]
@@ -46,10 +46,10 @@ class LedgerItem(NamedTuple):
 def parse_row(item: Item) -> LedgerItem:
     """The documents of an item, one to a line; without any where they cannot be unpacked."""
     try:
-        spec, body, told = decompress_text(item["row"]["B"]).split("\n")
-    except Exception:  # noqa: BLE001 - whatever it is, the audit goes on and says so
-        spec = body = told = ""
-    return LedgerItem(parse_object(spec), parse_object(body), parse_list(told))
+        spec, body, event_document = decompress_text(item["row"]["B"]).split("\n")
+    except Exception:  # noqa: BLE001 - the audit reports unreadable data
+        spec = body = event_document = ""
+    return LedgerItem(parse_object(spec), parse_object(body), parse_list(event_document))
 
 
 def id_of(item: Item) -> str:
@@ -81,27 +81,27 @@ def last_sequence_of(item: Item) -> Any:
 def task(item: Item, blob: ReadBlob, mismatches: Mismatches) -> TaskRecord:
     """A task's row."""
     task_id, row = id_of(item), parse_row(item)
-    found = parse_task(task_id, row.spec, row.body, blob)
-    kept = [
+    record = parse_task(task_id, row.spec, row.body, blob)
+    stored_values = [
         ("id", task_id, row.spec.get("id")),
-        ("version", version_of(item), found.version),
-        ("last event", last_sequence_of(item), found.last_sequence),
+        ("version", version_of(item), record.version),
+        ("last event", last_sequence_of(item), record.last_sequence),
         ("change", _text(item, "change"), row.body.get("change_id")),
         ("bucket", _text(item, "bucket"), bucket_of(task_id)),
-        ("tenant", _partition(item, "g1"), ["T", found.tenant]),
-        ("state", *_state_index(item, found, parse_us(row.body.get("enqueued_at")))),
+        ("tenant", _partition(item, "g1"), ["T", record.tenant]),
+        ("state", *_state_index(item, record, parse_us(row.body.get("enqueued_at")))),
     ]
-    _compare(task_id, kept, mismatches)
-    return found
+    _compare(task_id, stored_values, mismatches)
+    return record
 
 
 def _state_index(item: Item, task: TaskRecord, enqueued_us: Any) -> tuple[Any, Any]:
     """Where the sweeper looks for it, and where it should."""
-    group, place = _text(item, "g2"), _text(item, "s2")
-    there = [*str(group).split("#")[:1], *str(place).split("#")[:2]] if group else None
-    due, rung = _moment(task.due_us), _moment(enqueued_us)
+    group, sort_key = _text(item, "g2"), _text(item, "s2")
+    there = [*str(group).split("#")[:1], *str(sort_key).split("#")[:2]] if group else None
+    due, enqueued = _moment(task.due_us), _moment(enqueued_us)
     if task.state == v.PENDING:
-        return there, ["open", due, rung]
+        return there, ["open", due, enqueued]
     if task.state == v.PROCESSING:
         # It stays where it was when it was claimed.
         return [(there or [""])[0], _text(item, "t")], ["open", "p"]
@@ -117,23 +117,23 @@ def _moment(us: Any) -> str:
 def job(item: Item, blob: ReadBlob, mismatches: Mismatches) -> JobRecord:
     """A job's row."""
     job_id, row = id_of(item), parse_row(item)
-    found = parse_job(job_id, row.body, blob)
-    kept = [
+    record = parse_job(job_id, row.body, blob)
+    stored_values = [
         ("id", job_id, child_object(row.body, "spec").get("id")),
-        ("version", version_of(item), found.version),
-        ("last event", last_sequence_of(item), found.last_sequence),
+        ("version", version_of(item), record.version),
+        ("last event", last_sequence_of(item), record.last_sequence),
         ("change", _text(item, "change"), row.body.get("change_id")),
         ("bucket", _text(item, "bucket"), bucket_of(job_id)),
-        ("tenant", str(_text(item, "s2")).split("#")[0], found.tenant),
+        ("tenant", str(_text(item, "s2")).split("#")[0], record.tenant),
     ]
-    sets = (found.total, found.completed, found.failed, found.cancelled, found.blocked)
-    if all(type(one) is int for one in (*sets, found.end_emitted_round, found.round)):
-        state = v.job_state(found)
-        unsettled = state != v.RUNNING and (found.intents or v.end_event_missing(found))
+    sets = (record.total, record.completed, record.failed, record.cancelled, record.blocked)
+    if all(type(number) is int for number in (*sets, record.end_emitted_round, record.round)):
+        state = v.job_state(record)
+        unsettled = state != v.RUNNING and (record.intents or v.end_event_missing(record))
         there = (_partition(item, "g2") or [""])[0]
-        kept.append(("state", there, "unsettled" if unsettled else state))
-    _compare(job_id, kept, mismatches)
-    return found
+        stored_values.append(("state", there, "unsettled" if unsettled else state))
+    _compare(job_id, stored_values, mismatches)
+    return record
 
 
 def _partition(item: Item, name: str) -> list[str] | None:
@@ -143,35 +143,39 @@ def _partition(item: Item, name: str) -> list[str] | None:
 
 
 def _compare(subject: str, pairs: list[tuple[str, Any, Any]], mismatches: Mismatches) -> None:
-    for name, there, said in pairs:
-        if there != said:
+    for name, there, expected in pairs:
+        if there != expected:
             mismatches.append(
-                (subject, f"it is found by {name} {there!r}, and its row says {said!r}")
+                (subject, f"it is found by {name} {there!r}, but its row says {expected!r}")
             )
 
 
 def event(item: Item, mismatches: Mismatches) -> EventRecord:
     """An item of the table of events."""
-    wire = {name: plain(value) for name, value in item.items()}
-    properties = wire.get("properties")
+    document = {name: plain(value) for name, value in item.items()}
+    properties = document.get("properties")
     if isinstance(properties, str):  # more than a map can hold
         properties = parse_object(properties)
-    entity = f"{wire.get('entityType')}#{wire.get('entityId')}"
-    tenant, sequence, at_ms = wire.get("tenantId"), wire.get("sequence"), wire.get("timestamp")
+    entity = f"{document.get('entityType')}#{document.get('entityId')}"
+    tenant, sequence, at_ms = (
+        document.get("tenantId"),
+        document.get("sequence"),
+        document.get("timestamp"),
+    )
     at = f"TIMESTAMP#{at_ms}"
-    place = f"{at}#EVENT#{wire.get('eventId')}"
-    kept = [
-        ("entity", wire.get("GSI1PK"), entity),
-        ("tenant", wire.get("PK"), f"TENANT#{tenant}"),
-        ("place", wire.get("SK"), place),
+    sort_key = f"{at}#EVENT#{document.get('eventId')}"
+    stored_values = [
+        ("entity", document.get("GSI1PK"), entity),
+        ("tenant", document.get("PK"), f"TENANT#{tenant}"),
+        ("place", document.get("SK"), sort_key),
     ]
-    if "GSI4PK" in wire:  # an installation may do without this index
-        kept.append(("type", wire["GSI4PK"], f"EVENT#{wire.get('eventType')}"))
-    for name, there, said in kept:
-        if there != said:
-            text = f"event {sequence} is found by {name} {there!r}, and says {said!r}"
-            mismatches.append((str(wire.get("entityId")), text))
-    type_, context = wire.get("eventType"), wire.get("context")
+    if "GSI4PK" in document:  # an installation may do without this index
+        stored_values.append(("type", document["GSI4PK"], f"EVENT#{document.get('eventType')}"))
+    for name, there, expected in stored_values:
+        if there != expected:
+            text = f"event {sequence} is found by {name} {there!r}, and says {expected!r}"
+            mismatches.append((str(document.get("entityId")), text))
+    type_, context = document.get("eventType"), document.get("context")
     return parse_event(
         at_ms * 1000 if type(at_ms) is int else at_ms,
         entity,
@@ -185,17 +189,19 @@ def event(item: Item, mismatches: Mismatches) -> EventRecord:
 
 
 def compare_events(item: Item, stored: dict[Any, Item], mismatches: Mismatches) -> None:
-    """Compare what a row's last change told with what the history has of it, by sequence."""
-    for told in parse_row(item).events:
-        there = stored.get(told.get("sequence")) if isinstance(told, dict) else None
+    """Compare the events of a row's last change with the history, by sequence."""
+    for event_document in parse_row(item).events:
+        there = (
+            stored.get(event_document.get("sequence")) if isinstance(event_document, dict) else None
+        )
         if there is None:
             continue  # missing: that is for the audit to say
         for name in ("eventType", "timestamp", "properties"):
-            kept = plain(there.get(name))
-            if name == "properties" and isinstance(kept, str):
-                kept = parse_object(kept)
-            if kept != told.get(name):
-                text = f"event {told['sequence']} has another {name} than its row has told"
+            stored_value = plain(there.get(name))
+            if name == "properties" and isinstance(stored_value, str):
+                stored_value = parse_object(stored_value)
+            if stored_value != event_document.get(name):
+                text = f"event {event_document['sequence']} has another {name} than its row has"
                 mismatches.append((id_of(item), text))
 
 
@@ -219,11 +225,11 @@ def plain(attribute: Any) -> Any:
     """The value of an attribute; None if there is none."""
     match attribute:
         case {"N": str(text)}:
-            return float(text) if any(mark in text for mark in ".eE") else int(text)
+            return float(text) if any(character in text for character in ".eE") else int(text)
         case {"M": dict(parts)}:
-            return {name: plain(each) for name, each in parts.items()}
+            return {name: plain(part) for name, part in parts.items()}
         case {"L": list(parts)}:
-            return [plain(each) for each in parts]
+            return [plain(part) for part in parts]
         case {"S": value} | {"BOOL": value} | {"B": value}:
             return value
     return None

@@ -5,12 +5,12 @@ job is read until its rows stood still meanwhile and its history is whole; event
 after their row, so that needs some patience. A job that changes for as long as it is looked at is
 counted and left out.
 
-There is no order of all commits either: events have times, by the clocks of those who told them. So
+There is no order of all commits either: events have times by the clocks of their emitters. So
 of events of different rows that are closer than clocks may differ, the order is not judged. Nor are
 messages: who looks at one on SQS takes it.
 
 Rows and output are read consistently. Events of a row are found by an index, which may show one
-too late and never one that is not there; what nobody owns is looked for in the tables themselves.
+too late and never one that does not exist; data without an owner is read from the tables.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _JobRows:
             settled=settled,
             mismatches=tuple(self.mismatches),
             epoch=_EPOCH,
-            order_slack=_SKEW_US,
+            time_slack=_SKEW_US,
         )
 
 
@@ -112,15 +112,15 @@ async def read_snapshot(
         taken_at_us: What the clock says, where it is not the machine's.
         pauses: Seconds between looks at a job that has not come to rest.
     """
-    look, found = _DynamoReader(call, names, pauses), _JobRows()
+    look, job_rows = _DynamoReader(call, names, pauses), _JobRows()
     walk = look.all(await look.job_ids()) if job_ids is None else look.jobs(list(job_ids))
     async for piece in walk:
-        found.add(piece.rows)
-    return found.snapshot(settled=settled, taken_at_us=taken_at_us)
+        job_rows.add(piece.rows)
+    return job_rows.snapshot(settled=settled, taken_at_us=taken_at_us)
 
 
 async def count_jobs(call: AwsCall, names: InstallationNames) -> int:
-    """How much there is, for whoever wants to show how far an audit is."""
+    """The amount of data, for a progress display."""
     return len(await _DynamoReader(call, names, ()).job_ids())
 
 
@@ -172,11 +172,11 @@ class _DynamoReader:
         for start in range(0, len(job_ids), _JOBS_PER_CHUNK):
             some = job_ids[start : start + _JOBS_PER_CHUNK]
             read = await asyncio.gather(*(self._job(job_id) for job_id in some))
-            found = _JobRows()
-            for one in read:
-                if one is not None:
-                    found.add(one)
-            yield _Batch(found, read.count(None))
+            job_rows = _JobRows()
+            for entry in read:
+                if entry is not None:
+                    job_rows.add(entry)
+            yield _Batch(job_rows, read.count(None))
 
     async def _job(self, job_id: str) -> _JobRows | None:
         """Everything of one job at one moment; None if it never stood still."""
@@ -198,35 +198,35 @@ class _DynamoReader:
     async def _parse_job(
         self, items: list[Item], events: list[list[Item]], output: list[list[OutputRecord]]
     ) -> _JobRows:
-        found = _JobRows(output=[entry for entries in output for entry in entries])
+        job_rows = _JobRows(output=[entry for entries in output for entry in entries])
         for item, stored in zip(items, events, strict=True):
-            found.events += [rows.event(one, found.mismatches) for one in stored]
-            by_sequence = {rows.plain(one.get("sequence")): one for one in stored}
-            rows.compare_events(item, by_sequence, found.mismatches)
-        wanted: dict[str, None] = {}
+            job_rows.events += [rows.event(entry, job_rows.mismatches) for entry in stored]
+            by_sequence = {rows.plain(entry.get("sequence")): entry for entry in stored}
+            rows.compare_events(item, by_sequence, job_rows.mismatches)
+        blob_keys: dict[str, None] = {}
 
         def note(key: str) -> None:
-            wanted[key] = None
+            blob_keys[key] = None
 
         for item in items:
             read = rows.job if rows.is_job(item) else rows.task
             read(item, note, [])
-        loaded = dict(zip(wanted, await self._gather(map(self._blob, wanted)), strict=True))
+        loaded = dict(zip(blob_keys, await self._gather(map(self._blob, blob_keys)), strict=True))
         for item in items:
             if rows.is_job(item):
-                found.jobs.append(rows.job(item, loaded.get, found.mismatches))
+                job_rows.jobs.append(rows.job(item, loaded.get, job_rows.mismatches))
             else:
-                found.tasks.append(rows.task(item, loaded.get, found.mismatches))
+                job_rows.tasks.append(rows.task(item, loaded.get, job_rows.mismatches))
         named = {
             key
-            for kept in (found.jobs, found.tasks, found.events)
-            for row in kept
+            for records in (job_rows.jobs, job_rows.tasks, job_rows.events)
+            for row in records
             for key in row.blobs
             if isinstance(key, str)
         }
         there = await self._gather(map(self._exists, named))
-        found.blobs |= {key for key, is_there in zip(named, there, strict=True) if is_there}
-        return found
+        job_rows.blobs |= {key for key, is_there in zip(named, there, strict=True) if is_there}
+        return job_rows
 
     async def _find_orphans(self, job_ids: dict[str, None]) -> _Orphans:
         """Events and output of jobs that are not among these, and events of what is no job."""
@@ -266,11 +266,11 @@ class _DynamoReader:
         return await self._query(self._names.events, "GSI1PK", entity, IndexName="GSI1-index")
 
     async def _output(self, task_id: str) -> list[OutputRecord]:
-        found: list[OutputRecord] = []
+        job_rows: list[OutputRecord] = []
         for item in await self._query(self._names.output, "task", task_id, ConsistentRead=True):
             if await self._is_complete(task_id, item):
-                found += rows.output(task_id, item)
-        return found
+                job_rows += rows.output(task_id, item)
+        return job_rows
 
     async def _is_complete(self, task_id: str, item: Item) -> bool:
         parts = rows.plain(item.get("parts"))
@@ -340,14 +340,14 @@ class _Orphans:
 
     def without(self, job_ids: dict[str, None]) -> _JobRows:
         """What belongs to none of these either."""
-        found = _JobRows()
+        job_rows = _JobRows()
         for job_id, item in self.events:
             if job_id not in job_ids:
-                found.events.append(rows.event(item, found.mismatches))
-        found.output += [
+                job_rows.events.append(rows.event(item, job_rows.mismatches))
+        job_rows.output += [
             entry for task_id, entry in self.output if job_id_in(task_id) not in job_ids
         ]
-        return found
+        return job_rows
 
 
 def _versions(items: Sequence[Item]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Invariants 4 and 7, for jobs: a job ends once a round, and its sets say what became of its tasks.
 
-A job's row hears of its tasks later than they end, and lets go of those that are resumed before
+A job's row records its tasks later than they end, and drops those that are resumed before
 they begin anew: so a bit that is set is always true, and one that is not set may be still to come.
 """
 
@@ -20,35 +20,37 @@ def check_job(snapshot: JobSnapshot) -> Iterator[Violation]:
     job = snapshot.job
     if job is None:
         return
-    told = _JobHistory(snapshot, job)
-    yield from told.violations
-    for name, said, kept in (
-        ("round", told.round, job.round),
-        ("number of tasks", told.total, job.total),
-        ("round of its last failure", told.failure_round, job.failure_emitted_round),
-        ("round of its last end", told.end_round, job.end_emitted_round),
+    history = _JobHistory(snapshot, job)
+    yield from history.violations
+    for name, folded, stored in (
+        ("round", history.round, job.round),
+        ("number of tasks", history.total, job.total),
+        ("round of its last failure", history.failure_round, job.failure_emitted_round),
+        ("round of its last end", history.end_round, job.end_emitted_round),
     ):
-        if said != kept:
-            text = f"its events add up to {name} {said}, its row says {kept}"
+        if folded != stored:
+            text = f"its events add up to {name} {folded}, its row says {stored}"
             yield Violation(5, job.id, text)
     if job.keys is None:
         yield Violation(5, job.id, "its graph cannot be read")
     elif len(job.keys) != job.total:
         yield Violation(5, job.id, f"it has {job.total} tasks, and its graph {len(job.keys)}")
     yield from _check_sets(snapshot, job)
-    yield from _check_task_rounds(snapshot, job, told)
+    yield from _check_task_rounds(snapshot, job, history)
     over = v.job_state(job) != v.RUNNING
     if over != (job.finished_us is not None):
         text = f"it is {v.job_state(job)} and has {'no' if over else 'a'} time of its end"
         yield Violation(7, job.id, text)
     failed_since = any(
-        position > told.resumed_at + snapshot.store.order_slack
+        position > history.resumed_at + snapshot.store.time_slack
         for task in snapshot.tasks
         if job.failed >> task.number & 1
         for position in snapshot.histories[task.id].failed_at[-1:]
     )
     if failed_since and job.failure_emitted_round != job.round:
-        yield Violation(7, job.id, f"a task failed in round {job.round}, and it has not told so")
+        yield Violation(
+            7, job.id, f"a task failed in round {job.round}, and it has not reported it"
+        )
 
 
 class _JobHistory:
@@ -114,21 +116,21 @@ class _JobHistory:
 
     def _failure(self, event: EventRecord, properties: dict[str, Any]) -> None:
         if self.failure_round >= self.round:
-            self._report(7, f"{event.type} is told twice in round {self.round}")
+            self._report(7, f"{event.type} is emitted twice in round {self.round}")
         self.failure_round = self.round
-        story = self._snapshot.history_of(properties["failed_key"])
-        late = event.position + self._snapshot.store.order_slack
-        if story is None or not any(place < late for place in story.failed_at):
-            text = f"{event.type} tells of {properties['failed_key']!r}, which had not failed"
+        task_history = self._snapshot.history_of(properties["failed_key"])
+        late = event.position + self._snapshot.store.time_slack
+        if task_history is None or not any(position < late for position in task_history.failed_at):
+            text = f"{event.type} names {properties['failed_key']!r}, which had not failed"
             self._report(7, text)
 
     def _completed(self, event: EventRecord, properties: dict[str, Any]) -> None:
         self._ended_by, self.end_round = event.type, self.round
         if properties["total_tasks"] != self.total:
             self._report(
-                7, f"{event.type} tells of {properties['total_tasks']} tasks of {self.total}"
+                7, f"{event.type} counts {properties['total_tasks']} tasks of {self.total}"
             )
-        late = event.position + self._snapshot.store.order_slack
+        late = event.position + self._snapshot.store.time_slack
         for task in self._snapshot.tasks:
             completed_at = self._snapshot.histories[task.id].completed_at
             if completed_at is None or completed_at > late:
@@ -136,14 +138,14 @@ class _JobHistory:
 
 
 def _check_sets(snapshot: JobSnapshot, job: JobRecord) -> Iterator[Violation]:
-    told = {v.COMPLETED: job.completed, v.FAILED: job.failed, v.CANCELLED: job.cancelled}
+    history = {v.COMPLETED: job.completed, v.FAILED: job.failed, v.CANCELLED: job.cancelled}
     ended = job.completed | job.failed | job.cancelled
-    if ended.bit_count() != sum(numbers.bit_count() for numbers in told.values()):
+    if ended.bit_count() != sum(numbers.bit_count() for numbers in history.values()):
         yield Violation(7, job.id, "it has one task among those that ended in different ways")
     if (ended | job.blocked) >> job.total:
         yield Violation(7, job.id, "it has more tasks as ended or blocked than it has tasks")
     for task in snapshot.tasks:
-        for state, numbers in told.items():
+        for state, numbers in history.items():
             if numbers >> task.number & 1 and task.state != state:
                 text = f"it has {task.key!r} as {state}, and that is {task.state}"
                 yield Violation(7, job.id, text)
@@ -159,18 +161,18 @@ def _dependents_of(job: JobRecord, numbers: int) -> int:
     """Every task that directly or indirectly depends on one of these."""
     if not numbers:
         return 0
-    dependents: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for child, parents in enumerate(job.parents):
         for parent in parents:
-            dependents.setdefault(parent, []).append(child)
-    found: set[int] = set()
+            children.setdefault(parent, []).append(child)
+    dependents: set[int] = set()
     left = list(v.bits(numbers))
     while left:
-        for child in dependents.get(left.pop(), ()):
-            if child not in found:
-                found.add(child)
+        for child in children.get(left.pop(), ()):
+            if child not in dependents:
+                dependents.add(child)
                 left.append(child)
-    return sum(1 << number for number in found)
+    return sum(1 << number for number in dependents)
 
 
 def _resumed_keys(resumed: EventRecord) -> tuple[str, ...] | None:
@@ -183,7 +185,7 @@ def _check_task_rounds(
     snapshot: JobSnapshot, job: JobRecord, history: _JobHistory
 ) -> Iterator[Violation]:
     """A resume of the job names the task and comes first; then the round of the task begins."""
-    slack = snapshot.store.order_slack
+    slack = snapshot.store.time_slack
     for task in snapshot.tasks:
         for number, position in snapshot.histories[task.id].rounds.items():
             resumed = history.resumed.get(number)
@@ -195,7 +197,7 @@ def _check_task_rounds(
     under_way = {intent.round for intent in job.intents if intent.kind == "resume"}
     for number, resumed in history.resumed.items():
         for key in () if number in under_way else _resumed_keys(resumed) or ():
-            story = snapshot.history_of(key)
-            if story is None or number not in story.rounds:
+            task_history = snapshot.history_of(key)
+            if task_history is None or number not in task_history.rounds:
                 text = f"round {number} was accepted for {key!r} and has not begun"
                 yield Violation(1, job.id, text)

@@ -20,7 +20,7 @@ from longshore.audit.vocabulary import OTHER_ENTITIES, job_id_in
 
 @dataclass(slots=True)
 class JobSnapshot:
-    """One job, and what anything tells of it."""
+    """One job with all its data."""
 
     id: str
     store: StoreSnapshot
@@ -48,7 +48,7 @@ class JobSnapshot:
 def job_snapshots_in(
     store: StoreSnapshot,
 ) -> tuple[list[JobSnapshot], dict[tuple[str, str], list[EventRecord]]]:
-    """Every job that anything tells of; and the events of queues and the system, by entity."""
+    """Every job with data; and the events of queues and the system, by entity."""
     cases: dict[str, JobSnapshot] = {}
 
     def case_of(job_id: str) -> JobSnapshot:
@@ -66,8 +66,8 @@ def job_snapshots_in(
         output = case_of(job_id_in(entry.task_id)).output_by_task
         output.setdefault(entry.task_id, []).append(entry)
     for message in store.messages:
-        if message.task_id is not None and (known := cases.get(job_id_in(message.task_id))):
-            known.messages.append(message)
+        if message.task_id is not None and (case := cases.get(job_id_in(message.task_id))):
+            case.messages.append(message)
     for case in cases.values():
         _index(case)
     return [cases[job_id] for job_id in sorted(cases)], others
@@ -79,10 +79,10 @@ def _group_events(
     by_entity: dict[str, list[EventRecord]] = {}
     others: dict[tuple[str, str], list[EventRecord]] = {}
     for event in store.events:
-        found = by_entity.get(event.entity)
-        if found is None:
-            found = by_entity[event.entity] = []
-        found.append(event)
+        entity_events = by_entity.get(event.entity)
+        if entity_events is None:
+            entity_events = by_entity[event.entity] = []
+        entity_events.append(event)
     for entity, events in by_entity.items():
         kind, _, name = entity.partition("#")
         if kind in OTHER_ENTITIES:

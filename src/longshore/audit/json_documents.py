@@ -1,6 +1,6 @@
 """Rows and events that are kept as JSON, as evidence: what the documents mean.
 
-Whatever is not as expected is handed on as it is, or as None, for the audit to judge. What a store
+Data that is not as expected is passed on unchanged or as None; the audit reports it. What a store
 has left out because it is as usual is filled in here.
 """
 
@@ -98,7 +98,7 @@ def _canonical(value: Any) -> str:
 
 
 def _keys(*documents: dict[str, Any]) -> tuple[str, ...]:
-    return tuple([one["key"] for one in documents if one.get("key") is not None])
+    return tuple([item["key"] for item in documents if item.get("key") is not None])
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -168,7 +168,7 @@ def parse_job(job_id: Any, body: Any, blob: ReadBlob) -> JobRecord:
     """A job."""
     spec, intents = child_object(body, "spec"), _as_tuple(body.get("intents") or [])
     graph = _load(child_object(body, "graph"), blob)
-    bodies = [child_object(one, "body") for one in intents if isinstance(one, dict)]
+    bodies = [child_object(item, "body") for item in intents if isinstance(item, dict)]
     return JobRecord(
         id=job_id,
         tenant=spec.get("tenant"),
@@ -186,7 +186,7 @@ def parse_job(job_id: Any, body: Any, blob: ReadBlob) -> JobRecord:
         last_event_us=parse_us(body.get("last_event_at")),
         cancel_us=parse_us(child_object(body, "cancel").get("at")),
         finished_us=parse_us(body.get("finished_at")),
-        intents=tuple([_intent(one) for one in intents]),
+        intents=tuple([_intent(item) for item in intents]),
         keys=_as_tuple(graph.get("keys")) if isinstance(graph, dict) else None,
         parents=_parents(graph) if isinstance(graph, dict) else (),
         blobs=_keys(child_object(body, "graph"), *bodies),
@@ -194,12 +194,12 @@ def parse_job(job_id: Any, body: Any, blob: ReadBlob) -> JobRecord:
 
 
 def _intent(intent: Any) -> IntentRecord:
-    said: Any = intent if isinstance(intent, dict) else {}
-    return IntentRecord(said.get("kind"), _bits(said.get("numbers")), said.get("round"))
+    document: Any = intent if isinstance(intent, dict) else {}
+    return IntentRecord(document.get("kind"), _bits(document.get("numbers")), document.get("round"))
 
 
 def _parents(graph: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    return tuple([_as_tuple(one) for one in _as_tuple(graph.get("parents"))])
+    return tuple([_as_tuple(item) for item in _as_tuple(graph.get("parents"))])
 
 
 def parse_event(
@@ -214,10 +214,10 @@ def parse_event(
 ) -> EventRecord:
     """An event, by its envelope and by what it says."""
     says: dict[str, FieldValue] = {}
-    for name, wire, read in _READERS.get(type_, ()):
-        value = properties.get(wire)
+    for name, json_name, read in _READERS.get(type_, ()):
+        value = properties.get(json_name)
         if name == "output":
-            value = _output(value) if wire in properties else None
+            value = _output(value) if json_name in properties else None
         elif value is not None and read is not None:
             value = read(value)
         says[name] = value
@@ -268,8 +268,8 @@ def _reader(name: str) -> Callable[[Any], Any] | None:
 
 # By event type: what it is called here, what it is called there, and how it is read.
 _READERS = {
-    type_: tuple((name, _property_name(name), _reader(name)) for name in wanted)
-    for type_, wanted in v.EVENTS.items()
+    type_: tuple((name, _property_name(name), _reader(name)) for name in schema)
+    for type_, schema in v.EVENTS.items()
 }
 
 

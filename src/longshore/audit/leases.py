@@ -1,6 +1,6 @@
 """Invariants 2 and 11, as far as a row shows them: one lease and its fence; limits.
 
-The history of both is in ``story``.
+The history of both is in ``task_history``.
 """
 
 from __future__ import annotations

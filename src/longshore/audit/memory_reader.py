@@ -46,8 +46,8 @@ def read_snapshot(
         tasks=tuple([_task(row, blobs) for row in store.tasks.values()]),
         events=tuple(
             [
-                _event(commit_position(event) if commit_position else place, event)
-                for place, event in enumerate(store.events, start=1)
+                _event(commit_position(event) if commit_position else position, event)
+                for position, event in enumerate(store.events, start=1)
             ]
         ),
         output=tuple(_output(backend.output._chunks)),
@@ -79,7 +79,13 @@ def _text(document: Any) -> str | None:
 
 
 def _keys_of(*documents: Any) -> tuple[str, ...]:
-    return tuple([one.key for one in documents if one is not None and one.key is not None])
+    return tuple(
+        [
+            document.key
+            for document in documents
+            if document is not None and document.key is not None
+        ]
+    )
 
 
 def _load(document: Any, blobs: dict[str, bytes]) -> Any:
@@ -208,22 +214,22 @@ def _reader(name: str) -> Any:
 
 # By event type: what it is called here, the attribute it is read from, and how.
 _READERS = {
-    type_: tuple((name, name.removesuffix("_us"), _reader(name)) for name in wanted)
-    for type_, wanted in EVENTS.items()
+    type_: tuple((name, name.removesuffix("_us"), _reader(name)) for name in schema)
+    for type_, schema in EVENTS.items()
 }
 
 
 def _output(entries: Any) -> Iterator[OutputRecord]:
-    for task_id, by_place in entries.items():
-        for entry in by_place.values():
+    for task_id, by_position in entries.items():
+        for entry in by_position.values():
             stream = entry.stream.value
             yield OutputRecord(task_id, entry.attempt, entry.sequence, stream, entry.last)
 
 
 def _messages(queue: Any) -> Iterator[MessageRecord]:
     for lane in queue._lanes.values():
-        for kept in lane.values():
-            sent = kept.outgoing
+        for queued in lane.values():
+            sent = queued.outgoing
             yield MessageRecord(sent.queue, sent.merge_key, _task_id_in(sent.body))
     for message in queue._dead.values():
         yield MessageRecord(message.queue, None, _task_id_in(message.body), dead=1)

@@ -18,12 +18,12 @@ def check_output(snapshot: JobSnapshot) -> Iterator[Violation]:
         if task_id not in snapshot.histories:
             yield Violation(8, task_id, "it has output and no row")
     for task in snapshot.tasks:
-        story = snapshot.histories[task.id]
+        history = snapshot.histories[task.id]
         ends: dict[int, int] = {}  # by attempt
         entries = snapshot.output_by_task.get(task.id)
         if entries:
-            yield from _check_coverage(task.id, story, sorted(entries, key=_POSITION), ends)
-        for attempt, outcome in story.outcomes.items():
+            yield from _check_coverage(task.id, history, sorted(entries, key=_POSITION), ends)
+        for attempt, outcome in history.outcomes.items():
             if outcome.by_holder and ends.get(attempt) != outcome.last_output:
                 text = (
                     f"the output of attempt {attempt} ends at {ends.get(attempt) or 'none'},"
@@ -38,7 +38,7 @@ _POSITION = attrgetter("attempt", "sequence")
 def _check_coverage(
     task_id: str, history: TaskHistory, entries: list[OutputRecord], ends: dict[int, int]
 ) -> Iterator[Violation]:
-    """Each sequence of an attempt stands there once, or a marker stands for it."""
+    """Each sequence of an attempt is stored once, or covered by a marker."""
     for entry in entries:
         attempt, first = entry.attempt, entry.sequence
         if attempt not in ends and not 1 <= attempt <= history.attempt:

@@ -79,13 +79,13 @@ def _check_events(
             text = f"event {event.sequence} is {event.tenant!r}'s, and its row is {tenant!r}'s"
             yield Violation(13, subject, text)
         if says["job_id"] != snapshot.id or says.get("task_id", subject) != subject:
-            yield Violation(13, subject, f"event {event.sequence} tells of somebody else")
+            yield Violation(13, subject, f"event {event.sequence} belongs to another tenant")
 
 
 def _check_blobs(snapshot: JobSnapshot, row: JobRecord | TaskRecord) -> Iterator[Violation]:
     for key in row.blobs:
-        for place in _OWNED_PREFIXES:
-            if key.startswith(place):
-                owner = v.job_id_in(key.removeprefix(place).partition("/")[0])
+        for prefix in _OWNED_PREFIXES:
+            if key.startswith(prefix):
+                owner = v.job_id_in(key.removeprefix(prefix).partition("/")[0])
                 if owner != snapshot.id:
                     yield Violation(13, row.id, f"its row names {key!r}, which is another job's")

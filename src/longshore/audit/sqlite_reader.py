@@ -41,7 +41,7 @@ _EVENTS = (
     "SELECT position, entity, tenant, sequence, type, at_ms, origin, properties FROM events"
     " WHERE entity > ? AND entity <= ?"
 )
-# Of queues and of the system, and whatever else might be there.
+# Of queues, of the system, and of unknown entities.
 _OTHER_EVENTS = (
     "SELECT position, entity, tenant, sequence, type, at_ms, origin, properties FROM events"
     " WHERE entity <= 'JOB#' OR (entity >= 'JOB$' AND entity <= 'TASK#') OR entity >= 'TASK$'"
@@ -84,7 +84,7 @@ def read_snapshot(
 
 
 def count_rows(folder: Path | str) -> StoreSize:
-    """How much there is, for whoever wants to show how far an audit is."""
+    """The amount of data, for a progress display."""
     with _open_reader(Path(folder)) as look:
         return StoreSize(*look.rows(_COUNTS)[0])
 
@@ -166,7 +166,7 @@ class _SqliteReader:
                 output=self._output(after, upto),
                 messages=self._messages(after, upto),
                 blobs=self._existing_blobs(
-                    [row.blobs for found in (jobs, tasks, events) for row in found]
+                    [row.blobs for selected in (jobs, tasks, events) for row in selected]
                 ),
                 settled=settled,
                 mismatches=tuple(unlike),
@@ -178,54 +178,54 @@ class _SqliteReader:
     def _jobs(
         self, after: str, upto: str, mismatches: list[tuple[str, str]]
     ) -> tuple[JobRecord, ...]:
-        found = self.rows(
+        selected = self.rows(
             "SELECT id, tenant, state, intents, ended, end_unreported, version, body FROM jobs"
             " WHERE id > ? AND id <= ? ORDER BY id",
             (after, upto),
         )
-        return tuple([rows.job(row, mismatches, self._blob) for row in found])
+        return tuple([rows.job(row, mismatches, self._blob) for row in selected])
 
     def _tasks(
         self, after: str, upto: str, mismatches: list[tuple[str, str]]
     ) -> tuple[TaskRecord, ...]:
-        found = self.rows(
+        selected = self.rows(
             "SELECT id, tenant, job_id, number, queue, state, due_us, enqueued_us,"
             " lease_expires_us,"
             " finished_us, version, spec, body FROM tasks WHERE job_id > ? AND job_id <= ?"
             " ORDER BY job_id, number",
             (after, upto),
         )
-        return tuple([rows.task(row, mismatches, self._blob) for row in found])
+        return tuple([rows.task(row, mismatches, self._blob) for row in selected])
 
     def _events(self, after: str, upto: str) -> tuple[EventRecord, ...]:
-        found = self.rows(_EVENTS, (f"JOB#{after}", f"JOB#{upto}"))
-        found += self.rows(_EVENTS, _task_range("TASK#", after, upto))
+        selected = self.rows(_EVENTS, (f"JOB#{after}", f"JOB#{upto}"))
+        selected += self.rows(_EVENTS, _task_range("TASK#", after, upto))
         if upto == _LAST:
-            found += self.rows(_OTHER_EVENTS)
-        return tuple([rows.event(row) for row in found])
+            selected += self.rows(_OTHER_EVENTS)
+        return tuple([rows.event(row) for row in selected])
 
     def _output(self, after: str, upto: str) -> tuple[OutputRecord, ...]:
-        found = self.rows(
+        selected = self.rows(
             "SELECT task_id, attempt, sequence, stream, last FROM output"
             " WHERE task_id > ? AND task_id <= ?",
             _task_range("", after, upto),
         )
-        return tuple([OutputRecord(*row) for row in found])
+        return tuple([OutputRecord(*row) for row in selected])
 
     def _messages(self, after: str, upto: str) -> tuple[MessageRecord, ...]:
-        found = []
+        selected = []
         for (queue,) in self.rows("SELECT DISTINCT queue FROM messages"):
-            found += self.rows(
+            selected += self.rows(
                 "SELECT queue, key, body, 0 FROM messages WHERE queue = ? AND key > ? AND key <= ?",
                 (queue, *_task_range("", after, upto)),
             )
         if upto == _LAST:
-            found += self.rows("SELECT queue, key, body, 0 FROM messages WHERE key IS NULL")
-            found += self.rows("SELECT queue, NULL, body, 1 FROM dead_messages")
+            selected += self.rows("SELECT queue, key, body, 0 FROM messages WHERE key IS NULL")
+            selected += self.rows("SELECT queue, NULL, body, 1 FROM dead_messages")
         return tuple(
             [
                 MessageRecord(queue, key, rows.task_id_in(body), dead)
-                for queue, key, body, dead in found
+                for queue, key, body, dead in selected
             ]
         )
 
@@ -241,17 +241,19 @@ class _SqliteReader:
             return self._has_bytes(newest, key)
 
     def _has_bytes(self, connection: apsw.Connection, key: str) -> bool:
-        found = connection.execute("SELECT file FROM blobs WHERE key = ?", (key,)).fetchall()
-        return bool(found) and (found[0][0] is None or self._file(str(found[0][0])).exists())
+        selected = connection.execute("SELECT file FROM blobs WHERE key = ?", (key,)).fetchall()
+        return bool(selected) and (
+            selected[0][0] is None or self._file(str(selected[0][0])).exists()
+        )
 
     def _file(self, name: str) -> Path:
         return self._blobs / name[:2] / name
 
     def _blob(self, key: str) -> bytes | None:
-        found = self.rows("SELECT file, data FROM blobs WHERE key = ?", (key,))
-        if not found:
+        selected = self.rows("SELECT file, data FROM blobs WHERE key = ?", (key,))
+        if not selected:
             return None
-        name, data = found[0]
+        name, data = selected[0]
         if name is None:
             return bytes(data)
         try:

@@ -30,56 +30,56 @@ _NOT_COUNTED = -1  # in a column that is younger than its row
 
 def task(row: tuple[Any, ...], mismatches: Mismatches, blob: ReadBlob) -> TaskRecord:
     """A row of the table of tasks."""
-    task_id, tenant, job_id, number, queue, state, due, rung, lease_until, finished, version = row[
-        :11
-    ]
+    task_id, tenant, job_id, number, queue, state, due, enqueued, lease_until, finished, version = (
+        row[:11]
+    )
     spec, body = parse_object(row[11]), parse_object(row[12])
-    found = parse_task(task_id, spec, body, blob)
-    for name, column, kept in (
+    record = parse_task(task_id, spec, body, blob)
+    for name, column, stored in (
         ("id", task_id, spec.get("id")),
-        ("tenant", tenant, found.tenant),
-        ("job", job_id, found.job_id),
-        ("number", number, found.number),
-        ("queue", queue, found.queue),
-        ("state", state, found.state),
-        ("due time", due, found.due_us),
-        ("last ring", rung, parse_us(body.get("enqueued_at"))),
-        ("end of its lease", lease_until, found.lease.until_us if found.lease else None),
-        ("end", finished, found.finished_us),
-        ("version", version, found.version),
+        ("tenant", tenant, record.tenant),
+        ("job", job_id, record.job_id),
+        ("number", number, record.number),
+        ("queue", queue, record.queue),
+        ("state", state, record.state),
+        ("due time", due, record.due_us),
+        ("last message", enqueued, parse_us(body.get("enqueued_at"))),
+        ("end of its lease", lease_until, record.lease.until_us if record.lease else None),
+        ("end", finished, record.finished_us),
+        ("version", version, record.version),
     ):
-        if column != kept:
+        if column != stored:
             mismatches.append(
-                (task_id, f"it is found by {name} {column!r}, and its row says {kept!r}")
+                (task_id, f"it is found by {name} {column!r}, but its row says {stored!r}")
             )
-    return found
+    return record
 
 
 def job(row: tuple[Any, ...], mismatches: Mismatches, blob: ReadBlob) -> JobRecord:
     """A row of the table of jobs."""
-    job_id, tenant, state, open_intents, ended, untold, version, text = row
+    job_id, tenant, state, open_intents, ended, unreported, version, text = row
     body = parse_object(text)
-    found = parse_job(job_id, body, blob)
+    record = parse_job(job_id, body, blob)
     spec = child_object(body, "spec")
     columns = [
         ("id", job_id, spec.get("id")),
-        ("tenant", tenant, found.tenant),
-        ("number of intents", open_intents, len(found.intents)),
-        ("version", version, found.version),
+        ("tenant", tenant, record.tenant),
+        ("number of intents", open_intents, len(record.intents)),
+        ("version", version, record.version),
     ]
-    sets = (found.total, found.completed, found.failed, found.cancelled, found.blocked)
-    if all(type(one) is int for one in sets):
-        columns.append(("state", state, v.job_state(found)))
+    sets = (record.total, record.completed, record.failed, record.cancelled, record.blocked)
+    if all(type(number) is int for number in sets):
+        columns.append(("state", state, v.job_state(record)))
         if ended != _NOT_COUNTED:
-            over = found.completed | found.failed | found.cancelled
+            over = record.completed | record.failed | record.cancelled
             columns.append(("number of ends", ended, over.bit_count()))
-            columns.append(("untold end", untold, int(v.end_event_missing(found))))
-    for name, column, kept in columns:
-        if column != kept:
+            columns.append(("unreported end", unreported, int(v.end_event_missing(record))))
+    for name, column, stored in columns:
+        if column != stored:
             mismatches.append(
-                (job_id, f"it is found by {name} {column!r}, and its row says {kept!r}")
+                (job_id, f"it is found by {name} {column!r}, but its row says {stored!r}")
             )
-    return found
+    return record
 
 
 def event(row: tuple[Any, ...]) -> EventRecord:

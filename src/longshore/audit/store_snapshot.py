@@ -1,4 +1,4 @@
-"""What the auditor looks at: plain values, whatever backend they came from.
+"""What the auditor looks at: plain values, from any backend.
 
 Times are whole microseconds since 1970, sets of task numbers are the bits of an integer, documents
 are their JSON text or ``blob:`` and a key. A field that a backend has in no readable form is handed
@@ -142,5 +142,5 @@ class StoreSnapshot:
     epoch: int | None = None  # of the store; None: it has none
     task_limit: int | None = None  # of a job; None: not known
     # Where a store keeps no order of all commits, positions are times by several clocks: those of
-    # different rows that are no further apart than this tell of no order.
-    order_slack: int = 0
+    # different rows that are no further apart than this have no known order.
+    time_slack: int = 0

@@ -19,7 +19,7 @@ _RESULT = re.compile(rf"{v.BLOB}jobs/.*/result-(\d{{1,9}})\.json")
 
 
 class EventTime(NamedTuple):
-    """When something was told, and when the event before it was: "now" fits both."""
+    """The times of an event and of the event before it: "now" fits both."""
 
     at_us: int
     before_us: int | None
@@ -32,7 +32,7 @@ class EventTime(NamedTuple):
 class RecordedOutcome(NamedTuple):
     """How an attempt ended."""
 
-    by_holder: bool  # False: somebody ended the lease of a silent holder
+    by_holder: bool  # False: another process ended the lease of a silent holder
     last_output: int | None
 
 
@@ -86,7 +86,7 @@ class TaskHistory:
     def _apply(self, event: EventRecord) -> None:
         says: dict[str, Any] = event.properties
         if self._approved and event.type != v.TASK_COMPLETED:
-            self._report(5, f"{_describe(event)} stands between its approval and its completion")
+            self._report(5, f"{_describe(event)} is between its approval and its completion")
         if self.state in v.TERMINAL and not self._begins_a_round(event, says):
             self._report(4, f"{_describe(event)} comes after it had {_end_text(self.state)}")
             return  # what is terminal stays so
@@ -107,9 +107,9 @@ class TaskHistory:
             self._report(6, f"{_describe(event)} sends it on while it is {self.state}")
         self._dispatched.add(properties["round"])
         self.starts.append(StartEvent(event.position, event.sequence, event.type))
-        named, wish = properties["due_at_us"], self._not_before_us
-        if _rounded_us(named) != _rounded_us(wish) and (
-            named is not None or (wish is not None and wish > event.at_us)
+        named, requested = properties["due_at_us"], self._not_before_us
+        if _rounded_us(named) != _rounded_us(requested) and (
+            named is not None or (requested is not None and requested > event.at_us)
         ):
             self._report(11, f"{_describe(event)} makes it due at another time than was asked for")
         self._make_pending(self._now if named is None else named)
@@ -173,12 +173,12 @@ class TaskHistory:
         if properties["worker_id"] != lease.worker_id:
             text = f"{properties['worker_id']!r} renews the lease of {lease.worker_id!r}"
             self._report(3, text)
-        # A clock that stands before the claim's is told as no time at all.
+        # A clock behind that of the claim gives a duration of zero.
         renewed_us = lease.since_us + properties["elapsed_us"]
         if renewed_us >= lease.until_us:
             self._report(3, f"{_describe(event)} renews a lease that had run out")
         if properties["elapsed_us"] and not self._now.matches(renewed_us):
-            self._report(5, f"{_describe(event)} was told at another time than it says")
+            self._report(5, f"{_describe(event)} was emitted at another time than it says")
         if properties["number"] != lease.heartbeats + 1:
             self._report(
                 5, f"heartbeat {properties['number']} follows heartbeat {lease.heartbeats}"
@@ -189,7 +189,7 @@ class TaskHistory:
     def _current_lease(self, event: EventRecord, properties: dict[str, Any]) -> LeaseRecord | None:
         """The lease that is live here; the event must belong to it."""
         if self.lease is None:
-            self._report(3, f"{_describe(event)} speaks for a lease that nobody held")
+            self._report(3, f"{_describe(event)} uses a lease that no worker held")
         self._check_attempt(event, properties["attempt_number"])
         return self.lease
 
@@ -205,7 +205,7 @@ class TaskHistory:
         self.last_output = properties["last_output"]
         by_holder = event.origin == v.HOLDER
         if not by_holder and self.last_output is not None:
-            self._report(8, f"{_describe(event)} names the last output, and no holder told it")
+            self._report(8, f"{_describe(event)} names the last output, but no holder emitted it")
         self.outcomes[properties["attempt_number"]] = RecordedOutcome(by_holder, self.last_output)
 
     def _count(self, category: str) -> None:
@@ -246,10 +246,10 @@ class TaskHistory:
         """An outcome with a result; one that is kept elsewhere is called after its attempt."""
         self._outcome(event, properties)
         self.result, self.failure = properties["output"], None
-        kept = _RESULT.fullmatch(self.result or "")
-        if kept and int(kept[1]) != self.attempt:
+        match = _RESULT.fullmatch(self.result or "")
+        if match and int(match[1]) != self.attempt:
             self._report(
-                3, f"{_describe(event)} of attempt {self.attempt} has attempt {kept[1]}'s result"
+                3, f"{_describe(event)} of attempt {self.attempt} has attempt {match[1]}'s result"
             )
 
     def _completed(self, event: EventRecord, properties: dict[str, Any]) -> None:
@@ -285,9 +285,10 @@ class TaskHistory:
             if properties["source"] == v.FROM_DEAD_LETTER:
                 self.attempts_used = used
         if properties["retry_count"] != self.attempts_used:
-            told, used = properties["retry_count"], self.attempts_used
+            named_attempts, used = properties["retry_count"], self.attempts_used
             self._report(
-                5, f"{_describe(event)} tells of {told} used attempts, and there were {used}"
+                5,
+                f"{_describe(event)} counts {named_attempts} used attempts, not {used}",
             )
         self.failed_at.append(event.position)
         self._end(v.FAILED)
@@ -306,7 +307,7 @@ class TaskHistory:
         self._end(v.CANCELLED)
 
     def _check_no_attempt(self, event: EventRecord, properties: dict[str, Any]) -> None:
-        """Ended from outside, while nobody held it."""
+        """Ended by another process, without a lease."""
         if self.lease is not None:
             self._report(
                 3, f"{_describe(event)} passes over {self.lease.worker_id!r}, who holds it"
@@ -360,7 +361,7 @@ def _describe(event: EventRecord) -> str:
 
 
 def _rounded_us(at_us: int | None) -> int | None:
-    """A moment as events tell it: some backends keep it more exactly than others."""
+    """A time rounded as in events: some backends store it more exactly than others."""
     return None if at_us is None else at_us - at_us % v.TICK_US
 
 

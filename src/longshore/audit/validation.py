@@ -1,6 +1,6 @@
-"""Odd data: what is not of its kind is told here and taken out, so that the laws need not ask.
+"""Malformed data: it is reported and removed here, so that the checks need not expect it.
 
-Whatever can be wrong with one value by itself is wrong here; laws compare values with each other.
+Problems of a single value are reported here; the checks compare values with each other.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class _Field(NamedTuple):
 
 
 def drop_malformed(store: StoreSnapshot) -> tuple[StoreSnapshot, list[Violation]]:
-    """The evidence without what cannot be read, and what is to be said of that."""
-    found: list[Violation] = []
+    """The snapshot without unreadable data, and the violations for that data."""
+    violations: list[Violation] = []
     sound = {
-        name: _well_formed(kind, getattr(store, name), found)
+        name: _well_formed(kind, getattr(store, name), violations)
         for name, kind in _RECORD_TYPES.items()
     }
-    if not found:
-        return store, found
+    if not violations:
+        return store, violations
     fields = {name: getattr(store, name) for name in StoreSnapshot.__dataclass_fields__}
-    return StoreSnapshot(**{**fields, **sound}), found
+    return StoreSnapshot(**{**fields, **sound}), violations
 
 
 _RECORD_TYPES = {
@@ -57,14 +57,14 @@ _RECORD_TYPES = {
 def _well_formed(
     kind: type, records: Iterable[Any], violations: list[Violation]
 ) -> tuple[Any, ...]:
-    kept = []
+    valid = []
     for record in records:
         problem = _problem(record, kind)
         if problem is None:
-            kept.append(record)
+            valid.append(record)
         else:
             violations.append(Violation(5, _name_of(record), f"cannot be understood: {problem}"))
-    return tuple(kept)
+    return tuple(valid)
 
 
 def _name_of(record: Any) -> str:
@@ -76,8 +76,8 @@ def _name_of(record: Any) -> str:
 
 
 def _problem(record: Any, kind: type) -> str | None:
-    held = type(record)
-    if held is not kind:
+    record_type = type(record)
+    if record_type is not kind:
         return f"{_shown(record)} is no record"
     # Records come in few shapes, and one that was looked at before is known.
     shape = (kind, *map(type, record))
@@ -98,7 +98,9 @@ def _first_problem(problems: Iterable[str | None]) -> str | None:
 
 
 def _text_problem(name: str, values: tuple[object, ...]) -> str | None:
-    return _first_problem(f"{name} has {_shown(one)}" for one in values if type(one) is not str)
+    return _first_problem(
+        f"{name} has {_shown(value)}" for value in values if type(value) is not str
+    )
 
 
 def _task_problem(task: TaskRecord) -> str | None:
@@ -170,12 +172,12 @@ def _properties_problem(event: EventRecord) -> str | None:
     entity = event.entity.partition("#")[0]
     if event.type in v.OTHER_EVENTS:
         return None if entity in v.OTHER_ENTITIES else f"{event.type} of {_shown(event.entity)}"
-    wanted = v.EVENTS.get(event.type)
-    if wanted is None:
+    schema = v.EVENTS.get(event.type)
+    if schema is None:
         return f"none is called {_shown(event.type)}"
     if entity != event.type.partition(" ")[0].upper():
         return f"{event.type} of {_shown(event.entity)}"
-    for name, kinds in wanted.items():
+    for name, kinds in schema.items():
         if type(event.properties.get(name)) not in kinds:
             return f"{_label(name)} of {event.type} is {_shown(event.properties.get(name))}"
     return None
@@ -204,7 +206,7 @@ def _fields_of(kind: type) -> tuple[_Field, ...]:
 
 def _field(name: str, hint: Any) -> _Field:
     choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return _Field(name, frozenset(get_origin(one) or one for one in choices))
+    return _Field(name, frozenset(get_origin(value) or value for value in choices))
 
 
 _FIELDS = {

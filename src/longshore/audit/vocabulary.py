@@ -95,9 +95,9 @@ LOST = "lost"  # the stream of a marker
 INTENTS: Final = frozenset({"create", "cancel", "resume", "add", "unpark"})
 UNCOUNTED: Final = frozenset({"rate-limit"})  # failures that use up no attempt
 TIMED_OUT = "timeout"
-FROM_DEAD_LETTER = "dlq"  # a failure that no attempt has told
+FROM_DEAD_LETTER = "dlq"  # a failure that no attempt has reported
 USUAL_ATTEMPTS, USUAL_QUEUE = 3, "default"  # where a store does not say it
-HOLDER = "worker"  # the origin of what the holder of a lease tells itself
+HOLDER = "worker"  # the origin of events that the holder of a lease emits
 REVISION_LIMIT = 5
 EPOCH_BITS = 32  # a fence above these is the epoch in which it was given out
 TICK_US = 1000  # events of one entity are at least this far apart
@@ -139,14 +139,14 @@ def job_state(job: JobRecord) -> str:
 
 
 def end_event_missing(job: JobRecord) -> bool:
-    """Whether the job is over without having told so in its round."""
+    """Whether the job has ended without an event for it in its round."""
     return job.end_emitted_round < job.round and job_state(job) in (COMPLETED, CANCELLED)
 
 
 def matches_event_time(stored_us: int, at_us: int, before_us: int | None) -> bool:
     """Whether what a row has as "now" fits the time of its event.
 
-    They are equal, unless the clock stood behind the entity's last event: then the event is told
+    They are equal, unless the clock stood behind the entity's last event: then the event is emitted
     one tick after that one.
     """
     if stored_us == at_us:

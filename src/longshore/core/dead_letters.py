@@ -1,8 +1,8 @@
-"""Dead letters: what nobody will look at again by itself.
+"""Dead letters: failed tasks, and messages that were received too often.
 
-They are of two kinds. A *task* that failed stays in its row until somebody gives it another round.
-A *message* that was received too often stays in the queue's own dead-letter store; as a rule it
-makes its task fail and goes, and only one that leads to no task stays for a person to look at.
+A failed *task* stays in its row until an operator resumes it. A *message* that was received too
+often is moved to the queue's dead-letter store. It usually makes its task fail and is deleted; a
+message that leads to no task stays for an operator.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 
 DLQ_SOURCE = "dlq"
-"""What the events of a task that a dead message made fail say of who ended it."""
+"""The ``source`` of a Task Failed event that a dead message caused."""
 
 _MESSAGE_PREFIX = "msg-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadMessage:
-    """A message as the queue's dead-letter store has it."""
+    """A message in the dead-letter store of a queue."""
 
     id: str
     queue: str
@@ -36,20 +36,20 @@ class DeadMessage:
 
     @property
     def task_id(self) -> str | MalformedMessage:
-        """The task that it asks to look at, or why it names none."""
+        """The id of its task, or why the message names none."""
         return parse_message(self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class KeepMessage:
-    """The message leads nowhere: it is kept until a person has looked at it."""
+    """Keep the message for an operator: it leads to no task."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropMessage:
-    """Nothing is lost with the message: what its row says is all there is to say."""
+    """Delete the message: the row of its task says everything."""
 
 
 Disposition = KeepMessage | DropMessage | tasks.TaskChange
@@ -58,16 +58,16 @@ Disposition = KeepMessage | DropMessage | tasks.TaskChange
 def disposition_of(
     message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta, change_id: str
 ) -> Disposition:
-    """What becomes of a dead message whose task has this row: for the third, the task's failure.
+    """Returns what to do with a dead message: keep it, drop it, or fail its task.
 
-    A task that is finished or in good hands is left alone. So is one that was rung for after this
-    message was sent: another message speaks for it, and perhaps in another round.
+    A task that has ended or is being processed does not change. Nor does a task that was enqueued
+    after this message was sent: it has another message, perhaps in another round.
     """
-    named = message.task_id
-    if isinstance(named, MalformedMessage):
-        return KeepMessage(named.reason)
+    task_id = message.task_id
+    if isinstance(task_id, MalformedMessage):
+        return KeepMessage(task_id.reason)
     if row is None:
-        return KeepMessage(f"there is no task {named!r}")
+        return KeepMessage(f"there is no task {task_id!r}")
     if row.enqueued_at is not None and row.enqueued_at > message.sent_at + margin:
         return DropMessage()
     failure = Failure(category=ErrorCategory.CRASH, message=_too_many_receives(message))
@@ -77,14 +77,14 @@ def disposition_of(
 
 
 def _too_many_receives(message: DeadMessage) -> str:
-    return f"its message was received {message.receive_count} times, and nobody said how it ended"
+    return f"its message was received {message.receive_count} times without an outcome"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A task that failed, or a message that leads to nobody."""
+    """A failed task, or a message that leads to no task."""
 
-    id: str  # the task's global id, or ``msg-`` and the message's own
+    id: str  # the task's global id, or ``msg-`` and the message's id
     at: datetime  # when the task failed, or the message was sent
     queue: str
     reason: str
@@ -94,18 +94,18 @@ class DeadLetter:
 
     @property
     def replayable(self) -> bool:
-        """Whether it is a task, which can have another round."""
+        """Whether it is a task, which can be resumed."""
         return self.message is None
 
     @property
     def kind(self) -> str:
-        """By which it is counted: the category of its failure, or that it is a message."""
-        known = self.category.value if self.category else "unknown"
-        return known if self.replayable else "message"
+        """The kind by which dead letters are counted: the failure's category, or ``message``."""
+        category = self.category.value if self.category else "unknown"
+        return category if self.replayable else "message"
 
 
 def dead_letter_of_task(row: TaskRow) -> DeadLetter | None:
-    """The task as a dead letter; None if it is none."""
+    """Returns the task as a dead letter; None if it has not failed."""
     if row.state is not TaskState.FAILED:
         return None
     return DeadLetter(
@@ -121,27 +121,26 @@ def dead_letter_of_task(row: TaskRow) -> DeadLetter | None:
 def dead_letter_of_message(
     message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta
 ) -> DeadLetter | None:
-    """The message as a dead letter; None if it is a mere leftover."""
-    fate = disposition_of(message, row, now=now, margin=margin, change_id="")
-    match fate:
+    """Returns the message as a dead letter; None if it is to be deleted."""
+    match disposition_of(message, row, now=now, margin=margin, change_id=""):
         case DropMessage():
             return None
         case KeepMessage(reason):
-            shown = reason
+            pass
         case _:
-            shown = f"{_too_many_receives(message)}; the next sweep of a worker ends its task"
+            reason = f"{_too_many_receives(message)}; the sweeper will fail its task shortly"
     return DeadLetter(
         id=f"{_MESSAGE_PREFIX}{message.id}",
         at=message.sent_at,
         queue=message.queue,
-        reason=shown,
+        reason=reason,
         row=row,
         message=message,
     )
 
 
 def message_id_of(letter_id: str) -> str | None:
-    """The message that a dead letter's id means; None: it means a task."""
+    """Returns the message id of a dead letter's id; None if the dead letter is a task."""
     return (
         letter_id.removeprefix(_MESSAGE_PREFIX) if letter_id.startswith(_MESSAGE_PREFIX) else None
     )
@@ -149,17 +148,17 @@ def message_id_of(letter_id: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; what is None does not matter."""
+    """Selects dead letters; None matches everything."""
 
     queue: str | None = None
     definition: str | None = None
     category: ErrorCategory | None = None
     job_id: str | None = None
-    since: datetime | None = None  # not those from before
-    include_orphans: bool = True  # messages that lead to no task too, which are no tenant's
+    since: datetime | None = None
+    include_orphans: bool = True  # include messages without a task, which belong to no tenant
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Whether the letter is meant: one that says nothing of a thing asked for is not."""
+        """Whether the letter matches; a message without a task matches no job or definition."""
         spec = letter.row.spec if letter.row else None
         return (
             (self.include_orphans or spec is not None)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from longshore.core.ids import is_name
+from longshore.errors import Problem
 
 MAX_DEPTH = 100
 """Levels of a JSON value: code that reads or writes it is recursive."""
@@ -23,14 +23,6 @@ _NAME_CHARACTERS = 64
 _NO_VALUE = object()
 _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = 80
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A problem of a document, and its path."""
-
-    path: str
-    message: str
 
 
 class DocumentReader:

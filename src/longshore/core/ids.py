@@ -1,8 +1,8 @@
-"""Names of things: what they may look like, and how one is made from another.
+"""Ids and names: their patterns, and how ids are derived.
 
-A job's id is a hash of its tenant and the client's request id, so that submitting the same request
-twice lands on the same row and "the row does not exist" is the whole test for "is it new". Job ids
-have no underscore, so ``{job_id}_{key}`` splits at the first one without doubt.
+A job's id is a hash of its tenant and the client's request id: a request that is submitted twice
+has the same row, and a job is new if its row does not exist. Job ids have no underscore, so
+``{job_id}_{key}`` splits at the first one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import re
 from longshore.errors import UsageError
 
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,256}")
-"""What a task's global id looks like; anything else in a message is malformed."""
+"""The pattern of a task's global id."""
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What a definition, a queue, a tenant or an app may be called."""
+"""The pattern of the names of definitions, queues, tenants and apps."""
 
 REQUEST_ID_LIMIT = 256
 
@@ -25,39 +25,39 @@ _JOB_HASH_BYTES = 15  # 120 bits: 24 letters of base32 with no padding
 
 
 def job_id_of(tenant: str, request_id: str) -> str:
-    """The one job that this request of this tenant can ever be."""
+    """Returns the id of the job that this request creates."""
     digest = hashlib.sha256()
     for part in (tenant, request_id):
         encoded = part.encode()
-        # The length before each part, so that ("ab", "c") and ("a", "bc") differ.
+        # The length precedes each part, so that ("ab", "c") and ("a", "bc") differ.
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     letters = base64.b32encode(digest.digest()[:_JOB_HASH_BYTES]).decode().lower()
     return f"job-{letters}"
 
 
 def task_id_of(job_id: str, key: str) -> str:
-    """The global id of the task called ``key`` inside a job."""
+    """Returns the global id of the task ``key`` of a job."""
     return f"{job_id}_{key}"
 
 
 def split_task_id(task_id: str) -> tuple[str, str]:
-    """The job id and the key that make up a global task id."""
+    """Returns the job id and the key of a global task id."""
     job_id, _, key = task_id.partition("_")
     return job_id, key
 
 
 def is_task_id(text: object) -> bool:
-    """Whether a message may name a task so."""
+    """Whether the value is a global task id."""
     return isinstance(text, str) and TASK_ID_PATTERN.fullmatch(text) is not None
 
 
 def is_name(text: object) -> bool:
-    """Whether a definition, queue, tenant or app may be called so."""
+    """Whether the value is a name of a definition, queue, tenant or app."""
     return isinstance(text, str) and NAME_PATTERN.fullmatch(text) is not None
 
 
 def is_request_id(text: object) -> bool:
-    """Whether a client may use this text to mark its request: printable, not too long."""
+    """Whether the value is a request id: printable and not too long."""
     return isinstance(text, str) and 0 < len(text) <= REQUEST_ID_LIMIT and text.isprintable()
 
 
@@ -69,10 +69,10 @@ def check_request_id(text: object) -> None:
 
 
 def event_id_of(tenant: str, entity: str, sequence: int) -> str:
-    """The id of an entity's n-th event, in the form of a UUID.
+    """Returns the id of an entity's n-th event, in the form of a UUID.
 
-    Derived, not drawn: whoever writes that event writes the same id, so a reader that has seen
-    the id has seen the event.
+    It is derived and not random: every process that writes the event writes the same id, so a
+    reader that has seen the id has seen the event.
     """
     digest = hashlib.blake2b(f"{tenant}\0{entity}\0{sequence}".encode(), digest_size=16).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"

@@ -112,7 +112,7 @@ class _Slot:
     number: int
     due: timedelta | None  # when to start a worker; None: one runs, or none is needed
     starts: int = 0
-    short_lives: int = 0  # of restarted workers, in a row
+    short_runs: int = 0  # of restarted workers, in a row
     done: bool = False
 
 
@@ -230,10 +230,10 @@ class Supervision:
         short = lived < self._policy.short_life
         fault = by_itself or worker.stop_reason is WorkerStopReason.MEMORY
         if not short:
-            slot.short_lives = 0
+            slot.short_runs = 0
         elif fault and worker.restarted:
-            slot.short_lives += 1
-        if fault and slot.short_lives >= self._policy.restart_limit:
+            slot.short_runs += 1
+        if fault and slot.short_runs >= self._policy.restart_limit:
             self._give_up(worker, code)
             return
         slot.due = now + (self._policy.restart_delay if by_itself or (fault and short) else _ZERO)
@@ -241,7 +241,7 @@ class Supervision:
     def _give_up(self, worker: _Worker, code: int | None) -> None:
         self.failure = SupervisionFailure(
             slot=worker.slot.number,
-            restarts=worker.slot.short_lives,
+            restarts=worker.slot.short_runs,
             serial=worker.serial,
             code=code,
             out_of_memory=worker.stop_reason is WorkerStopReason.MEMORY,

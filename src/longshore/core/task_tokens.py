@@ -1,13 +1,12 @@
-"""Task tokens: signed text by which a remote worker shows which lease it holds.
+"""Task tokens: signed text by which a remote worker proves which lease it holds.
 
-Stateless, so that any server with the secret can read a token that another one
-wrote. A token says *which* lease is meant, never that it is still live: that is
-in the row alone, and a token with an old fence is refused there. Its own expiry
-is only an outer bound on how long a stolen one is of use.
+A token is stateless: any server with the secret can read a token that another server wrote. It
+says which lease is meant, and not that the lease is live: only the row knows that, and refuses an
+old fence. The token's own expiry limits how long a stolen token is useful.
 
-One token has exactly one spelling. Text that decodes to the same bytes but is
-written differently is refused, so a token can be compared and counted as text.
-The receipt is a key to the queue: neither it nor the token is ever in a message.
+A token has exactly one form. Text that decodes to the same bytes but is written differently is
+refused, so tokens can be compared as text. The receipt gives access to the queue: neither the
+receipt nor the token is ever part of an error message.
 """
 
 import hmac
@@ -26,7 +25,7 @@ SECRET_LENGTH_BYTES = 32
 
 _LIMIT_BYTES = TOKEN_LIMIT_CHARACTERS * 3 // 4  # base64 writes three bytes as four characters
 _VERSION = 1
-# Bound into the signature, so that a secret used elsewhere too signs nothing that passes here.
+# Part of the signature, so that other signatures with the same secret are not valid tokens.
 _PURPOSE = b"longshore task token\x00"
 # Version, fence, expiry in microseconds since 1970, then the lengths of the three texts.
 _HEADER = struct.Struct("!BQqHHH")
@@ -38,7 +37,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskToken:
-    """Which lease a remote worker speaks for."""
+    """The lease that a remote worker holds."""
 
     task_id: str
     queue: str
@@ -56,7 +55,7 @@ class TaskToken:
 
 
 def sign_token(token: TaskToken, *, secret: bytes) -> str:
-    """The token as text.
+    """Returns the token as text.
 
     Raises:
         ValueError: The secret is too short, or the token would be longer than
@@ -77,7 +76,7 @@ def sign_token(token: TaskToken, *, secret: bytes) -> str:
 
 
 def read_token(text: str, *, secrets: Sequence[bytes], now: datetime) -> TaskToken:
-    """The token that ``sign`` wrote with any one of the secrets.
+    """Returns the token that ``sign_token`` wrote with any of the secrets.
 
     Raises:
         InvalidTaskToken: It is malformed, of an unknown version, not signed by
@@ -90,9 +89,9 @@ def read_token(text: str, *, secrets: Sequence[bytes], now: datetime) -> TaskTok
     for secret in secrets:
         _check_secret(secret)
     body, signature = _parts(_decode(text))
-    # Every secret is tried, so that the time taken does not tell which one fits.
-    fits = [hmac.compare_digest(signature, _signature(body, secret)) for secret in secrets]
-    if not any(fits):
+    # Every secret is tried, so that the time does not reveal which one matches.
+    matches = [hmac.compare_digest(signature, _signature(body, secret)) for secret in secrets]
+    if not any(matches):
         raise InvalidTaskToken("signature")
     token = _unpack(body)
     if now >= token.expires_at:
@@ -121,7 +120,7 @@ def _decode(text: str) -> bytes:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (BadBase64, ValueError):
         raise InvalidTaskToken("malformed") from None
-    # The decoder skips what it does not know and ignores spare bits; writing it again does not.
+    # The decoder skips unknown characters and ignores spare bits; encoding again reveals both.
     if not raw or _encode(raw) != text:
         raise InvalidTaskToken("malformed")
     return raw

@@ -1,9 +1,8 @@
-"""Events that did not get to whoever should hear of them: how they are known, kept and told.
+"""Events that were not delivered to a consumer: how they are identified, stored and reported.
 
-The bus gives up after some tries, and a consumer's queue after some receives; what could not be
-read is no better off. All of it comes as a message whose body is the event as it travelled, or
-whatever else somebody has sent. It is kept as it came, so that it can be brought out again when
-its reader has been mended.
+The event bus and the queues of consumers give up after some tries. What they could not deliver
+arrives as a message whose body is the event, or anything else that was sent. It is stored as it
+was received, so that it can be published again when the consumer is repaired.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 from longshore.core.documents import safe_name
 from longshore.core.events.wire import (
+    WireObject,
     expected_error,
     from_ms,
     nested_error,
@@ -26,7 +26,7 @@ from longshore.core.events.wire import (
 from longshore.errors import UsageError
 
 KEY_PREFIX = "undelivered/"
-"""What the keys of all that is kept begin with."""
+"""Prefix of the blob keys of undelivered events."""
 
 _FILE = ".json"
 _FORMAT = 1
@@ -35,26 +35,26 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeliveredEvent:
-    """A message that holds an event which was not delivered, as it came."""
+    """A message with an event that was not delivered, as it was received."""
 
     message_id: str
     sent_at: datetime
     body: str
-    source: str  # where it should have gone, or where it lay
+    source: str  # the consumer or the queue
     reason: str
 
     @property
     def id(self) -> str:
-        """By which it is kept; in the order of time."""
+        """The id under which it is stored; ids sort by time."""
         return f"{to_ms(self.sent_at):015d}-{safe_name(self.message_id.replace('/', '_'))}"
 
     @property
     def key(self) -> str:
-        """Where it is kept."""
+        """Its blob key."""
         return f"{KEY_PREFIX}{self.id}{_FILE}"
 
     def facts(self) -> UndeliveredFacts:
-        """What can be told of the event, as far as it can be read."""
+        """Returns what the message says about the event."""
         envelope = _object(self.body)
         detail = _mapping(envelope.get("detail"))
         kind, name = detail.get("entityType"), detail.get("entityId")
@@ -69,7 +69,7 @@ class UndeliveredEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeliveredFacts:
-    """What an undelivered event is about; ``unknown`` where it does not say."""
+    """The subject of an undelivered event; ``unknown`` if its message does not say."""
 
     event_type: str
     detail_type: str
@@ -80,7 +80,7 @@ class UndeliveredFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeliveredNotice:
-    """Undelivered events of one tenant, of which one channel is to be told."""
+    """Undelivered events of one tenant, to be sent to one channel."""
 
     tenant: str
     at: datetime
@@ -89,62 +89,52 @@ class UndeliveredNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeliveredRecord:
-    """An undelivered event, and who was told of it."""
+    """An undelivered event, and the channels that were notified."""
 
     event: UndeliveredEvent
     notified: frozenset[str] = frozenset()  # names of channels
 
 
 def id_of_key(key: str) -> str:
-    """The id of what is kept under this key."""
+    """Returns the id of the undelivered event with this blob key."""
     return key.removeprefix(KEY_PREFIX).removesuffix(_FILE)
 
 
-def key_of_id(letter_id: str) -> str:
-    """The inverse of ``id_of_key``."""
-    return f"{KEY_PREFIX}{letter_id}{_FILE}"
+def key_of_id(event_id: str) -> str:
+    """Returns the blob key of an undelivered event."""
+    return f"{KEY_PREFIX}{event_id}{_FILE}"
+
+
+_EVENT = WireObject(UndeliveredEvent)
 
 
 def record_to_json(record: UndeliveredRecord) -> bytes:
-    """As it is kept."""
-    letter = record.event
+    """Returns the record in its stored form."""
     document = {
         "format": _FORMAT,
-        "messageId": letter.message_id,
-        "sentAt": to_ms(letter.sent_at),
-        "source": letter.source,
-        "reason": letter.reason,
+        **_EVENT.write(record.event),
         "notified": sorted(record.notified),
-        "body": letter.body,
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def record_from_json(data: bytes) -> UndeliveredRecord:
-    """The inverse of ``record_to_json``.
+    """Returns the record that ``record_to_json`` wrote.
 
     Raises:
-        UsageError: it is not what that wrote.
+        UsageError: the data is not such a record.
     """
     try:
         document = read_object(json.loads(data))
         if document.get("format") != _FORMAT:
             raise expected_error(f"format {_FORMAT}")
-        return UndeliveredRecord(
-            event=UndeliveredEvent(
-                message_id=read_text(document.get("messageId")),
-                sent_at=from_ms(document.get("sentAt")),
-                body=read_text(document.get("body")),
-                source=read_text(document.get("source")),
-                reason=read_text(document.get("reason")),
-            ),
-            notified=frozenset(read_text(name) for name in document.get("notified") or ()),
-        )
+        notified = frozenset(read_text(name) for name in document.get("notified") or ())
+        return UndeliveredRecord(event=_EVENT.read(document), notified=notified)
     except (ValueError, TypeError, RecursionError) as error:
         message = "an undelivered event: expected JSON"
         raise UsageError(message) from error
-    except UsageError as wrong:
-        raise nested_error("an undelivered event", wrong) from None
+    except UsageError as error:
+        raise nested_error("an undelivered event", error) from None
 
 
 def _object(body: str) -> Mapping[str, Any]:

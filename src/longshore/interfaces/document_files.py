@@ -100,10 +100,10 @@ def parse_yaml(text: str, *, value_limit: int = VALUE_LIMIT) -> tuple[Any, dict[
         values = _NodeConverter(loader, value_limit)
         return (None if node is None else values.convert(node, "", 0)), values.lines
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        location = error.problem_mark or error.context_mark
         problem = ", ".join(part for part in (error.context, error.problem) if part)
-        column = f" in column {mark.column + 1}" if mark else ""
-        line = mark.line + 1 if mark else None
+        column = f" in column {location.column + 1}" if location else ""
+        line = location.line + 1 if location else None
         raise UnreadableDocument(f"it is not YAML: {problem}{column}", line) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

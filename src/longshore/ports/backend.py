@@ -1,4 +1,4 @@
-"""A backend: one adapter for every port, made to work together."""
+"""A backend: one adapter for each port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from longshore.ports.task_queue import TaskQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What services are handed."""
+    """All ports of a backend."""
 
     name: str
     clock: Clock
@@ -32,6 +32,5 @@ class Backend:
     keys: Keys
     budgets: Budgets
     close: Callable[[], Awaitable[None]]
-    # Where each look is paid for: how far the pause between two of them may grow while nothing
-    # comes. None: looking costs nothing.
+    # The longest pause between two polls of an idle queue, if each poll costs money; else None.
     idle_poll_limit: timedelta | None = None

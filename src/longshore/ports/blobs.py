@@ -10,43 +10,45 @@ from typing import Protocol
 class BlobStore(Protocol):
     """Bytes by key. Keys look like paths: ``jobs/job-a/input.json``; no ``..``, no leading slash.
 
-    But they are only names: ``a`` and ``a/b`` are two blobs that know nothing of each other.
+    They are only names: ``a`` and ``a/b`` are two independent blobs.
 
     Raises, for any method:
-        UsageError: the key is not one (empty, absolute, with an empty part, ``.`` or ``..``, not
+        UsageError: the key is not valid (empty, absolute, with an empty part, ``.`` or ``..``, not
             printable, or over 1,024 bytes).
     """
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
-        """Store, replacing what was there; returns the size. Durable when this returns; a reader
-        sees the old bytes or the new ones, never a mixture, also after a crash. If ``data`` raises,
-        that error passes through and what was there stays."""
+        """Store a blob, replacing an existing one. Returns its size.
+
+        Durable when this returns. A reader sees the old bytes or the new ones, never a mixture,
+        also after a crash. If ``data`` raises, the error is raised and the existing blob stays.
+        """
         ...
 
     async def get(self, key: str) -> bytes:
-        """The whole blob.
+        """Returns the whole blob.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         ...
 
     def stream(self, key: str) -> AsyncIterator[bytes]:
-        """The blob in pieces. Raises NotFound at the first piece if there is none."""
+        """Yields the blob in chunks. Raises NotFound at the first chunk if it does not exist."""
         ...
 
     async def size(self, key: str) -> int | None:
-        """Its size in bytes, or None if there is none."""
+        """Returns the size in bytes, or None if the blob does not exist."""
         ...
 
     async def delete(self, key: str) -> bool:
-        """Remove; whether it was there."""
+        """Delete a blob. Returns True if it existed."""
         ...
 
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        """Keys that begin with ``prefix``, in order, those after ``after``."""
+        """Returns the keys with a prefix that come after ``after``, in order."""
         ...
 
     async def url(self, key: str, *, expires_in: timedelta) -> str | None:
-        """An address at which anybody may read the blob for a while; None where there is none."""
+        """Returns a URL at which the blob can be read without a key for a while; None: none."""
         ...

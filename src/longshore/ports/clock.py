@@ -1,4 +1,4 @@
-"""Time, the only way in."""
+"""The clock: the only source of time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is, and waiting for it to pass."""
+    """The time, and waiting."""
 
     def now(self) -> datetime:
-        """The moment, aware, in UTC. May go back when the machine's clock is set."""
+        """Returns the time, aware, in UTC. It goes back when the machine's clock is set back."""
         ...
 
     def elapsed(self) -> timedelta:
-        """Time since some fixed point: never goes back, runs on while the machine sleeps."""
+        """Returns the time since a fixed point. It never goes back, and runs while the machine
+        sleeps."""
         ...
 
     async def sleep(self, duration: timedelta) -> None:
-        """Return when ``duration`` has passed; at once for zero and less."""
+        """Return when ``duration`` has passed; immediately if it is zero or less."""
         ...

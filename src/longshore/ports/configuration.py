@@ -13,77 +13,77 @@ from longshore.core.queues import QueuePause
 
 
 class Definitions(Protocol):
-    """Versions of definitions. A version that exists is never changed."""
+    """Versions of definitions. A stored version never changes."""
 
     async def put(self, tenant: str, definition: Definition) -> Definition:
-        """Store as the next version and return it with its number, counted from 1.
+        """Store a definition as the next version. Returns it with its version, counted from 1.
 
         If the newest version has the same content, it is returned and nothing is stored. Two
-        writers at once get two versions or share one; none is lost.
+        concurrent writers get two versions or share one; none is lost.
         """
         ...
 
     async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
-        """A version, or the newest. A deleted definition is found only by its version."""
+        """Returns a version, by default the newest; a deleted definition only by its version."""
         ...
 
     async def list(self, tenant: str) -> list[Definition]:
-        """The newest version of each that is not deleted, by name."""
+        """Returns the newest version of each definition that is not deleted, by name."""
         ...
 
     async def delete(self, tenant: str, name: str) -> bool:
-        """Hide it from ``list`` and from ``get`` without a version; whether it was there.
+        """Hide a definition from ``list``, and from ``get`` without a version.
 
-        Running jobs keep the version they were started with. A later ``put`` goes on counting.
+        Returns True if it was visible. Running jobs keep the version they were started with. A
+        later ``put`` continues the version numbers.
         """
         ...
 
 
 class Keys(Protocol):
-    """The records of keys; the keys themselves are kept by those who hold them."""
+    """The records of API keys; only the hash of a key is stored."""
 
     async def add(self, record: KeyRecord) -> None:
-        """Keep a record.
+        """Store a record.
 
         Raises:
-            AlreadyExists: its id or its hash is taken.
+            AlreadyExists: a record with its id or its hash exists.
         """
         ...
 
     async def find(self, key_hash: str) -> KeyRecord | None:
-        """The record with this hash, revoked or not; the caller asks ``allows``."""
+        """Returns the record with this hash, also if it is revoked; see ``KeyRecord.allows``."""
         ...
 
     async def list(self, tenant: str) -> list[KeyRecord]:
-        """A tenant's keys, oldest first, revoked ones too."""
+        """Returns the keys of a tenant, oldest first, including revoked ones."""
         ...
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
-        """From now on the key allows nothing, for every process at once; whether it did before."""
+        """Revoke a key for all processes at once. Returns True if it was not revoked before."""
         ...
 
 
 class Budgets(Protocol):
-    """The store of accounts. It knows nothing of budgets: it reads, and it commits decisions."""
+    """The store of shared budgets, which are changed by compare-and-swap only."""
 
     async def get(self, tenant: str, name: str) -> SharedBudget | None:
-        """The tenant's account of that name, or None if it was never committed.
+        """Returns the tenant's budget of that name, or None if it was never committed.
 
-        Consistent: it sees every commit that was answered before the read began, by any process.
+        Consistent: it sees every commit of any process that was answered before the read began.
         """
         ...
 
     async def commit(self, budget: SharedBudget) -> None:
-        """Write the account, whose ``version`` is one above that of the account it was made from.
+        """Write a budget, whose ``version`` is one above the version it was decided from.
 
-        An account whose ``change_id`` is the stored one's already has been committed before (its
-        answer was lost): that is success, and nothing is written again. What was answered is on
-        disk.
+        If the stored budget has the same ``change_id``, it was committed before and the answer was
+        lost: the call succeeds and writes nothing. The budget is durable when this returns.
 
         Raises:
-            VersionConflict: the stored account is not at the version before; nothing was written.
-            OutcomeUnknown: it may or may not have happened; commit the same account again.
-            BackendUnavailable: it did not happen; worth another try.
+            VersionConflict: the stored budget is not at the version before; nothing was written.
+            OutcomeUnknown: the commit may or may not have happened; repeat it.
+            BackendUnavailable: the commit did not happen; a retry may succeed.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The event log (history, queries) and the event bus (who must hear of what)."""
+"""The event log (history and queries) and the event bus (delivery to consumers)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from longshore.core.pages import Page
 
 
 class EventLog(Protocol):
-    """Everything that was ever told, by entity and in order.
+    """All events, by entity and in order.
 
-    Events of tasks and jobs get here with their row's commit. Tenants do not meet: every call
-    names one and sees only its events.
+    Events of tasks and jobs are written with the commit of their row. Every call names a tenant and
+    sees only its events.
     """
 
     async def record(self, events: Sequence[Event]) -> None:
-        """Write events that have their place already; the same event twice is one.
+        """Write events that have a sequence; writing an event twice has no effect.
 
         Raises:
             AlreadyExists: another event has that entity and sequence; nothing was written.
@@ -37,17 +37,17 @@ class EventLog(Protocol):
         context: EventContext,
         now: datetime,
     ) -> Event:
-        """Write an event of an entity that has no row, as the next in its sequence."""
+        """Write the next event of an entity that has no row. Returns the event."""
         ...
 
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
-        """Events of ``entity`` (``TASK#…``) with a sequence above ``after``, in order."""
+        """Returns events of ``entity`` (``TASK#…``) with a sequence above ``after``, in order."""
         ...
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
-        """The entity's last event by sequence."""
+        """Returns the last event of an entity by sequence."""
         ...
 
     async def query(
@@ -61,37 +61,35 @@ class EventLog(Protocol):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        """Events that fit every given condition, in the order in which they were recorded.
+        """Returns events that match every condition, in the order in which they were recorded.
 
-        A log that is kept by time has them in the order of their moments instead: an event that was
-        recorded late then stands among those of its time.
-
-        ``job_id`` gives the job's own events and those of all its tasks.
+        A log that is ordered by time returns them by their times instead. ``job_id`` selects the
+        events of the job and of all its tasks.
 
         Raises:
-            UsageError: the cursor was not made by this query.
+            UsageError: the cursor belongs to another query.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Events for a consumer, and what to acknowledge when they have been dealt with."""
+    """Events for a consumer, and the receipt by which it acknowledges them."""
 
     events: tuple[Event, ...]
     receipt: str
 
 
 class EventBus(Protocol):
-    """Brings each recorded event to each consumer, at least once.
+    """Delivers each recorded event to each consumer, at least once.
 
-    Consumers are named and durable: one that stops goes on where it last acknowledged. A consumer
-    seen for the first time starts with the first event there is. Events may come twice, and on
-    some backends out of order: a consumer reads rows, it does not believe events.
+    Consumers are named and durable: a consumer that restarts continues after its last
+    acknowledgement. A new consumer starts with the first event. Events may arrive twice, and on
+    some backends out of order: a consumer reads rows and does not rely on events.
     """
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
-        """Bring events to the consumers; returns those that were not accepted."""
+        """Publish events. Returns those that were not accepted."""
         ...
 
     async def receive(
@@ -102,12 +100,12 @@ class EventBus(Protocol):
         limit: int,
         wait: timedelta,
     ) -> Delivery | None:
-        """The next events of these types, or None if none came within ``wait``.
+        """Returns the next events of these types, or None if none arrived within ``wait``.
 
-        Until it is acknowledged, the same delivery may be handed out again.
+        A delivery may be repeated until it is acknowledged.
         """
         ...
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
-        """The delivery has been dealt with; where all come in order, everything before it too."""
+        """Acknowledge a delivery; on backends with ordered delivery, also all earlier ones."""
         ...

@@ -18,7 +18,7 @@ AnyChange = Change[TaskRow] | Change[JobRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedTask:
-    """A task that is processing, as an index knows it: a hint before a consistent read."""
+    """A processing task according to an index: a hint before a consistent read."""
 
     task_id: str
     worker_id: str
@@ -28,65 +28,64 @@ class LeasedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTask:
-    """A task that failed for good, as an index knows it."""
+    """A failed task according to an index."""
 
     task_id: str
     queue: str
-    category: ErrorCategory | None  # None: it is not known
+    category: ErrorCategory | None  # None: unknown
     failed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedTask:
-    """A task that rests because a budget is used up, as an index knows it."""
+    """A parked task according to an index."""
 
     task_id: str
-    due_at: datetime | None  # when it goes on by itself
+    due_at: datetime | None  # when it resumes by itself
 
 
 class Ledger(Protocol):
-    """The store of rows. It knows nothing of rules: it reads, and it commits decisions.
+    """The store of rows. It contains no rules: it reads rows and commits decisions.
 
-    Reads of single rows are consistent: they see every commit that was answered before the read
-    began, by any process. Listings may lag and are only hints.
+    Reads of single rows are consistent: they see every commit of any process that was answered
+    before the read began. Listings may lag behind and are only hints.
     """
 
     @property
     def epoch(self) -> int:
-        """Grows whenever commits that were not ``promised`` may have been lost."""
+        """Grows whenever commits that were not ``durable`` may have been lost."""
         ...
 
     @property
     def atomic(self) -> bool:
-        """Whether ``commit`` takes several changes in one step."""
+        """Whether ``commit`` accepts several changes in one step."""
         ...
 
     async def get_task(self, task_id: str) -> TaskRow | None:
-        """The task's row, or None."""
+        """Returns the task's row, or None."""
         ...
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        """The rows that exist, in the order asked for; those that do not are left out."""
+        """Returns the rows that exist, in the order of ``task_ids``."""
         ...
 
     async def get_job(self, job_id: str) -> JobRow | None:
-        """The job's row, or None."""
+        """Returns the job's row, or None."""
         ...
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
-        """Write every change's row together with its events: all of it or nothing.
+        """Write the rows and events of all changes, or nothing.
 
-        Returns the effects that are still to be carried out by the caller; a ledger that can ring
-        within its own commit does so and leaves them out, and nudges are always its own. A change
-        whose ``change_id`` is the row's already has been committed before (its answer was lost):
-        that is success, nothing is written again, and the caller's effects are returned once more.
-        What is ``promised`` is on disk when this returns; nothing of a change is visible to anybody
-        before it is committed.
+        Returns the effects that the caller must carry out: a ledger that enqueues within its commit
+        omits those, and wakes workers itself. If the row already has the ``change_id`` of a change,
+        that change was committed before and its answer was lost: the call succeeds, writes nothing,
+        and returns the effects again. A ``durable`` change is on disk when this returns; a change
+        is not visible before it is committed.
 
         Raises:
             VersionConflict: a row is not at its ``expected_version``; nothing was written.
-            OutcomeUnknown: it may or may not have happened; commit the same changes again.
-            BackendUnavailable: it did not happen; worth another try.
+            OutcomeUnknown: the commit may or may not have happened; repeat it.
+            BackendUnavailable: the commit did not happen; a retry may succeed.
             UsageError: several changes, and the ledger is not ``atomic``; two changes of one row.
         """
         ...
@@ -100,10 +99,10 @@ class Ledger(Protocol):
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[TaskRow]:
-        """Tasks of a tenant: of one job by number, else the newest first.
+        """Returns tasks of a tenant: of one job by number, else the newest first.
 
         Raises:
-            UsageError: the cursor was not made by this listing.
+            UsageError: the cursor belongs to another listing.
         """
         ...
 
@@ -118,85 +117,88 @@ class Ledger(Protocol):
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[JobRow]:
-        """Jobs of a tenant, the newest first; only those to which everything applies that is asked.
+        """Returns jobs of a tenant that match every condition, the newest first.
 
-        A ``name`` is the whole name, letter by letter. A job created at ``created_from`` is listed,
-        one created at ``created_before`` is not, so that two spans that meet share no job. How long
-        a page takes depends on its own size, not on how many jobs are passed over.
+        ``name`` must match exactly. A job created at ``created_from`` is listed, and a job created
+        at ``created_before`` is not, so that adjacent ranges share no job. The time for a page
+        depends on its size and not on the number of jobs that do not match.
 
         Raises:
-            UsageError: the cursor was not made by this listing.
+            UsageError: the cursor belongs to another listing.
         """
         ...
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
-        """The state of every task of a job, by key."""
+        """Returns the state of every task of a job, by key."""
         ...
 
     async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
-        """Ids of a tenant's jobs and tasks that begin with ``prefix``, in order."""
+        """Returns ids of a tenant's jobs and tasks that begin with ``prefix``, in order."""
         ...
 
     async def unqueued_tasks(
         self, *, due_by: datetime, enqueued_before: datetime, limit: int
     ) -> list[str]:
-        """Ids of pending tasks due at or before ``due_by`` and last rung before ``rung_before``.
+        """Returns ids of pending tasks that are due and may have no message.
 
-        A ledger that knows the task's message is still on its queue leaves the task out. Not every
-        ledger can know, so the pauses between two rings double: a task is also left out if, by
-        ``due_by``, its last ring is less long ago than it had been due when it was rung.
+        They are due at or before ``due_by`` and were last enqueued before ``enqueued_before``. A
+        ledger that knows that the message is still in its queue omits the task. Other ledgers
+        double the pause between two messages: a task is also omitted if, at ``due_by``, less time
+        has passed since it was last enqueued than it was overdue then.
         """
         ...
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[LeasedTask]:
-        """Tasks that are processing, the earliest end of lease first; with ``expired_by`` only
+        """Returns processing tasks, the earliest end of lease first; with ``expired_by`` only
         those whose lease ends at or before it."""
         ...
 
     async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
-        """Tasks that are parked, those first that go on soonest by themselves, and last those that
-        never do; with ``due_by`` only those that are to go on at or before it."""
+        """Returns parked tasks: first by the time at which they resume by themselves, then those
+        that do not; with ``due_by`` only those that resume at or before it."""
         ...
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
-        """A tenant's tasks that have failed and have no other round, the last to fail first.
+        """Returns failed tasks of a tenant, the most recent failure first.
 
-        How long this takes depends on ``limit``, not on how many there are.
+        The time depends on ``limit`` and not on the number of failed tasks.
         """
         ...
 
     async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
-        """Tenants that have such tasks: those after ``after``, in order.
+        """Returns tenants with failed tasks that come after ``after``, in order.
 
-        How long this takes depends on how many tenants there are, not on how many tasks.
+        The time depends on the number of tenants and not on the number of tasks.
         """
         ...
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
-        """Ids of jobs with an intent that is not carried out: those after ``after``, in order."""
+        """Returns ids of jobs with an open intent that come after ``after``, in order."""
         ...
 
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
-        """Ids of tasks that ended at or before ``ended_by`` and of whose end their job, which is
-        running, does not know; by job and then by id, those after the task ``after``."""
+        """Returns ids of tasks whose end a running job has not recorded.
+
+        They ended at or before ``ended_by``; by job and then by id, after the task ``after``.
+        """
         ...
 
     async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
-        """Ids of waiting tasks that await a task which their job, which is running, knows to have
-        completed; by job and then by id, those after the task ``after``."""
+        """Returns ids of waiting tasks that await a task which their running job has recorded as
+        completed; by job and then by id, after the task ``after``."""
         ...
 
     async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:
-        """Ids of jobs that are ``untold``: those after ``after``, in order."""
+        """Returns ids of jobs with ``end_unreported`` that come after ``after``, in order."""
         ...
 
     async def wait_for_wake(self, worker_id: str) -> None:
-        """Return when some task held by this worker may have been changed by somebody else.
+        """Return when another process may have changed a task that this worker holds.
 
-        What happened since the last call returned counts, so nothing is missed between two calls.
+        Changes since the last call returned count, so none is missed between two calls.
         """
         ...

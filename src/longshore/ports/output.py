@@ -1,4 +1,4 @@
-"""The output log: what attempts print and report while they run."""
+"""The output log: what attempts print and log while they run."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Protocol
 
 
 class Stream(StrEnum):
-    """Where a piece of output came from."""
+    """The source of a chunk of output."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
-    LOG = "log"  # said by the task through its channel
-    LOST = "lost"  # a marker: output up to its ``last`` sequence could not be kept
+    LOG = "log"  # logged by the task through its context
+    LOST = "lost"  # a marker: output up to its ``last`` sequence was lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputChunk:
-    """One piece of output; sequences count from 1 within an attempt."""
+    """A chunk of output; sequences count from 1 within an attempt."""
 
     attempt: int
     sequence: int
     at: datetime
     stream: Stream
     data: bytes
-    last: int | None = None  # a marker covers the sequences up to here
+    last: int | None = None  # the last sequence that a marker covers
 
     @property
     def end(self) -> int:
-        """The last sequence that this entry stands for."""
+        """The last sequence that this chunk covers."""
         return self.sequence if self.last is None else self.last
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutputPosition:
-    """A place in a task's output: everything up to this entry has been seen."""
+    """A position in a task's output: everything up to this chunk has been read."""
 
     attempt: int = 0
     sequence: int = 0
@@ -47,10 +47,10 @@ OUTPUT_START = OutputPosition()
 
 
 class OutputLog(Protocol):
-    """An ordered stream a task: by attempt, then by sequence."""
+    """An ordered stream per task: by attempt, then by sequence."""
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
-        """Store entries; one whose attempt and sequence are stored already changes nothing.
+        """Store chunks; a chunk whose attempt and sequence are already stored changes nothing.
 
         An attempt has one writer. It appends in order, and repeats an append whose outcome is
         unknown before it appends more.
@@ -60,12 +60,15 @@ class OutputLog(Protocol):
     async def read(
         self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
     ) -> list[OutputChunk]:
-        """Entries after a place, in order. What is appended late at an earlier place than one
-        already read is not seen by a reader that goes on from there, so writers append in order."""
+        """Returns chunks after a position, in order.
+
+        Writers append in order: a reader that continues after a position does not see a chunk that
+        is later stored before it.
+        """
         ...
 
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
-        """Return True as soon as there is something after the place, False after ``wait``."""
+        """Returns True as soon as there is output after the position, False after ``timeout``."""
         ...

@@ -1,4 +1,4 @@
-"""The queue: doorbells that say "look at this task"."""
+"""The queue: messages that say "look at this task"."""
 
 from __future__ import annotations
 
@@ -18,74 +18,73 @@ class OutgoingMessage:
     queue: str
     body: str
     priority: Priority = Priority.NORMAL
-    visible_at: datetime | None = None  # None: at once
-    merge_key: str | None = (
-        None  # two messages of one queue and key may become one, seen at the earlier
-    )
+    visible_at: datetime | None = None  # None: immediately
+    # Two messages of one queue and key may become one, visible at the earlier time.
+    merge_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message that was received and is hidden from others for a while."""
+    """A received message, which is hidden from other receivers for a while."""
 
     id: str
     queue: str
     body: str
     receipt: str  # for this delivery only
-    receive_count: int  # deliveries so far, this one included
-    sent_at: datetime  # of one that took in others of its key: when the last of them was sent
+    receive_count: int  # deliveries so far, including this one
+    sent_at: datetime  # of a merged message: when the last of its parts was sent
     priority: Priority = Priority.NORMAL
 
 
 class TaskQueue(Protocol):
     """Named queues with three priorities; delivery is at least once.
 
-    Batches answer per item: a failure of one never hides the success of another.
+    The items of a batch are independent: the failure of an item does not affect the others.
     """
 
     async def send(self, messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
-        """Send; returns those that were not accepted."""
+        """Send messages. Returns those that were not accepted."""
         ...
 
     async def receive(
         self, queues: Sequence[str], *, limit: int, hidden_for: timedelta, wait: timedelta
     ) -> list[Message]:
-        """Up to ``limit`` messages, hidden from everybody else for ``hidden_for``.
+        """Receive up to ``limit`` messages and hide them from other receivers for ``hidden_for``.
 
-        Higher priorities first, older first within one, but a low one is never starved: of many
-        receives some take the lower lanes first. With nothing there, waits up to ``wait`` for the
-        first to come. A message that was received more often than the queue's limit is moved to
-        its dead letters instead.
+        Higher priorities come first, and older messages first within a priority; some receives
+        begin with the lower lanes, so that none is starved. An empty queue waits up to ``wait`` for
+        a message. A message that was received more often than the queue's limit becomes a dead
+        letter instead.
         """
         ...
 
     async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
-        """Hide messages for ``hidden_for`` from now; returns the receipts that are not current."""
+        """Hide messages for ``hidden_for`` from now. Returns the receipts that are not current."""
         ...
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        """Remove messages; returns the receipts that are not current (their message stays)."""
+        """Delete messages. Returns the receipts that are not current (their messages stay)."""
         ...
 
     async def delay(self, receipt: str, *, until: datetime) -> None:
-        """Give a message back, to be seen again at ``until``; it does not count as received.
+        """Hide a message until ``until``; this delivery does not count as received.
 
         Raises:
-            ReceiptExpired: the message was delivered again or removed since.
+            ReceiptExpired: the message was delivered again or deleted.
         """
         ...
 
     async def depth(self, queue: str) -> QueueDepth:
-        """How many messages there are, as far as is known."""
+        """Returns the approximate number of messages."""
         ...
 
     async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
-        """Messages that were received too often, oldest first; reading does not remove them.
+        """Returns messages that were received too often, oldest first, without removing them.
 
-        Of one queue, or with None of every queue.
+        Of one queue, or of all queues with None.
         """
         ...
 
     async def delete_dead_letter(self, message_id: str) -> bool:
-        """Remove a dead letter; whether it was there."""
+        """Delete a dead letter. Returns True if it existed."""
         ...

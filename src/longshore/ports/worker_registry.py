@@ -1,4 +1,4 @@
-"""Presence: whether the process of a worker on this machine still exists."""
+"""The worker registry: which workers of this machine are alive."""
 
 from __future__ import annotations
 
@@ -7,59 +7,59 @@ from typing import Protocol
 
 
 class WorkerRegistry(Protocol):
-    """What a worker leaves behind for others to know it by.
+    """The workers of this machine, alive or dead.
 
-    Silence proves nothing, so only certainty counts: ``gone`` says True only where the operating
-    system itself vouches that the process has ended.
+    A silent worker may be alive: ``is_dead`` returns True only if the operating system guarantees
+    that the process has ended.
     """
 
     def register(self, worker_id: str, queues: Sequence[str]) -> None:
-        """From now until this process ends, the worker is here and serves these queues.
+        """Register a worker of this process and its queues, until this process ends.
 
         Raises:
-            UsageError: another process is here under that id.
+            UsageError: another process has registered that id.
         """
         ...
 
     def deregister(self, worker_id: str) -> None:
-        """The worker has given back all it held and ends in good order."""
+        """The worker has released all its tasks and exits."""
         ...
 
     def lock_descriptors(self, worker_id: str) -> tuple[int, ...]:
-        """Files that keep the worker present; for those who end its children when it is gone.
+        """Returns the open lock files of the worker, for its reapers.
 
-        As long as one of them has such a file open, the worker is not ``gone``.
+        While a process has one of these files open, the worker does not count as dead.
         """
         ...
 
     def record_child(self, worker_id: str, process_id: int) -> None:
-        """The worker has started a child that leads its own process group."""
+        """Record a child of the worker that leads its own process group."""
         ...
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
-        """The child has ended, and nothing of its group is left."""
+        """Forget a child whose process group has ended."""
         ...
 
     def is_dead(self, worker_id: str) -> bool:
-        """Whether the worker's process is known to have ended without leaving."""
+        """Whether the worker's process has certainly ended without deregistering."""
         ...
 
     def reap(self, worker_id: str) -> None:
-        """Kill what is left of a worker that is gone. When this returns, nothing of it runs."""
+        """Kill the remaining processes of a dead worker; none runs when this returns."""
         ...
 
     def acquire_role(self, role: str) -> bool:
-        """Whether this process is the one that fills a role now.
+        """Returns True if this process has the role.
 
-        At most one process of the machine is, and it stays so until it ends; then the next that
-        asks is. A hint for saving work, not a lock: two that fill a role at once do no harm.
+        At most one process of the machine has it, until it ends; then the next caller gets it. The
+        role only saves work and is not a lock: two processes with one role do no harm.
         """
         ...
 
     def dead_workers(self) -> list[str]:
-        """Ids of all workers that are gone and not yet cleared away."""
+        """Returns the ids of dead workers that were not reaped yet."""
         ...
 
     def live_workers(self) -> dict[str, tuple[str, ...]]:
-        """The workers that are here now, and the queues each of them serves."""
+        """Returns the live workers with their queues."""
         ...

@@ -153,14 +153,14 @@ class DefinitionSync:
         if synced is not None and _same_content(synced, file.definition):
             applied.unchanged.append(synced)
             return
-        marked = await self._recorded_version(key)
-        if marked is not None and _same_content(marked, file.definition):
+        recorded = await self._recorded_version(key)
+        if recorded is not None and _same_content(recorded, file.definition):
             newest = await self._backend.definitions.get(key.tenant, key.name)
             # Stored by another process; if this one stored an older version since, it stores again.
             if synced is None or newest != synced:
-                self._last_synced[key] = marked
-                if newest == marked:
-                    applied.unchanged.append(marked)
+                self._last_synced[key] = recorded
+                if newest == recorded:
+                    applied.unchanged.append(recorded)
                 else:
                     applied.overridden.append(key.name)
                 return
@@ -197,8 +197,8 @@ class DefinitionSync:
     async def _recorded_version(self, key: _SyncKey) -> Definition | None:
         """Returns what the folder last stored under the name, if that can be read."""
         try:
-            mark = json.loads(await self._backend.blobs.get(key.key))
-            version = int(mark["version"])
+            record = json.loads(await self._backend.blobs.get(key.key))
+            version = int(record["version"])
         except NotFound:
             return None
         except (KeyError, TypeError, ValueError):
@@ -208,8 +208,8 @@ class DefinitionSync:
         return await self._backend.definitions.get(key.tenant, key.name, version=version)
 
     async def _record(self, key: _SyncKey, version: int) -> None:
-        mark = {"folder": key.folder, "version": version}
-        await self._backend.blobs.put(key.key, json.dumps(mark).encode())
+        record = {"folder": key.folder, "version": version}
+        await self._backend.blobs.put(key.key, json.dumps(record).encode())
         self._recorded.add(key)
 
     async def _list_records(self, tenant: str, folder: str) -> set[_SyncKey]:

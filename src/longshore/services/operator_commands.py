@@ -489,7 +489,7 @@ def _decisions(history: Iterable[Event]) -> Iterator[Approve | RequestRevision]:
 class QueuePauser:
     """Pauses queues and resumes them.
 
-    A pause affects all tenants (see ``ports.queue_controls``), so interfaces allow it only to
+    A pause affects all tenants (see ``ports.configuration``), so interfaces allow it only to
     operators of the installation. Workers notice it by themselves.
     """
 

@@ -22,7 +22,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
-from longshore.core.document_reader import Problem
 from longshore.core.documents import submitted_document_key
 from longshore.core.ids import check_request_id, job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
@@ -49,7 +48,7 @@ from longshore.core.tasks import task as tasks
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec
-from longshore.errors import AlreadyExists, InvalidJob, ProblemLike, UsageError, VersionConflict
+from longshore.errors import AlreadyExists, InvalidJob, Problem, UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.spill import DocumentStore
@@ -104,7 +103,7 @@ class Producer:
         document: Any,
         *,
         own: Sequence[Definition] = (),
-        own_problems: Sequence[ProblemLike] = (),
+        own_problems: Sequence[Problem] = (),
     ) -> AcceptedJob:
         """Accept a job. The same request id always gives the same job.
 
@@ -155,7 +154,7 @@ class Producer:
         tenant: str,
         document: Any,
         own_names: Collection[str],
-        own_problems: Sequence[ProblemLike],
+        own_problems: Sequence[Problem],
     ) -> JobRequest:
         problems = list(own_problems)
         try:

@@ -18,7 +18,7 @@ _TURNS = 20
 
 
 class FakeClock:
-    """A ``Clock`` that stands still until it is moved."""
+    """A ``Clock`` that does not move until it is advanced."""
 
     def __init__(self, start: datetime = datetime(2030, 1, 7, 12, tzinfo=UTC)) -> None:
         if start.tzinfo is None:
@@ -47,13 +47,13 @@ class FakeClock:
 
     @property
     def next_deadline(self) -> timedelta | None:
-        """When, on ``elapsed``, the next sleeper is to be woken; None if nobody sleeps."""
+        """The ``elapsed`` time at which the next sleeper wakes; None if there is no sleeper."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
     def advance(self, duration: timedelta) -> None:
-        """Let time pass in one leap; whoever's time has come is woken, earliest deadline first.
+        """Advance the time at once; due sleepers are woken, earliest deadline first.
 
         They run when the caller next awaits, and all of them see the time after the leap.
         """
@@ -62,7 +62,7 @@ class FakeClock:
     async def run(self, duration: timedelta) -> None:
         """Let time pass from deadline to deadline, so that each sleeper wakes at its own moment.
 
-        Whoever goes to sleep again on the way is woken again on the way.
+        A sleeper that sleeps again meanwhile is woken again when it is due.
         """
         end = self._elapsed + duration
         await _yield_to_loop()

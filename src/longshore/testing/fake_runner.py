@@ -1,7 +1,7 @@
-"""A runner without processes: children that play a script.
+"""A runner without processes: children that follow a script.
 
 A script says what the child prints and reports, how long it takes and how it ends; one without an
-ending goes on until it is stopped. Orders and ends are kept, so a test can ask who was started with
+ending runs until it is stopped. Specs and ends are stored, so a test can check who was started with
 what, and when it was dead.
 """
 
@@ -158,7 +158,7 @@ class FakeChild:
                 continue
             self._reports.put_nowait(item)
             if isinstance(item, StepReport | SpendRequest):
-                # As the real one: it goes on when it has heard that the step is kept.
+                # Like a real child: it continues when the step is confirmed.
                 await self._step_saved.wait()
                 self._step_saved.clear()
                 if self.stopped is not None:

@@ -5,7 +5,7 @@
     ledger = FlakyPort(backend.ledger, "commit", times=2)
     ledger = FlakyPort(backend.ledger, "commit", after_write=True)
 
-The second kind is the nastier one: the write has happened and nobody was told.
+The second kind is the harder one: the write has happened and the caller does not know.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longshore.errors import BackendUnavailable, OutcomeUnknown
 
 
 class FlakyPort:
-    """Stands before a port and hands on everything; some calls of one method fail.
+    """Forwards every call to a port; some calls of one method fail.
 
     Args:
         error: What is raised; by default what the ports say that they raise.
@@ -54,8 +54,8 @@ class FlakyPort:
         self._failures_left = 0
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
-        return self._failing(found) if name == self._method else found
+        attribute = getattr(self._port, name)
+        return self._failing(attribute) if name == self._method else attribute
 
     def _failing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A runner without processes: attempts are carried out by whoever asks for the next one.
+"""A runner without processes: the caller that asks for the next attempt carries it out.
 
 The services run on an event loop in one thread and put attempts in a line; the test's own thread
 takes them from there one by one and calls the functions, so that they can be stepped through,
@@ -127,7 +127,7 @@ class InProcessRunner:
 
 
 class InProcessAttempt:
-    """See ``ports.runner.RunningAttempt``; whoever takes it from the line carries it out."""
+    """See ``ports.runner.RunningAttempt``; the caller that takes it carries it out."""
 
     def __init__(
         self,
@@ -176,19 +176,19 @@ class InProcessAttempt:
         return AttemptEnding(result=result, exit_code=0)
 
     def _document(self) -> dict[str, Any]:
-        order = self.spec
+        spec = self.spec
         return {
-            "runner": order.definition.runner.value,
-            "options": order.definition.options,
+            "runner": spec.definition.runner.value,
+            "options": spec.definition.options,
             "folder": str(self.folder),
-            "task_id": order.task_id,
-            "job_id": order.job_id,
-            "attempt": order.attempt,
-            "input": order.input,
-            "dependency_outputs": dict(order.dependency_outputs),
-            "checkpoints": dict(order.checkpoints),
-            "feedback": order.feedback,
-            "previous_output": order.previous_output,
+            "task_id": spec.task_id,
+            "job_id": spec.job_id,
+            "attempt": spec.attempt,
+            "input": spec.input,
+            "dependency_outputs": dict(spec.dependency_outputs),
+            "checkpoints": dict(spec.checkpoints),
+            "feedback": spec.feedback,
+            "previous_output": spec.previous_output,
         }
 
     @contextlib.contextmanager
@@ -203,8 +203,8 @@ class InProcessAttempt:
 
     def send(self, kind: str, **content: Any) -> None:
         """What the context says; see ``runners.context.ReportSink``."""
-        said = json.loads(json.dumps({"type": kind, **content}, allow_nan=False))
-        report = decode_report(said, now=self._now())
+        document = json.loads(json.dumps({"type": kind, **content}, allow_nan=False))
+        report = decode_report(document, now=self._now())
         if report is not None:
             self._report(report)
 
@@ -232,7 +232,7 @@ class InProcessAttempt:
         self._saved_steps[name].set()
 
     async def answer_spend_request(self, number: int, *, refusal: str | None) -> None:
-        """Nobody asks: agents are not run in this process."""
+        """Not called: agents are not run in this process."""
 
     async def ending(self) -> AttemptEnding:
         return await self._ended

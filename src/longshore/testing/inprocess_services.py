@@ -1,6 +1,6 @@
 """The services of one process on the memory backend, with a clock that leaps over every wait.
 
-Time passes only while nothing is at work, and then at once to the next moment that somebody waits
+Time passes only while nothing runs, and then at once to the next timer
 for, so a job that would take a day of backoff takes as long as its functions do.
 """
 
@@ -119,7 +119,7 @@ class InProcessServices:
             await asyncio.gather(*parts, return_exceptions=True)
 
     def _worker(self, tasks: Sequence[TaskRow]) -> Worker:
-        tools = WorkerContext(
+        context = WorkerContext(
             worker_id="in-process",
             backend=self._backend,
             transitions=self._transitions,
@@ -139,7 +139,7 @@ class InProcessServices:
         policy = WorkerPolicy(
             queues=queues, concurrency=1, poll_wait=_FOREVER, tenant=_TENANT, app=_APP
         )
-        return Worker(tools, policy)
+        return Worker(context, policy)
 
     async def _run_ready_callbacks(self) -> None:
         """Return when nothing on the event loop can run without the clock or a thread.
@@ -170,7 +170,7 @@ class InProcessServices:
     def _advance_to_next_deadline(self) -> None:
         deadline = self.clock.next_deadline
         if deadline is None:
-            message = "tasks are open, and nobody waits for anything"
+            message = "tasks are open, and nothing waits for a timer"
             raise RuntimeError(message)
         self.clock.advance(deadline - self.clock.elapsed())
 
@@ -195,22 +195,22 @@ class InProcessServices:
         return await self._documents.load(task.result)
 
     async def events(self, job_id: str) -> list[Event]:
-        """What was told of the job and its tasks."""
-        found: list[Event] = []
+        """The events of the job and its tasks."""
+        collected: list[Event] = []
         cursor: str | None = None
         while True:
             page = await self._backend.events.query(
                 _TENANT, job_id=job_id, limit=_PAGE, cursor=cursor
             )
-            found += page.items
+            collected += page.items
             cursor = page.cursor
             if cursor is None:
-                return found
+                return collected
 
     async def output(self, task: TaskRow) -> str:
         """All that a task printed."""
-        pieces, place = [], OutputPosition()
-        while batch := await self._backend.output.read(task.id, after=place):
+        pieces, position = [], OutputPosition()
+        while batch := await self._backend.output.read(task.id, after=position):
             pieces += [entry.data for entry in batch]
-            place = OutputPosition(batch[-1].attempt, batch[-1].end)
+            position = OutputPosition(batch[-1].attempt, batch[-1].end)
         return b"".join(pieces).decode(errors="replace")

@@ -79,18 +79,18 @@ def run(
     Args:
         work: A call, several calls, or a document as in a job file.
         instead: Functions to call in place of the real ones, by task key.
-        fails: What the first attempts of a task raise, by task key; then it goes on as it is.
+        fails: What the first attempts of a task raise, by task key; later attempts run normally.
 
     Raises:
         InvalidJob: the document is none.
         UsageError: ``instead`` or ``fails`` names a task that is not there.
     """
-    play = _JobRun(work, replacements or {}, failures or {})
+    job_run = _JobRun(work, replacements or {}, failures or {})
     if not _in_event_loop():
-        return play.execute()
+        return job_run.execute()
     # In a thread of its own: where one event loop runs, no async function can have another.
     with ThreadPoolExecutor(1) as elsewhere:
-        return elsewhere.submit(play.execute).result()
+        return elsewhere.submit(job_run.execute).result()
 
 
 def _in_event_loop() -> bool:
@@ -121,18 +121,20 @@ class _JobRun:
 
     def execute(self) -> RunResult:
         """Carry out attempts until the services say that nothing follows."""
-        stage: Future[InProcessServices] = Future()
+        services: Future[InProcessServices] = Future()
         ended: Future[RunResult] = Future()
         with tempfile.TemporaryDirectory(prefix="longshore-") as folder:
-            serving = threading.Thread(target=self._run_services, args=(Path(folder), stage, ended))
+            serving = threading.Thread(
+                target=self._run_services, args=(Path(folder), services, ended)
+            )
             serving.start()
             try:
-                line = stage.result().runner.attempts
+                line = services.result().runner.attempts
                 while (attempt := line.get()) is not None:
                     attempt.execute()
             except BaseException:
                 # No failure of the task: an interrupt, or the test's own way to end.
-                stage.result().abort()
+                services.result().abort()
                 raise
             finally:
                 serving.join()
@@ -142,16 +144,16 @@ class _JobRun:
         self, folder: Path, ready: Future[InProcessServices], ended: Future[RunResult]
     ) -> None:
         async def served() -> RunResult:
-            stage = InProcessServices(lambda clock: self._runner(folder, clock))
-            ready.set_result(stage)
+            services = InProcessServices(lambda clock: self._runner(folder, clock))
+            ready.set_result(services)
             try:
-                return await self._run_job(stage)
+                return await self._run_job(services)
             finally:
-                stage.runner.attempts.put(None)
+                services.runner.attempts.put(None)
 
         try:
             ended.set_result(asyncio.run(served()))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting caller
             (ended if ready.done() else ready).set_exception(error)
 
     def _runner(self, folder: Path, clock: FakeClock) -> InProcessRunner:
@@ -188,8 +190,8 @@ class _JobRun:
         )
 
     def _refuse_unknown_keys(self, keys: set[str]) -> None:
-        if strangers := {*self._replacements, *self._failures} - keys:
-            message = f"the job has no task {min(strangers)!r}, but {', '.join(sorted(keys))}"
+        if unknown := {*self._replacements, *self._failures} - keys:
+            message = f"the job has no task {min(unknown)!r}, but {', '.join(sorted(keys))}"
             raise UsageError(message)
 
     async def _result(self, services: InProcessServices, row: TaskRow) -> Any:

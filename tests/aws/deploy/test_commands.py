@@ -79,7 +79,7 @@ def test_all_problems_of_a_config_file_are_reported(capsys: pytest.CaptureFixtur
     assert main(["aws", "deploy", "--stage", "dev", "--render", "x"]) == ExitCode.USAGE
 
     errors = capsys.readouterr().err
-    assert "infra/dev.yaml: nothing is called 'queus'; did you mean 'queues'?" in errors
+    assert "infra/dev.yaml: unknown name 'queus'; did you mean 'queues'?" in errors
     assert "infra/dev.yaml: schedules must be true or false, not 'maybe'" in errors
 
 

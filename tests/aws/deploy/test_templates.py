@@ -325,21 +325,21 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        ({"queue": ["a"]}, "nothing is called 'queue'; did you mean 'queues'?"),
-        ({"queues": []}, "queues: name at least one"),
-        ({"queues": "default"}, "queues must be a list of words, not 'default'"),
+        ({"queue": ["a"]}, "unknown name 'queue'; did you mean 'queues'?"),
+        ({"queues": []}, "queues: at least one is required"),
+        ({"queues": "default"}, "queues must be a list of strings, not 'default'"),
         ({"queues": ["a b"]}, "queues: 'a b' is not a name"),
         ({"queues": ["q" * 60]}, "is too long by 6 characters for SQS"),
         ({"protected": "yes"}, "protected must be true or false, not 'yes'"),
-        ({"log_retention_days": 8}, "CloudWatch keeps logs for 7 days, not for 8"),
+        ({"log_retention_days": 8}, "CloudWatch has 7 days, not 8"),
         ({"api": {"burst": 0}}, "api.burst must be 1 to 5000, not 0"),
-        ({"api": ["x"]}, "api must have names and values"),
-        ({"worker": {"image": "x"}}, "worker.subnets: name those in which it runs"),
+        ({"api": ["x"]}, "api must be a mapping"),
+        ({"worker": {"image": "x"}}, "worker.subnets: at least one is required"),
         ({"worker": {"cpu": 1000}}, "worker.cpu: Fargate has 256, 512"),
         ({"worker": {"cpu": 256, "memory_mib": 4096}}, "Fargate has 512 to 2048"),
         ({"functions": {"python": "3.9"}}, "functions.python must be one of"),
         ({"alarms": {"topic": "arn:x", "email": ["a@b"]}}, "not both"),
-        ({"bucket": "Capital"}, "no name that S3 takes"),
+        ({"bucket": "Capital"}, "is not a valid bucket name"),
         ({"settings": {"worker.concurency": 3}}, "no setting is called 'worker.concurency'"),
         ({"settings": {"alerts.slack_token": "xoxb"}}, "alerts.slack_token is a secret"),
         ({"settings": {"backend": "sqlite"}}, "backend follows from the stage"),
@@ -356,7 +356,7 @@ def test_a_wrong_document_is_refused_with_what_to_do(document: dict[str, Any], t
 
 @pytest.mark.parametrize("name", ["Dev", "1dev", "a" * 21, "a_b", ""])
 def test_a_stage_must_have_a_name_that_every_part_of_aws_takes(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="no name for a stage"):
+    with pytest.raises(ConfigurationError, match="is not a valid stage name"):
         read_stage_config(name, {}, "test")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.budgets import Allowance, Budget, BudgetScope
+from longshore.core.budgets import Allowance, Budget, BudgetScope, BudgetUnit
 from longshore.core.events import types as e
 from longshore.core.events.event import EventContext
 from longshore.core.tasks import commands as c
@@ -21,6 +21,7 @@ SPENT = e.Usage(turns=2, cost_usd=0.25, seconds=3.0)
 PARK = c.Park(
     fence=3,
     scope=BudgetScope.TASK,
+    unit=BudgetUnit.USD,
     reason="budget of the task: $1.00 of $1.00 is spent",
     duration=4 * SECOND,
     usage=SPENT,
@@ -43,13 +44,15 @@ class TestPark:
 
         after = change.row
         assert (after.state, after.lease) == (TaskState.PARKED, None)
-        assert after.parked == ParkRecord(scope=BudgetScope.TASK, reason=PARK.reason, at=LATER)
+        assert after.parked == ParkRecord(
+            scope=BudgetScope.TASK, unit=BudgetUnit.USD, reason=PARK.reason, at=LATER
+        )
         assert (after.due_at, after.enqueued_at, after.finished_at) == (None, None, None)
         assert (after.attempts_used, after.checkpoint) == (2, "blobs/step-1")
         assert (after.usage, after.last_output, after.ran_for) == (BEFORE + SPENT, 8, 4 * SECOND)
         assert (change.effects, change.durable) == ((), True)
 
-    def test_it_is_told_whose_budget_is_used_up_and_what_the_attempt_has_spent(self) -> None:
+    def test_the_event_names_the_budget_and_the_usage_of_the_attempt(self) -> None:
         row = running()
 
         change = change_of(row, replace(PARK, scope=BudgetScope.DAY, until=MIDNIGHT))
@@ -251,5 +254,5 @@ class TestOthers:
         ],
         ids=lambda command: type(command).__name__,
     )
-    def test_nobody_else_moves_it(self, command: c.Command) -> None:
+    def test_other_commands_do_not_change_a_parked_task(self, command: c.Command) -> None:
         refusal_of(parked(due_at=NOON), command)

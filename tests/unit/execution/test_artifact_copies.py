@@ -38,7 +38,7 @@ def file_contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "kept"),
+    ("path", "name", "stored"),
     [
         ("a.csv", None, "a.csv"),
         ("deep/b", None, "b"),
@@ -48,26 +48,26 @@ def file_contents(folder: Path) -> dict[str, str]:
     ],
 )
 def test_a_file_is_copied_under_its_name_or_the_one_it_is_given(
-    path: str, name: str | None, kept: str, working_folder: Path, artifacts: Path
+    path: str, name: str | None, stored: str, working_folder: Path, artifacts: Path
 ) -> None:
     write(working_folder, "a.csv", "deep/b")
 
-    assert copy_artifact(path, str(artifacts), name) == CopiedArtifact(kept)
-    assert file_contents(artifacts) == {kept: (working_folder / path).read_text()}
+    assert copy_artifact(path, str(artifacts), name) == CopiedArtifact(stored)
+    assert file_contents(artifacts) == {stored: (working_folder / path).read_text()}
 
 
 @pytest.mark.parametrize("name", ["../../out", "a/../../../out", "..", "two\nlines"])
 def test_no_name_leads_out_of_the_folder(name: str, working_folder: Path, artifacts: Path) -> None:
     write(working_folder, "a")
 
-    kept = copy_artifact("a", str(artifacts), name)
+    stored = copy_artifact("a", str(artifacts), name)
 
-    assert file_contents(artifacts) == {kept.name: "text of a"}
+    assert file_contents(artifacts) == {stored.name: "text of a"}
     assert sorted(path.name for path in artifacts.parent.iterdir()) == ["artifacts"]
-    assert kept.name.isprintable()
+    assert stored.name.isprintable()
 
 
-def test_a_copy_stays_what_the_file_was_and_the_last_one_stands(
+def test_a_copy_keeps_the_content_and_a_later_copy_replaces_it(
     working_folder: Path, artifacts: Path
 ) -> None:
     write(working_folder, "a")
@@ -93,7 +93,7 @@ def test_each_file_of_a_folder_is_copied(working_folder: Path, artifacts: Path) 
     ]
 
 
-def test_in_a_folder_only_what_belongs_to_it_is_copied(
+def test_only_files_inside_a_folder_are_copied(
     working_folder: Path, artifacts: Path, tmp_path: Path
 ) -> None:
     write(working_folder, "reports/a", "reports/deep/b")
@@ -101,13 +101,13 @@ def test_in_a_folder_only_what_belongs_to_it_is_copied(
     (working_folder / "reports" / "inside").symlink_to("deep/b")
     (working_folder / "reports" / "outside").symlink_to(tmp_path / "secret")
     (working_folder / "reports" / "outside-folder").symlink_to(tmp_path / "secrets")
-    (working_folder / "reports" / "gone").symlink_to("nobody")
+    (working_folder / "reports" / "gone").symlink_to("missing")
     os.mkfifo(working_folder / "reports" / "pipe")
 
-    kept = copy_artifact("reports", str(artifacts))
+    stored = copy_artifact("reports", str(artifacts))
 
     assert list(file_contents(artifacts)) == ["reports/a", "reports/deep/b", "reports/inside"]
-    assert sorted(kept.skipped) == ["gone", "outside", "outside-folder", "pipe"]
+    assert sorted(stored.skipped) == ["gone", "outside", "outside-folder", "pipe"]
 
 
 def test_a_link_that_is_named_outright_is_followed(
@@ -120,7 +120,7 @@ def test_a_link_that_is_named_outright_is_followed(
     assert file_contents(artifacts) == {"link": "text of elsewhere"}
 
 
-def test_what_is_there_already_stays_where_it_is(
+def test_a_file_that_is_an_artifact_already_is_not_copied(
     artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(artifacts, "deep/a", "b")
@@ -132,7 +132,7 @@ def test_what_is_there_already_stays_where_it_is(
     assert list(file_contents(artifacts)) == ["b", "deep/a"]
 
 
-def test_the_folder_of_the_attempt_itself_can_be_kept(
+def test_the_attempt_s_own_folder_can_be_stored(
     artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(artifacts, "a")
@@ -144,16 +144,14 @@ def test_the_folder_of_the_attempt_itself_can_be_kept(
     assert list(file_contents(artifacts)) == ["a", "all/artifacts/a", "all/notes"]
 
 
-def test_what_is_not_there_cannot_be_kept(working_folder: Path, artifacts: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nobody"):
-        copy_artifact("nobody", str(artifacts))
+def test_a_missing_file_cannot_be_an_artifact(working_folder: Path, artifacts: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        copy_artifact("missing", str(artifacts))
 
     assert not artifacts.exists()
 
 
-def test_what_is_neither_file_nor_folder_cannot_be_kept(
-    working_folder: Path, artifacts: Path
-) -> None:
+def test_a_special_file_cannot_be_an_artifact(working_folder: Path, artifacts: Path) -> None:
     os.mkfifo(working_folder / "pipe")
 
     with pytest.raises(ValueError, match="pipe is neither a file nor a folder"):

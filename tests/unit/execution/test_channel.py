@@ -1,4 +1,4 @@
-"""The child's end of the channel: whole lines, whoever speaks, and each step its own answer."""
+"""The child's end of the channel: whole lines from any thread, and a reply for each step."""
 
 import json
 import os
@@ -58,11 +58,11 @@ def test_long_messages_of_many_threads_do_not_mix(worker: WorkerEnd) -> None:
     threads = [threading.Thread(target=speak, args=(letter,)) for letter in "abc"]
     for thread in threads:
         thread.start()
-    heard = [worker.receive()["text"] for _ in range(15)]
+    received = [worker.receive()["text"] for _ in range(15)]
     for thread in threads:
         thread.join()
 
-    assert sorted(heard) == [letter * 200_000 for letter in "aaaaabbbbbccccc"]
+    assert sorted(received) == [letter * 200_000 for letter in "aaaaabbbbbccccc"]
 
 
 def test_a_step_waits_for_its_answer(worker: WorkerEnd) -> None:
@@ -79,7 +79,7 @@ def test_steps_of_many_threads_get_each_its_own_answer(worker: WorkerEnd) -> Non
     def work(name: str) -> None:
         try:
             worker.channel.report_step(name, None)
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - passed to the test's own thread
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(f"step {n}",)) for n in range(20)]
@@ -94,21 +94,21 @@ def test_steps_of_many_threads_get_each_its_own_answer(worker: WorkerEnd) -> Non
 
 
 @pytest.mark.parametrize("reply", [{"stored": "other"}, None, []])
-def test_a_step_with_another_answer_is_not_taken_for_kept(worker: WorkerEnd, reply: Any) -> None:
+def test_a_step_with_a_different_reply_counts_as_not_stored(worker: WorkerEnd, reply: Any) -> None:
     worker.reply(reply)
 
     with pytest.raises(ConnectionError, match="did not confirm step 'one'"):
         worker.channel.report_step("one", 1)
 
 
-def test_a_step_whose_worker_is_gone_is_not_taken_for_kept(worker: WorkerEnd) -> None:
+def test_a_step_without_a_reply_counts_as_not_stored(worker: WorkerEnd) -> None:
     worker.close_replies()
 
     with pytest.raises(ConnectionError, match="did not confirm step 'one'"):
         worker.channel.report_step("one", 1)
 
 
-def test_a_message_that_nobody_would_read_is_not_sent(
+def test_a_message_above_the_limit_is_not_sent(
     worker: WorkerEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "LINE_LIMIT_BYTES", 100)

@@ -26,7 +26,7 @@ SPEC = {
 
 
 class RecordingSink:
-    """Stands where the channel stands, and remembers."""
+    """A channel that records its messages."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -39,7 +39,7 @@ class RecordingSink:
         self.steps.append((name, result))
 
     def sent_of_kind(self, kind: str) -> list[dict[str, Any]]:
-        return [content for said, content in self.sent if said == kind]
+        return [content for message, content in self.sent if message == kind]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def context(sink: RecordingSink, tmp_path: Path) -> Iterator[Context]:
     context.close()
 
 
-def test_it_knows_the_attempt(context: Context, tmp_path: Path) -> None:
+def test_the_context_has_the_fields_of_the_attempt(context: Context, tmp_path: Path) -> None:
     assert (context.task_id, context.job_id, context.attempt) == ("job-a_a", "job-a", 2)
     assert context.idempotency_key == "job-a_a"
     assert context.dependency_outputs == {"p": 1}
@@ -85,7 +85,7 @@ def test_outside_of_a_task_there_is_no_context() -> None:
         current()
 
 
-def test_a_step_is_said_done_and_kept(context: Context, sink: RecordingSink) -> None:
+def test_a_step_is_reported_executed_and_stored(context: Context, sink: RecordingSink) -> None:
     result = context.step("one", lambda: {"n": 1})
 
     assert result == {"n": 1}
@@ -93,7 +93,7 @@ def test_a_step_is_said_done_and_kept(context: Context, sink: RecordingSink) -> 
     assert sink.steps == [("one", {"n": 1})]
 
 
-def test_a_kept_step_is_not_done_again(context: Context, sink: RecordingSink) -> None:
+def test_a_stored_step_is_not_executed_again(context: Context, sink: RecordingSink) -> None:
     context.step("one", lambda: 1)
 
     assert context.step("kept", lambda: 2) == [1]
@@ -101,11 +101,11 @@ def test_a_kept_step_is_not_done_again(context: Context, sink: RecordingSink) ->
     assert [name for name, _ in sink.steps] == ["one"]
 
 
-def test_a_step_gives_what_a_later_attempt_will_get(context: Context) -> None:
+def test_a_step_returns_its_result_as_a_later_attempt_gets_it(context: Context) -> None:
     assert context.step("one", lambda: {1: (2, 3)}) == {"1": [2, 3]}
 
 
-def test_a_step_that_fails_is_not_kept(context: Context, sink: RecordingSink) -> None:
+def test_a_failed_step_is_not_stored(context: Context, sink: RecordingSink) -> None:
     with pytest.raises(ZeroDivisionError):
         context.step("one", lambda: 1 / 0)
 
@@ -154,7 +154,7 @@ def test_plain_work_in_an_async_step_is_refused_with_advice(context: Context) ->
         asyncio.run(context.astep("one", lambda: 1))  # type: ignore[arg-type, return-value]
 
 
-def test_others_go_on_while_an_async_step_is_being_kept(tmp_path: Path) -> None:
+def test_the_event_loop_runs_while_an_async_step_is_stored(tmp_path: Path) -> None:
     class Slow(RecordingSink):
         def __init__(self) -> None:
             super().__init__()
@@ -179,14 +179,14 @@ def test_others_go_on_while_an_async_step_is_being_kept(tmp_path: Path) -> None:
     assert asyncio.run(task()) == [("one", 1)]
 
 
-def test_a_log_line_is_said(context: Context, sink: RecordingSink) -> None:
+def test_a_log_line_is_sent(context: Context, sink: RecordingSink) -> None:
     context.log("hello")
 
     assert sink.sent == [("log", {"text": "hello"})]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         ((3, 10, "pages"), {"done": 3, "total": 10, "text": "pages"}),
         ((3,), {"done": 3, "total": None, "text": ""}),
@@ -195,12 +195,12 @@ def test_a_log_line_is_said(context: Context, sink: RecordingSink) -> None:
         ((1, "many"), {"done": 1, "total": None, "text": ""}),
     ],
 )
-def test_progress_is_said(
-    given: Any, said: dict[str, Any], context: Context, sink: RecordingSink
+def test_progress_is_sent(
+    fields: Any, message: dict[str, Any], context: Context, sink: RecordingSink
 ) -> None:
-    context.progress(*given)
+    context.progress(*fields)
 
-    assert sink.sent == [("progress", said)]
+    assert sink.sent == [("progress", message)]
 
 
 @pytest.mark.parametrize("done", [math.nan, None, "some", [1]])
@@ -223,11 +223,11 @@ def test_progress_in_a_tight_loop_is_thinned_out_but_for_its_end(
     for _ in range(100):
         context.progress(10_000, 10_000)
 
-    told = [one["done"] for one in sink.sent_of_kind("progress")]
-    assert told == [*range(channel.BURST), 10_000]
+    reported = [item["done"] for item in sink.sent_of_kind("progress")]
+    assert reported == [*range(channel.BURST), 10_000]
 
 
-def test_progress_after_a_pause_is_heard_again(
+def test_progress_after_a_pause_is_sent_again(
     sink: RecordingSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -240,11 +240,11 @@ def test_progress_after_a_pause_is_heard_again(
     for done in range(1000, 2000):
         context.progress(done)
 
-    told = [one["done"] for one in sink.sent_of_kind("progress")]
-    assert told == [*range(channel.BURST), *range(1000, 1000 + int(channel.PER_SECOND))]
+    reported = [item["done"] for item in sink.sent_of_kind("progress")]
+    assert reported == [*range(channel.BURST), *range(1000, 1000 + int(channel.PER_SECOND))]
 
 
-def test_summaries_are_said_and_written_down(
+def test_summaries_are_sent_and_written_to_a_file(
     context: Context, sink: RecordingSink, tmp_path: Path
 ) -> None:
     context.summary("three\n reports")
@@ -259,13 +259,13 @@ def test_summaries_are_said_and_written_down(
 def test_a_summary_is_masked_and_cut(context: Context, sink: RecordingSink, tmp_path: Path) -> None:
     context.summary("password=hunter2hunter2 " + "long " * 1000)
 
-    (said,) = sink.sent_of_kind("summary")
-    assert "hunter2" not in said["text"]
-    assert len(said["text"]) <= LINE_LIMIT_CHARACTERS
+    (message,) = sink.sent_of_kind("summary")
+    assert "hunter2" not in message["text"]
+    assert len(message["text"]) <= LINE_LIMIT_CHARACTERS
     assert "hunter2" not in (tmp_path / "logs" / "summary.log").read_text()
 
 
-def test_a_summary_that_cannot_be_written_down_is_said(
+def test_a_summary_is_sent_even_if_it_cannot_be_written(
     context: Context, sink: RecordingSink, tmp_path: Path
 ) -> None:
     (tmp_path / "logs").write_text("in the way")
@@ -288,7 +288,7 @@ def test_an_artifact_is_copied_into_the_folder(
     assert sink.sent == []
 
 
-def test_what_a_folder_has_that_is_not_kept_is_told(
+def test_skipped_files_of_a_folder_are_logged(
     context: Context, sink: RecordingSink, tmp_path: Path
 ) -> None:
     (tmp_path / "reports").mkdir()
@@ -296,11 +296,11 @@ def test_what_a_folder_has_that_is_not_kept_is_told(
 
     context.artifact(tmp_path / "reports")
 
-    ((_, said),) = sink.sent
-    assert said["text"].endswith("not files of that folder: link")
+    ((_, message),) = sink.sent
+    assert message["text"].endswith("not files of that folder: link")
 
 
-def test_it_is_to_end_when_the_worker_says_so(context: Context) -> None:
+def test_cancelled_is_true_after_sigterm(context: Context) -> None:
     before = signal.getsignal(signal.SIGTERM)
     looks = [context.cancelled]
 
@@ -312,14 +312,12 @@ def test_it_is_to_end_when_the_worker_says_so(context: Context) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_somebody_else_may_say_whether_the_attempt_is_to_end(
-    sink: RecordingSink, tmp_path: Path
-) -> None:
-    asked = False
-    order = {**SPEC, "folder": str(tmp_path)}
-    context = Context(order, sink, stop_requested=lambda: asked)
+def test_the_stop_request_can_come_from_a_callback(sink: RecordingSink, tmp_path: Path) -> None:
+    requested = False
+    spec = {**SPEC, "folder": str(tmp_path)}
+    context = Context(spec, sink, stop_requested=lambda: requested)
 
     before = context.cancelled
-    asked = True
+    requested = True
 
     assert (before, context.cancelled) == (False, True)

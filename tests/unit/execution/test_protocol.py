@@ -1,4 +1,4 @@
-"""Worker and keeper: lines that are cut anywhere arrive whole, and records as they were told."""
+"""The protocol: lines split anywhere arrive whole, and records are decoded as encoded."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,11 +27,13 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(
     )
     lines = LineDecoder()
 
-    heard = [
-        said for at in range(0, len(data), piece) for said in lines.feed(data[at : at + piece])
+    received = [
+        message
+        for at in range(0, len(data), piece)
+        for message in lines.feed(data[at : at + piece])
     ]
 
-    assert heard == [{"type": "refused", "number": number, "error": "e"} for number in numbers]
+    assert received == [{"type": "refused", "number": number, "error": "e"} for number in numbers]
 
 
 A_NUMBER = st.integers(min_value=-(2**31), max_value=2**31 - 1)
@@ -46,9 +48,9 @@ STATUSES = st.builds(
 )
 
 
-@given(told=st.lists(STATUSES, max_size=9))
-def test_records_are_read_as_they_were_told(told: list[ChildStatus]) -> None:
-    assert decode_statuses(b"".join(one.encode() for one in told)) == told
+@given(reported=st.lists(STATUSES, max_size=9))
+def test_records_are_decoded_as_they_were_encoded(reported: list[ChildStatus]) -> None:
+    assert decode_statuses(b"".join(item.encode() for item in reported)) == reported
 
 
 def test_a_full_read_ends_between_two_records() -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM is left alone until a task looks for it, and given back afterwards."""
+"""The SIGTERM handler is installed when a task needs it, and restored afterwards."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ print(os.waitstatus_to_exitcode(status), sigterm.received())
 """
 
 
-def test_a_fork_of_the_task_is_ended_by_it_as_if_nobody_had_looked() -> None:
+def test_sigterm_ends_a_fork_of_the_task() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FORK_PROGRAM],
         capture_output=True,

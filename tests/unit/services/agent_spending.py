@@ -6,6 +6,7 @@ from typing import Any
 from longshore.core.budgets import (
     Budget,
     BudgetScope,
+    BudgetUnit,
     SharedBudget,
     day_budget_name,
     job_budget_name,
@@ -48,11 +49,11 @@ def spend_turns(
     count: int, cost: float = 0.25, *, pause: timedelta | None = None
 ) -> list[ChildReport | timedelta]:
     """So many questions one after the other, and what has been spent after each."""
-    said: list[ChildReport | timedelta] = []
+    message: list[ChildReport | timedelta] = []
     for number in range(1, count + 1):
-        said += [spend_request(number, (number - 1) * cost, cost), *([pause] if pause else [])]
-        said.append(UsageReport(usd(number * cost), settled_request=number))
-    return said
+        message += [spend_request(number, (number - 1) * cost, cost), *([pause] if pause else [])]
+        message.append(UsageReport(usd(number * cost), settled_request=number))
+    return message
 
 
 async def agent_harness(
@@ -92,24 +93,25 @@ async def park(
     harness: ServiceHarness, key: str, scope: BudgetScope, *, spent: float = 0.0
 ) -> TaskRow:
     """An attempt that finds nothing left of a budget."""
-    held = await harness.claim(task_id(key))
+    claimed = await harness.claim(task_id(key))
     until = next_day_start(harness.clock.now()) if scope is BudgetScope.DAY else None
     command = c.Park(
-        fence=held.fence,
+        fence=claimed.fence,
         scope=scope,
+        unit=BudgetUnit.USD,
         reason="all is spent",
         duration=SECOND,
         until=until,
         usage=usd(spent),
     )
-    return await harness.transitions.apply_to_task(held.id, command, row=held)
+    return await harness.transitions.apply_to_task(claimed.id, command, row=claimed)
 
 
 async def spend(harness: ServiceHarness, key: str, name: str, amount: float) -> None:
     """What an attempt of another task has spent of a shared budget."""
     row = await harness.task(key)
-    wanted = {"spent": Usage(), "reserved": Usage(), "requested": usd(amount)}
-    await harness.reservations.reserve(row, name, Budget(usd=9.0), **wanted)
+    options = {"spent": Usage(), "reserved": Usage(), "requested": usd(amount)}
+    await harness.reservations.reserve(row, name, Budget(usd=9.0), **options)
     await harness.reservations.close(row, name, spent=usd(amount))
 
 

@@ -37,8 +37,8 @@ class RecordingAlerts:
 
 def health_in(notice: HealthNotice) -> dict[str, str]:
     problems = (*notice.urgent, *notice.warnings)
-    said = {_key(task.task_id): task.health.value for task in problems}
-    return said | {_key(one.task_id): "recovered" for one in notice.recovered}
+    message = {_key(task.task_id): task.health.value for task in problems}
+    return message | {_key(item.task_id): "recovered" for item in notice.recovered}
 
 
 def health_by_key(report: HealthReport) -> dict[str, str]:

@@ -26,7 +26,7 @@ async def exhaust_receives(harness: ServiceHarness, *queues: str) -> None:
 
 async def lose_messages(harness: ServiceHarness) -> None:
     """Whatever could be received now is gone, and nobody has acted on it."""
-    found = await harness.backend.queue.receive(
+    result = await harness.backend.queue.receive(
         ["default"], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
     )
-    await harness.backend.queue.delete([message.receipt for message in found])
+    await harness.backend.queue.delete([message.receipt for message in result])

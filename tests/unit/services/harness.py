@@ -165,7 +165,7 @@ class ServiceHarness:
         return await finishers[intent.kind](job, intent)
 
     def build_sweeper(self, **fields: Any) -> Sweeper:
-        wanted: dict[str, Any] = {
+        options: dict[str, Any] = {
             "backend": self.backend,
             "transitions": self.transitions,
             "dispatcher": self.dispatcher,
@@ -176,20 +176,20 @@ class ServiceHarness:
             "policy": SweeperPolicy(),
             **fields,
         }
-        return Sweeper(**wanted)
+        return Sweeper(**options)
 
     def with_ports(self, **ports: Any) -> "ServiceHarness":
         """The same process, but for some of its ports."""
-        stage = ServiceHarness(
+        harness = ServiceHarness(
             replace(self.backend, **ports),
             worker_registry=self.worker_registry,
             day_budget=self.day_budget,
         )
-        stage.runner = self.runner
-        return stage
+        harness.runner = self.runner
+        return harness
 
     def worker_context(self, worker_id: str = "worker-1", **fields: Any) -> WorkerContext:
-        wanted: dict[str, Any] = {
+        options: dict[str, Any] = {
             "worker_id": worker_id,
             "backend": self.backend,
             "transitions": self.transitions,
@@ -206,13 +206,13 @@ class ServiceHarness:
             "jitter": lambda: 0.5,
             **fields,
         }
-        return WorkerContext(**wanted)
+        return WorkerContext(**options)
 
     def worker(
         self, worker_id: str = "worker-1", *, context: dict[str, Any] | None = None, **policy: Any
     ) -> Worker:
-        wanted = {"tenant": TENANT, "app": APP, **policy}
-        return Worker(self.worker_context(worker_id, **(context or {})), WorkerPolicy(**wanted))
+        options = {"tenant": TENANT, "app": APP, **policy}
+        return Worker(self.worker_context(worker_id, **(context or {})), WorkerPolicy(**options))
 
     @asynccontextmanager
     async def running_worker(
@@ -291,9 +291,9 @@ class ServiceHarness:
 
     async def end_lease(self, key: str) -> TaskRow:
         """The lease of a task ends, as if its holder were gone; nobody tells the holder."""
-        held = await self.task(key)
-        ended = c.LeaseEnded(fence=held.fence, margin=LEASE.skew_margin, holder_dead=True)
-        return await self.transitions.apply_to_task(held.id, ended)
+        claimed = await self.task(key)
+        ended = c.LeaseEnded(fence=claimed.fence, margin=LEASE.skew_margin, holder_dead=True)
+        return await self.transitions.apply_to_task(claimed.id, ended)
 
     async def task(self, key: str, request_id: str = REQUEST) -> TaskRow:
         row = await self.backend.ledger.get_task(task_id(key, request_id))
@@ -326,12 +326,12 @@ class ServiceHarness:
 
     async def messages(self, queue: str = "default") -> list[str]:
         """Bodies of the messages that could be received now; they stay where they are."""
-        found = await self.backend.queue.receive(
+        result = await self.backend.queue.receive(
             [queue], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
         )
-        for message in found:
+        for message in result:
             await self.backend.queue.delay(message.receipt, until=self.clock.now())
-        return [message.body for message in found]
+        return [message.body for message in result]
 
 
 def job_id(request_id: str = REQUEST) -> str:

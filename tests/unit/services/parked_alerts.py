@@ -3,7 +3,7 @@
 from typing import Any
 
 from longshore.core.alerts import Backlog, HealthNotice
-from longshore.core.budgets import BudgetScope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks import commands as c
 from tests.unit.services.harness import SECOND, TENANT, ServiceHarness, make_task
@@ -24,7 +24,12 @@ async def park_task(
     claimed = await harness.claim(id_)
     until = harness.clock.now() + 9 * SECOND if scope is BudgetScope.DAY else None
     park = c.Park(
-        fence=claimed.fence, scope=scope, reason="all is spent", duration=SECOND, until=until
+        fence=claimed.fence,
+        scope=scope,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=SECOND,
+        until=until,
     )
     await harness.transitions.apply_to_task(id_, park)
     return id_

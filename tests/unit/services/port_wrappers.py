@@ -34,8 +34,8 @@ class InterposedPort:
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
-        return self._wrap(found) if name == self._method else found
+        result = getattr(self._port, name)
+        return self._wrap(result) if name == self._method else result
 
     def _wrap(self, method: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **named: Any) -> Any:
@@ -61,8 +61,8 @@ class ObservedPort:
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
-        return self._wrap(f"{self._name}.{name}", found) if iscoroutinefunction(found) else found
+        result = getattr(self._port, name)
+        return self._wrap(f"{self._name}.{name}", result) if iscoroutinefunction(result) else result
 
     def _wrap(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **named: Any) -> Any:

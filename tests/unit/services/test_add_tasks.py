@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from longshore.core.document_reader import Problem
 from longshore.core.tasks.rows import IntentKind
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
+from longshore.errors import (
+    AlreadyExists,
+    CommandRefused,
+    InvalidJob,
+    NotFound,
+    Problem,
+    UsageError,
+)
 from longshore.services.worker.attempt_specs import build_attempt_spec
 from tests.unit.services.harness import (
     BACKENDS,
@@ -33,18 +39,22 @@ CANCELLED, FAILED = TaskState.CANCELLED, TaskState.FAILED
 @scenario
 async def test_added_tasks_are_part_of_the_job(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
-        added = await stage.add_tasks(make_task("b"), make_task("c", "b"))
+        added = await harness.add_tasks(make_task("b"), make_task("c", "b"))
 
         assert (added.keys, added.created) == (("b", "c"), True)
         assert added.job.total == 3
         assert IntentKind.ADD not in {intent.kind for intent in added.job.intents}
-        assert await stage.states() == {"a": PENDING, "b": PENDING, "c": WAITING}
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_event_types() == ["Job Created", "Job Tasks Added", "Job Completed"]
+        assert await harness.states() == {"a": PENDING, "b": PENDING, "c": WAITING}
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert await harness.job_event_types() == [
+            "Job Created",
+            "Job Tasks Added",
+            "Job Completed",
+        ]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -53,18 +63,18 @@ async def test_a_task_behind_one_that_runs_starts_when_that_has_completed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("z"))
-        await stage.add_tasks(make_task("b", "a"))
-        await stage.add_tasks(make_task("c", "a", "b"), request_id="addition-2")
-        assert (await stage.job()).with_added_dependents
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("z"))
+        await harness.add_tasks(make_task("b", "a"))
+        await harness.add_tasks(make_task("c", "a", "b"), request_id="addition-2")
+        assert (await harness.job()).with_added_dependents
 
-        await stage.complete(id_of("a"))
-        await stage.dispatch()
+        await harness.complete(id_of("a"))
+        await harness.dispatch()
 
-        assert await stage.states() == {"a": COMPLETED, "z": PENDING, "b": PENDING, "c": WAITING}
-        await stage.finish()
-        assert set((await stage.states()).values()) == {COMPLETED}
+        assert await harness.states() == {"a": COMPLETED, "z": PENDING, "b": PENDING, "c": WAITING}
+        await harness.finish()
+        assert set((await harness.states()).values()) == {COMPLETED}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -73,18 +83,18 @@ async def test_a_task_behind_one_that_has_completed_gets_its_result(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("z"))
-        await stage.complete(id_of("a"), {"answer": 42})
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("z"))
+        await harness.complete(id_of("a"), {"answer": 42})
+        await harness.dispatch()
 
-        await stage.add_tasks(make_task("b", "a"))
+        await harness.add_tasks(make_task("b", "a"))
 
         order = await build_attempt_spec(
-            (row := await stage.claim(id_of("b"))),
+            (row := await harness.claim(id_of("b"))),
             row.fence,
             backend=backend,
-            documents=stage.documents,
+            documents=harness.documents,
             timeout=timedelta(minutes=1),
         )
         assert order.dependency_outputs == {"a": {"answer": 42}}
@@ -92,18 +102,18 @@ async def test_a_task_behind_one_that_has_completed_gets_its_result(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_parent_whose_end_its_job_has_not_heard_of_is_waited_for(
+async def test_a_parent_whose_end_the_job_has_not_recorded_is_waited_for(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("z"))
-        await stage.complete(id_of("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("z"))
+        await harness.complete(id_of("a"))
 
-        await stage.add_tasks(make_task("b", "a"))
-        await stage.dispatch()
+        await harness.add_tasks(make_task("b", "a"))
+        await harness.dispatch()
 
-        assert (await stage.task("b")).state is PENDING
+        assert (await harness.task("b")).state is PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -112,34 +122,34 @@ async def test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        await stage.fail(id_of("a"))
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        await harness.fail(id_of("a"))
+        await harness.dispatch()
 
-        await stage.add_tasks(make_task("b", "a"), make_task("c"))
+        await harness.add_tasks(make_task("b", "a"), make_task("c"))
 
-        assert (await stage.job()).state is JobState.RUNNING
-        await stage.finish()
-        job = await stage.job()
+        assert (await harness.job()).state is JobState.RUNNING
+        await harness.finish()
+        job = await harness.job()
         assert (job.state, list(job.blocked)) == (JobState.FAILED, [1])
-        await stage.resumer.resume(job_id(), [id_of("a")], by="ann")
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
+        await harness.resumer.resume(job_id(), [id_of("a")], by="ann")
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_failure_blocks_what_was_added_behind_it(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        await stage.add_tasks(make_task("b", "a"), make_task("c", "b"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        await harness.add_tasks(make_task("b", "a"), make_task("c", "b"))
 
-        await stage.fail(id_of("a"))
-        await stage.dispatch()
+        await harness.fail(id_of("a"))
+        await harness.dispatch()
 
-        job = await stage.job()
+        job = await harness.job()
         assert (job.state, list(job.blocked)) == (JobState.FAILED, [1, 2])
 
 
@@ -147,64 +157,64 @@ async def test_a_failure_blocks_what_was_added_behind_it(kind: str, tmp_path: Pa
 @scenario
 async def test_the_same_request_adds_the_same_tasks_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
-        answers = await asyncio.gather(*(stage.add_tasks(make_task("b", "a")) for _ in range(5)))
+        answers = await asyncio.gather(*(harness.add_tasks(make_task("b", "a")) for _ in range(5)))
         later = await ServiceHarness(backend).add_tasks(make_task("b", "a"))
 
         assert [answer.keys for answer in answers] == [("b",)] * 5
         assert [answer.created for answer in answers].count(True) == 1
         assert (later.keys, later.created) == (("b",), False)
-        assert (await stage.job()).total == 2
-        assert (await stage.job_event_types()).count("Job Tasks Added") == 1
+        assert (await harness.job()).total == 2
+        assert (await harness.job_event_types()).count("Job Tasks Added") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_the_same_request_with_other_tasks_is_refused(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        await stage.add_tasks(make_task("b"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        await harness.add_tasks(make_task("b"))
 
         for other in ({"tasks": [make_task("c")]}, {"tasks": [{1: {}, "": 2}]}, None):
             with pytest.raises(AlreadyExists, match="addition-1"):
-                await stage.producer.add_tasks(TENANT, job_id(), "addition-1", other)
+                await harness.producer.add_tasks(TENANT, job_id(), "addition-1", other)
 
-        assert (await stage.job()).total == 2
+        assert (await harness.job()).total == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_two_requests_at_once_both_have_their_way(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
         await asyncio.gather(
             *(
-                stage.add_tasks(make_task(f"b{one}", "a"), request_id=f"addition-{one}")
-                for one in range(5)
+                harness.add_tasks(make_task(f"b{item}", "a"), request_id=f"addition-{item}")
+                for item in range(5)
             )
         )
 
-        await stage.finish()
-        assert (await stage.job()).total == 6
-        assert set((await stage.states()).values()) == {COMPLETED}
+        await harness.finish()
+        assert (await harness.job()).total == 6
+        assert set((await harness.states()).values()) == {COMPLETED}
 
 
 @scenario
-async def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(
+async def test_all_problems_are_reported_at_once_and_nothing_is_changed(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend, task_limit=4)
-        await stage.submit(make_task("a"), make_task("b"))
-        before = await stage.job()
+        harness = ServiceHarness(backend, task_limit=4)
+        await harness.submit(make_task("a"), make_task("b"))
+        before = await harness.job()
 
         with pytest.raises(InvalidJob) as caught:
-            await stage.producer.add_tasks(
+            await harness.producer.add_tasks(
                 TENANT,
                 job_id(),
                 "addition-1",
@@ -225,7 +235,7 @@ async def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(
             Problem(path="tasks[1].dependsOn[0]", message="there is no task 'aa'"),
             Problem(path="tasks[2].name", message="no definition is called 'nobody'"),
         )
-        assert await stage.job() == before
+        assert await harness.job() == before
 
 
 @scenario
@@ -233,11 +243,11 @@ async def test_an_input_that_is_too_large_is_named_by_its_place_in_the_request(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
         with pytest.raises(InvalidJob, match=r"tasks\[1\]\.input"):
-            await stage.add_tasks(make_task("b"), make_task("c", input={"argv": ["x" * 200_000]}))
+            await harness.add_tasks(make_task("b"), make_task("c", input={"argv": ["x" * 200_000]}))
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -246,17 +256,17 @@ async def test_nothing_is_added_to_a_job_that_has_ended_or_is_being_cancelled(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        await stage.claim(id_of("a"))
-        await stage.canceller.cancel_job(job_id(), by="ann")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        await harness.claim(id_of("a"))
+        await harness.canceller.cancel_job(job_id(), by="ann")
         with pytest.raises(CommandRefused, match="being cancelled"):
-            await stage.add_tasks(make_task("b"))
+            await harness.add_tasks(make_task("b"))
 
-        await stage.submit(make_task("a"), request_id="request-2")
-        await stage.finish()
+        await harness.submit(make_task("a"), request_id="request-2")
+        await harness.finish()
         with pytest.raises(CommandRefused, match="completed"):
-            await stage.producer.add_tasks(
+            await harness.producer.add_tasks(
                 TENANT, job_id("request-2"), "x", {"tasks": [make_task("b")]}
             )
 
@@ -264,15 +274,15 @@ async def test_nothing_is_added_to_a_job_that_has_ended_or_is_being_cancelled(
 @scenario
 async def test_another_tenant_s_job_is_not_there(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
         with pytest.raises(NotFound):
-            await stage.producer.add_tasks(
+            await harness.producer.add_tasks(
                 "others", job_id(), "addition-1", {"tasks": [make_task("b")]}
             )
         with pytest.raises(UsageError):
-            await stage.add_tasks(make_task("b"), request_id="")
+            await harness.add_tasks(make_task("b"), request_id="")
 
 
 @pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
@@ -283,31 +293,31 @@ async def test_an_addition_that_dies_at_any_call_is_finished_by_the_sweeper_or_n
     outcomes = set()
     for at in range(1, 100):
         async with open_backend("memory", tmp_path) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(make_task("a"), make_task("z"))
+            harness = ServiceHarness(backend)
+            await harness.submit(make_task("a"), make_task("z"))
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
-            wanted: list[dict[str, Any]] = [
+            options: list[dict[str, Any]] = [
                 make_task("b", "a"),
                 make_task("c", "b", input={"argv": ["echo", LARGE]}),
             ]
             try:
-                await dying.add_tasks(*wanted)
+                await dying.add_tasks(*options)
             except Crash:
-                begun = (await stage.job()).total > 2
+                begun = (await harness.job()).total > 2
                 outcomes.add("half done" if begun else "never was")
             else:
                 break
 
-            await stage.complete(id_of("a"))
-            await stage.dispatch()
-            await stage.sweeper.sweep()
-            again = await stage.add_tasks(*wanted)
+            await harness.complete(id_of("a"))
+            await harness.dispatch()
+            await harness.sweeper.sweep()
+            again = await harness.add_tasks(*options)
             assert again.keys == ("b", "c")
-            await stage.finish()
-            job = await stage.job()
+            await harness.finish()
+            job = await harness.job()
             assert (job.intents, job.total, job.state) == ((), 4, JobState.COMPLETED)
-            told = await stage.job_event_types()
-            assert told == ["Job Created", "Job Tasks Added", "Job Completed"]
+            notices = await harness.job_event_types()
+            assert notices == ["Job Created", "Job Tasks Added", "Job Completed"]
     assert outcomes == {"half done", "never was"}
 
 
@@ -317,20 +327,20 @@ async def test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_t
 ) -> None:
     for at in range(1, 100):
         async with open_backend("memory", tmp_path) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(make_task("a"))
+            harness = ServiceHarness(backend)
+            await harness.submit(make_task("a"))
             dying = ServiceHarness(crash_at(backend, at, after_call=True))
             try:
                 await dying.add_tasks(make_task("b", "a"), make_task("c"))
             except Crash:
-                await stage.canceller.cancel_job(job_id(), by="ann")
+                await harness.canceller.cancel_job(job_id(), by="ann")
             else:
                 break
 
-            await stage.sweeper.sweep()
-            await stage.dispatch()
-            assert set((await stage.states()).values()) == {CANCELLED}
-            assert (await stage.job()).state is JobState.CANCELLED
+            await harness.sweeper.sweep()
+            await harness.dispatch()
+            assert set((await harness.states()).values()) == {CANCELLED}
+            assert (await harness.job()).state is JobState.CANCELLED
 
 
 @pytest.mark.parametrize("at", range(1, 5))
@@ -367,15 +377,15 @@ async def test_an_end_that_is_recorded_while_a_task_is_added_behind_it_reaches_i
 ) -> None:
     """The dispatcher has read the job before the addition, and records the end after it."""
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("z"))
-        await stage.complete(id_of("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("z"))
+        await harness.complete(id_of("a"))
 
         async def add() -> None:
-            await stage.add_tasks(make_task("b", "a"))
+            await harness.add_tasks(make_task("b", "a"))
 
         ledger = InterposedPort(backend.ledger, "commit", before=add, at=1)
         await ServiceHarness(backend).with_ports(ledger=ledger).dispatch()
 
-        assert (await stage.task("b")).state is PENDING
-        assert FAILED not in (await stage.states()).values()
+        assert (await harness.task("b")).state is PENDING
+        assert FAILED not in (await harness.states()).values()

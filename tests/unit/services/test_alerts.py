@@ -55,17 +55,17 @@ async def stuck(harness: ServiceHarness, *keys: str) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_problem_is_told_once_and_so_is_its_end(kind: str, tmp_path: Path) -> None:
+async def test_a_problem_is_reported_once_and_so_is_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_health_check(stage, alerts)
-        await stuck(stage, "a", "b")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(harness, alerts)
+        await stuck(harness, "a", "b")
 
         for _ in range(3):
             await check.check_tenant(TENANT)
-            stage.clock.advance(5 * MINUTE)
-        await renew_lease(stage, "a")
-        await stage.end_lease("b")
+            harness.clock.advance(5 * MINUTE)
+        await renew_lease(harness, "a")
+        await harness.end_lease("b")
         for _ in range(2):
             await check.check_tenant(TENANT)
 
@@ -77,34 +77,34 @@ async def test_a_problem_is_told_once_and_so_is_its_end(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_is_told_again_after_the_cool_down(kind: str, tmp_path: Path) -> None:
+async def test_a_problem_is_reported_again_after_the_cool_down(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_health_check(stage, alerts, cool_down=20 * MINUTE)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(harness, alerts, cool_down=20 * MINUTE)
+        await stuck(harness, "a")
 
         for _ in range(9):
             await check.check_tenant(TENANT)
-            stage.clock.advance(5 * MINUTE)
+            harness.clock.advance(5 * MINUTE)
 
         assert alerts.health_notices == [{"a": "critical"}] * 3
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -> None:
+async def test_the_next_process_does_not_repeat_alerts(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stuck(stage, "a")
-        await make_health_check(stage, alerts).check_all()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(harness, "a")
+        await make_health_check(harness, alerts).check_all()
 
         await make_health_check(ServiceHarness(backend), alerts).check_all()
-        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
-        await stage.end_lease("a")
+        notices = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        await harness.end_lease("a")
         # Nothing of the tenant runs any more, and it is looked at all the same.
         await make_health_check(ServiceHarness(backend), alerts).check_all()
 
-        assert set(told["slack"].problems) == {task_id("a")}
+        assert set(notices["slack"].problems) == {task_id("a")}
         assert alerts.health_notices == [{"a": "critical"}, {"a": "recovered"}]
 
 
@@ -112,13 +112,13 @@ async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -
 @scenario
 async def test_nothing_is_kept_of_problems_that_are_long_over(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_health_check(stage, alerts)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(harness, alerts)
+        await stuck(harness, "a")
         await check.check_all()
-        await stage.end_lease("a")
+        await harness.end_lease("a")
         await check.check_all()
-        stage.clock.advance(timedelta(hours=2))
+        harness.clock.advance(timedelta(hours=2))
 
         await check.check_all()
 
@@ -134,9 +134,9 @@ async def test_a_failing_alert_fails_no_check_and_is_made_up_for_by_the_next(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts(error=error)
-        check = make_health_check(stage, alerts)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts(error=error)
+        check = make_health_check(harness, alerts)
+        await stuck(harness, "a")
 
         report = await check.check_tenant(TENANT)
         alerts.error = None
@@ -146,7 +146,7 @@ async def test_a_failing_alert_fails_no_check_and_is_made_up_for_by_the_next(
         assert health_by_key(report) == {"a": "critical"}
         assert alerts.health_notices == [{"a": "critical"}]
         assert alerts.sends == 2
-        assert [one.msg for one in caplog.records if one.levelno == logging.WARNING] == [
+        assert [item.msg for item in caplog.records if item.levelno == logging.WARNING] == [
             "alert.failed" if isinstance(error, AlertFailed) else "alert.channel_failed"
         ]
         assert SECRET not in caplog.text
@@ -160,9 +160,9 @@ async def test_a_channel_that_is_down_makes_no_other_repeat_itself(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         down = RecordingAlerts("webhook", AlertFailed("webhook", "it answered 500"))
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_health_check(stage, down, alerts)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(harness, down, alerts)
+        await stuck(harness, "a")
 
         for _ in range(3):
             await check.check_tenant(TENANT)
@@ -184,30 +184,30 @@ class HangingAlerts(RecordingAlerts):
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_channel_that_hangs_costs_a_bounded_time_and_nobody_else(
+async def test_a_channel_that_hangs_delays_the_check_by_a_limited_time_only(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, hanging, alerts = (
+        harness, hanging, alerts = (
             ServiceHarness(backend),
             HangingAlerts("webhook"),
             RecordingAlerts(),
         )
-        check = make_health_check(stage, hanging, alerts)
-        await stuck(stage, "a")
-        before = stage.clock.elapsed()
+        check = make_health_check(harness, hanging, alerts)
+        await stuck(harness, "a")
+        before = harness.clock.elapsed()
 
         checking = asyncio.ensure_future(check.check_tenant(TENANT))
-        await stage.advance(20 * SECOND - timedelta(milliseconds=1))
+        await harness.advance(20 * SECOND - timedelta(milliseconds=1))
         early = checking.done()
-        await stage.advance(timedelta(milliseconds=1))
+        await harness.advance(timedelta(milliseconds=1))
 
         assert not early
         assert checking.done()
-        assert stage.clock.elapsed() - before == 20 * SECOND
+        assert harness.clock.elapsed() - before == 20 * SECOND
         assert alerts.health_notices == [{"a": "critical"}]
-        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
-        assert set(told) == {"slack"}
+        notices = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        assert set(notices) == {"slack"}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -216,14 +216,14 @@ async def test_a_check_that_is_stopped_has_kept_what_was_delivered(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_health_check(stage, HangingAlerts("webhook"), alerts)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(harness, HangingAlerts("webhook"), alerts)
+        await stuck(harness, "a")
 
         checking = asyncio.ensure_future(check.check_tenant(TENANT))
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
         checking.cancel()
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
         await make_health_check(ServiceHarness(backend), alerts).check_tenant(TENANT)
 
         assert checking.cancelled()
@@ -235,16 +235,16 @@ async def test_a_check_that_is_stopped_has_kept_what_was_delivered(
 async def test_a_channel_that_asks_to_be_left_alone_is(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         busy = AlertFailed("slack", "it answered ratelimited (429)", 7 * MINUTE)
-        stage, alerts = ServiceHarness(backend), RecordingAlerts(error=busy)
-        check = make_health_check(stage, alerts)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts(error=busy)
+        check = make_health_check(harness, alerts)
+        await stuck(harness, "a")
         await check.check_tenant(TENANT)
         alerts.error = None
 
-        stage.clock.advance(7 * MINUTE - SECOND)
+        harness.clock.advance(7 * MINUTE - SECOND)
         await check.check_tenant(TENANT)
         early = list(alerts.notices)
-        stage.clock.advance(SECOND)
+        harness.clock.advance(SECOND)
         await check.check_tenant(TENANT)
 
         assert early == []
@@ -253,16 +253,16 @@ async def test_a_channel_that_asks_to_be_left_alone_is(kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_without_a_channel_one_line_says_so_and_nothing_is_kept(
+async def test_without_a_channel_one_line_is_logged_and_nothing_is_stored(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched)
-        check = make_health_check(stage)
+        harness = ServiceHarness(watched)
+        check = make_health_check(harness)
         await check.check_all()
         silent = [record.msg for record in caplog.records]
-        await stuck(stage, "a")
+        await stuck(harness, "a")
         del calls[:]
 
         for _ in range(3):
@@ -276,21 +276,21 @@ async def test_without_a_channel_one_line_says_so_and_nothing_is_kept(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["get", "put"])
 @scenario
-async def test_a_store_that_is_out_of_reach_makes_nobody_hear_it_twice(
+async def test_an_unavailable_store_causes_no_duplicate_alert(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         blobs = FlakyPort(backend.blobs, method, times=0)
-        stage, alerts = ServiceHarness(backend).with_ports(blobs=blobs), RecordingAlerts()
-        check = make_health_check(stage, alerts)
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend).with_ports(blobs=blobs), RecordingAlerts()
+        check = make_health_check(harness, alerts)
+        await stuck(harness, "a")
         if method == "put":
             blobs.fail_always()
         await check.check_tenant(TENANT)
         blobs.fail_always()
 
         for _ in range(3):
-            stage.clock.advance(5 * MINUTE)
+            harness.clock.advance(5 * MINUTE)
             await check.check_tenant(TENANT)
         blobs.recover()
         await check.check_tenant(TENANT)
@@ -308,11 +308,11 @@ async def test_a_tenant_whose_name_is_no_place_for_a_blob_is_remembered_all_the_
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.producer.submit("..", REQUEST, {"tasks": [make_task()]})
-        await claim_with_long_lease(stage, "a", "..")
-        stage.clock.advance(11 * MINUTE)
-        check = make_health_check(stage, alerts)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.producer.submit("..", REQUEST, {"tasks": [make_task()]})
+        await claim_with_long_lease(harness, "a", "..")
+        harness.clock.advance(11 * MINUTE)
+        check = make_health_check(harness, alerts)
 
         for _ in range(3):
             await check.check_all()
@@ -322,14 +322,14 @@ async def test_a_tenant_whose_name_is_no_place_for_a_blob_is_remembered_all_the_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_kept_and_damaged_is_replaced_and_people_hear_it_again(
+async def test_a_damaged_alert_state_is_replaced_and_problems_are_reported_again(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(harness, "a")
         await backend.blobs.put(channel_state_key(TENANT), b"{damaged")
-        check = make_health_check(stage, alerts)
+        check = make_health_check(harness, alerts)
 
         await check.check_all()
         await check.check_all()
@@ -346,9 +346,9 @@ async def test_a_task_that_a_lagging_list_leaves_out_has_not_recovered(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stuck(stage, "a")
-        await make_health_check(stage, alerts).check_all()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(harness, "a")
+        await make_health_check(harness, alerts).check_all()
 
         class Lagging:
             def __getattr__(self, name: str) -> Any:
@@ -357,7 +357,7 @@ async def test_a_task_that_a_lagging_list_leaves_out_has_not_recovered(
             async def leased_tasks(self, **_: Any) -> list[Any]:
                 return []
 
-        lagging = make_health_check(stage.with_ports(ledger=Lagging()), alerts)
+        lagging = make_health_check(harness.with_ports(ledger=Lagging()), alerts)
         (report,) = await lagging.check_all()
 
         assert health_by_key(report) == {"a": "critical"}
@@ -366,15 +366,15 @@ async def test_a_task_that_a_lagging_list_leaves_out_has_not_recovered(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_if_nobody_knows_who_was_told_the_others_are_checked(
+async def test_if_alerted_tenants_cannot_be_read_the_others_are_checked(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         blobs = FlakyPort(backend.blobs, "list_keys", ValueError("a fault"), times=None)
-        stage, alerts = ServiceHarness(backend).with_ports(blobs=blobs), RecordingAlerts()
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend).with_ports(blobs=blobs), RecordingAlerts()
+        await stuck(harness, "a")
 
-        await make_health_check(stage, alerts).check_all()
+        await make_health_check(harness, alerts).check_all()
 
         assert alerts.health_notices == [{"a": "critical"}]
 
@@ -385,10 +385,10 @@ async def test_a_store_without_an_answer_at_all_fails_the_check_and_not_the_next
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stuck(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(harness, "a")
         ledger = FlakyPort(backend.ledger, "leased_tasks", times=1)
-        check = make_health_check(stage.with_ports(ledger=ledger), alerts)
+        check = make_health_check(harness.with_ports(ledger=ledger), alerts)
 
         with pytest.raises(BackendUnavailable):
             await check.check_all()

@@ -48,7 +48,7 @@ async def test_a_key_is_known_until_it_is_revoked_everywhere(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_done_to_keys_is_told_once_each(kind: str, tmp_path: Path) -> None:
+async def test_every_change_of_a_key_is_emitted_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         access = make_api_keys(backend)
         record, _ = await access.create(
@@ -80,7 +80,7 @@ async def key_events(backend: Backend) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("after_write", [False, True])
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_revocation_holds_at_once_and_is_told_when_it_is_asked_for_again(
+async def test_a_revocation_takes_effect_at_once_and_its_event_is_written_by_a_repeated_request(
     kind: str, after_write: bool, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -128,8 +128,8 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
     async with open_backend("memory", tmp_path) as backend:
         access = make_api_keys(backend)
         records = [
-            (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
-            for one in range(3)
+            (await access.create(TENANT, name=str(item), scopes=[ApiScope.READ], by="ann"))[0]
+            for item in range(3)
         ]
         for record in records:
             await access.revoke(TENANT, record.id, by="bob")
@@ -143,7 +143,7 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
 
 
 @scenario
-async def test_administrators_of_the_machine_s_own_tenant_run_the_house_and_nobody_else(
+async def test_only_administrators_of_the_machine_s_own_tenant_are_operators(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -163,9 +163,9 @@ async def test_administrators_of_the_machine_s_own_tenant_run_the_house_and_nobo
         await later.ensure("lsk_own", "others", name="host")
 
         assert not before
-        for one in (access, later):
-            assert one.is_operator_admin(admin)
-            assert not any(one.is_operator_admin(record) for record in others)
+        for item in (access, later):
+            assert item.is_operator_admin(admin)
+            assert not any(item.is_operator_admin(record) for record in others)
         later.set_operator_tenant("others")
         assert later.is_operator_admin(others[1])
         await access.revoke(TENANT, admin.id, by="ann")
@@ -218,7 +218,7 @@ async def test_another_tenant_s_key_cannot_be_revoked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "lsk_", "x" * 201, "schlüssel", "lsk_\0"])
 @scenario
-async def test_nonsense_is_nobody_s_key(text: str, tmp_path: Path) -> None:
+async def test_malformed_text_is_not_a_key(text: str, tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         assert await make_api_keys(backend).authenticate(text) is None
 
@@ -265,8 +265,8 @@ async def test_each_key_has_its_own_rate_and_quiet_ones_are_forgotten(
     async with open_backend("memory", tmp_path) as backend:
         access = make_api_keys(backend)
         keys = [
-            (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
-            for one in range(4)
+            (await access.create(TENANT, name=str(item), scopes=[ApiScope.READ], by="ann"))[0]
+            for item in range(4)
         ]
         for _ in range(2):
             assert access.rate_limit(keys[0]) is None

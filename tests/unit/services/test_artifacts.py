@@ -59,13 +59,13 @@ async def stored(blobs: BlobStore) -> list[str]:
 async def test_artifacts_traces_and_the_summary_are_kept_and_nothing_else(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
-    wanted = ["artifacts/a.csv", "artifacts/deep/er/b", "logs/summary.log", "traces/one.json"]
-    write(folder, *wanted, "spec.json", "logs/other.log", "artifact/c", "notes")
+    options = ["artifacts/a.csv", "artifacts/deep/er/b", "logs/summary.log", "traces/one.json"]
+    write(folder, *options, "spec.json", "logs/other.log", "artifact/c", "notes")
     async with open_backend(kind, tmp_path / "data") as backend:
         note = await store(backend.blobs, folder)
 
         assert note is None
-        assert await stored(backend.blobs) == wanted
+        assert await stored(backend.blobs) == options
         assert await backend.blobs.get(f"{PREFIX}artifacts/deep/er/b") == b"text"
 
 
@@ -95,7 +95,7 @@ async def test_an_attempt_without_a_folder_or_files_leaves_nothing(
 
 
 @scenario
-async def test_what_was_said_is_the_summary_of_those_who_wrote_none(
+async def test_reported_summaries_are_stored_if_no_summary_file_was_written(
     blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, "artifacts/a")
@@ -107,7 +107,7 @@ async def test_what_was_said_is_the_summary_of_those_who_wrote_none(
 
 
 @scenario
-async def test_a_summary_that_was_written_stands(blobs: BlobStore, folder: Path) -> None:
+async def test_a_written_summary_is_not_replaced(blobs: BlobStore, folder: Path) -> None:
     write(folder, "logs/summary.log", text="by hand\n")
 
     await store(blobs, folder, summaries=["said"])
@@ -116,7 +116,7 @@ async def test_a_summary_that_was_written_stands(blobs: BlobStore, folder: Path)
 
 
 @scenario
-async def test_files_beyond_the_number_are_left_out_and_told(
+async def test_files_beyond_the_number_are_skipped_and_named(
     blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, *(f"artifacts/{number}" for number in range(9)), "traces/t", "logs/summary.log")
@@ -125,7 +125,7 @@ async def test_files_beyond_the_number_are_left_out_and_told(
 
     assert await stored(blobs) == ["artifacts/0", "artifacts/1", "logs/summary.log", "traces/t"]
     assert note == (
-        "files that are not kept: artifacts/2 (more than 4 files), "
+        "files that are not stored: artifacts/2 (more than 4 files), "
         "artifacts/3 (more than 4 files), artifacts/4 (more than 4 files), "
         "artifacts/5 (more than 4 files), artifacts/6 (more than 4 files) and 2 more"
     )
@@ -142,7 +142,7 @@ async def test_files_beyond_the_bytes_are_left_out_and_smaller_ones_are_not(
     note = await store(blobs, folder, limit_bytes=100)
 
     assert await stored(blobs) == ["artifacts/a", "artifacts/c"]
-    assert note == "files that are not kept: artifacts/b (more than 100 bytes in all)"
+    assert note == "files that are not stored: artifacts/b (more than 100 bytes in all)"
 
 
 @scenario
@@ -162,7 +162,7 @@ async def test_a_folder_with_more_than_anybody_would_look_through_is_cut_short(
 async def test_many_small_folders_are_cut_short_as_one_large_is(
     blobs: BlobStore, folder: Path
 ) -> None:
-    write(folder, *(f"artifacts/{one}/{two}" for one in range(9) for two in range(9)))
+    write(folder, *(f"artifacts/{item}/{two}" for item in range(9) for two in range(9)))
 
     note = await store(blobs, folder, limit_files=1)
 
@@ -172,7 +172,7 @@ async def test_many_small_folders_are_cut_short_as_one_large_is(
 
 
 @scenario
-async def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_kept(
+async def test_a_folder_that_cannot_be_read_is_reported_and_the_others_are_stored(
     blobs: BlobStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, "artifacts/shut/a", "artifacts/open/b")
@@ -189,7 +189,7 @@ async def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_kept(
     note = await store(blobs, folder)
 
     assert await stored(blobs) == ["artifacts/open/b"]
-    assert note == "files that are not kept: artifacts/shut (cannot be read: Permission denied)"
+    assert note == "files that are not stored: artifacts/shut (cannot be read: Permission denied)"
 
 
 @scenario
@@ -215,10 +215,10 @@ async def test_a_link_is_followed_only_within_its_part_of_the_folder(
 
     note = await store(blobs, folder, limit_files=10)
 
-    wanted = ["artifacts/a", "artifacts/deep/b", "artifacts/inside", "artifacts/relative"]
-    assert await stored(blobs) == wanted
+    options = ["artifacts/a", "artifacts/deep/b", "artifacts/inside", "artifacts/relative"]
+    assert await stored(blobs) == options
     assert note is not None
-    assert note.startswith("files that are not kept: logs/summary.log (a link that leads out of")
+    assert note.startswith("files that are not stored: logs/summary.log (a link that leads out of")
     assert note.endswith("and 2 more")
 
 
@@ -232,7 +232,7 @@ async def test_a_link_to_a_folder_whose_name_only_begins_alike_leads_out(
     note = await store(blobs, folder)
 
     assert await stored(blobs) == ["artifacts/a"]
-    assert note == "files that are not kept: artifacts/near (a link that leads out of artifacts)"
+    assert note == "files that are not stored: artifacts/near (a link that leads out of artifacts)"
 
 
 @scenario
@@ -256,7 +256,7 @@ async def test_what_is_no_file_is_left_out(blobs: BlobStore, folder: Path) -> No
     note = await store(blobs, folder)
 
     assert await stored(blobs) == ["artifacts/a"]
-    assert note == "files that are not kept: artifacts/pipe (no file)"
+    assert note == "files that are not stored: artifacts/pipe (no file)"
 
 
 @scenario
@@ -320,12 +320,12 @@ async def test_a_file_that_became_a_link_since_it_was_looked_at_is_not_followed(
 
     assert await stored(blobs) == ["artifacts/a"]
     assert note is not None
-    assert note.startswith("files that are not kept: artifacts/b (cannot be read: ")
+    assert note.startswith("files that are not stored: artifacts/b (cannot be read: ")
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), BackendRejected("denied")])
 @scenario
-async def test_trouble_of_the_store_leaves_out_the_rest_and_says_so(
+async def test_an_unavailable_store_skips_the_other_files_and_names_them(
     error: Exception, blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, "artifacts/a", "artifacts/b", "artifacts/c")
@@ -336,7 +336,7 @@ async def test_trouble_of_the_store_leaves_out_the_rest_and_says_so(
     assert flaky.calls == 2
     assert await stored(blobs) == ["artifacts/a"]
     assert note == (
-        "files that are not kept: artifacts/b (the store could not be reached), "
+        "files that are not stored: artifacts/b (the store could not be reached), "
         "artifacts/c (the store could not be reached)"
     )
 

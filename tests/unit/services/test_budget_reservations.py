@@ -68,11 +68,11 @@ async def claimed(harness: ServiceHarness, *keys: str) -> list[TaskRow]:
 
 
 @scenario
-async def test_an_account_that_nobody_has_come_to_is_empty(tmp_path: Path) -> None:
+async def test_a_shared_budget_that_was_never_used_is_empty(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
-        assert await stage.reservations.read(TENANT, "job/none") == SharedBudget(
+        assert await harness.reservations.read(TENANT, "job/none") == SharedBudget(
             tenant=TENANT, name="job/none"
         )
 
@@ -81,9 +81,9 @@ async def test_an_account_that_nobody_has_come_to_is_empty(tmp_path: Path) -> No
 @scenario
 async def test_of_many_at_once_each_counts_and_none_twice(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = await agent_harness(backend), ServiceHarness(backend)
+        harness, other = await agent_harness(backend), ServiceHarness(backend)
         keys = [f"t{number}" for number in range(8)]
-        rows = await claimed(stage, *keys)
+        rows = await claimed(harness, *keys)
 
         async def spends(process: ServiceHarness, row: TaskRow) -> str | None:
             refused = await reserve(process, row, 0.125)
@@ -92,11 +92,11 @@ async def test_of_many_at_once_each_counts_and_none_twice(kind: str, tmp_path: P
             await process.reservations.close(row, job_budget_name(job_id()))
             return refused
 
-        spending = [spends(stage if n % 2 else other, row) for n, row in enumerate(rows)]
-        refused = await stage.advance_until_done(_run_all(spending))
+        spending = [spends(harness if n % 2 else other, row) for n, row in enumerate(rows)]
+        refused = await harness.advance_until_done(_run_all(spending))
 
         granted = [why for why in refused if why is None]
-        account = await job_budget(stage)
+        account = await job_budget(harness)
         assert account.spent.cost_usd == 0.125 * len(granted)
         assert account.reservations == ()
 
@@ -108,21 +108,21 @@ async def _run_all(calls: list[Any]) -> list[str | None]:
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("after_write", [False, True], ids=["never arrived", "answer lost"])
 @scenario
-async def test_what_nobody_answered_is_done_once(
+async def test_a_commit_with_a_lost_answer_is_made_once(
     kind: str, after_write: bool, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        (row,) = await claimed(stage, "a")
+        harness = await agent_harness(backend)
+        (row,) = await claimed(harness, "a")
         error = OutcomeUnknown("gone") if after_write else BackendUnavailable("down")
         accounts = FlakyPort(backend.budgets, "commit", error, times=2, after_write=after_write)
-        flaky = stage.with_ports(budgets=accounts)
+        flaky = harness.with_ports(budgets=accounts)
 
-        assert await stage.advance_until_done(reserve(flaky, row, 0.5)) is None
-        await stage.advance_until_done(settle(flaky, row, 0.25))
+        assert await harness.advance_until_done(reserve(flaky, row, 0.5)) is None
+        await harness.advance_until_done(settle(flaky, row, 0.25))
 
         assert accounts.failures == 2
-        account = await job_budget(stage)
+        account = await job_budget(harness)
         assert (account.version, account.spent_and_reserved) == (2, usd(0.25))
 
 
@@ -131,96 +131,100 @@ async def test_an_answer_that_was_lost_before_others_came_is_not_counted_again(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        first, second = await claimed(stage, "a", "b")
+        harness = await agent_harness(backend)
+        first, second = await claimed(harness, "a", "b")
 
         async def other() -> None:
-            assert await reserve(stage, second, 0.25) is None
+            assert await reserve(harness, second, 0.25) is None
 
         lost = FlakyPort(backend.budgets, "commit", OutcomeUnknown("gone"), after_write=True)
         # The second look at it comes after somebody else's.
         accounts = InterposedPort(lost, "commit", before=other, at=2)
 
         assert (
-            await stage.advance_until_done(reserve(stage.with_ports(budgets=accounts), first, 0.5))
+            await harness.advance_until_done(
+                reserve(harness.with_ports(budgets=accounts), first, 0.5)
+            )
             is None
         )
 
-        assert (await job_budget(stage)).spent_and_reserved == usd(0.75)
+        assert (await job_budget(harness)).spent_and_reserved == usd(0.75)
 
 
 @scenario
 async def test_accounts_that_stay_out_of_reach_are_given_up(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        (row,) = await claimed(stage, "a")
+        harness = await agent_harness(backend)
+        (row,) = await claimed(harness, "a")
         accounts = FlakyPort(backend.budgets, "get", times=None)
 
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(reserve(stage.with_ports(budgets=accounts), row, 0.5))
+            await harness.advance_until_done(
+                reserve(harness.with_ports(budgets=accounts), row, 0.5)
+            )
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_the_dead_had_reserved_keeps_nobody_from_it(kind: str, tmp_path: Path) -> None:
+async def test_reservations_of_dead_attempts_do_not_limit_others(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        dead, waits = await claimed(stage, "a", "b")
-        assert await reserve(stage, dead, 0.5) is None
-        await settle(stage, dead, 0.25, reserved=0.75)
-        refusal = await reserve(stage, waits, 0.5)
+        harness = await agent_harness(backend)
+        dead, waits = await claimed(harness, "a", "b")
+        assert await reserve(harness, dead, 0.5) is None
+        await settle(harness, dead, 0.25, reserved=0.75)
+        refusal = await reserve(harness, waits, 0.5)
         assert str(refusal) == "$1.00 of $1.00 is spent or reserved"
 
-        await stage.end_lease("a")
+        await harness.end_lease("a")
 
-        assert await reserve(stage, waits, 0.5) is None
-        account = await job_budget(stage)
+        assert await reserve(harness, waits, 0.5) is None
+        account = await job_budget(harness)
         assert (account.closed_usage, account.spent_and_reserved) == (usd(0.25), usd(0.75))
-        assert [one.task_id for one in account.reservations] == [waits.id]
+        assert [item.task_id for item in account.reservations] == [waits.id]
 
 
 @scenario
 async def test_what_the_next_attempt_of_a_task_holds_is_not_the_deads(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        first, waits = await claimed(stage, "a", "b")
-        assert await reserve(stage, first, 1.0) is None
-        again = await stage.claim((await stage.end_lease("a")).id)
+        harness = await agent_harness(backend)
+        first, waits = await claimed(harness, "a", "b")
+        assert await reserve(harness, first, 1.0) is None
+        again = await harness.claim((await harness.end_lease("a")).id)
 
         # The lease is another attempt's: what the first has left is nobody's.
-        assert await reserve(stage, waits, 0.5) is None
-        assert await reserve(stage, again, 0.5) is None
-        assert (await job_budget(stage)).spent_and_reserved == usd(1.0)
+        assert await reserve(harness, waits, 0.5) is None
+        assert await reserve(harness, again, 0.5) is None
+        assert (await job_budget(harness)).spent_and_reserved == usd(1.0)
         with pytest.raises(StaleReservation):
-            await reserve(stage, first, 0.1)
+            await reserve(harness, first, 0.1)
 
 
 @scenario
 async def test_the_living_are_left_alone_and_who_is_refused_has_nothing(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        lives, waits = await claimed(stage, "a", "b")
-        assert await reserve(stage, lives, 1.0) is None
-        before = await job_budget(stage)
+        harness = await agent_harness(backend)
+        lives, waits = await claimed(harness, "a", "b")
+        assert await reserve(harness, lives, 1.0) is None
+        before = await job_budget(harness)
 
-        assert await reserve(stage, waits, 0.5) is not None
+        assert await reserve(harness, waits, 0.5) is not None
 
-        assert await job_budget(stage) == before
-        await settle(stage, lives, 0.5)
-        assert await reserve(stage, waits, 0.5) is None
+        assert await job_budget(harness) == before
+        await settle(harness, lives, 0.5)
+        assert await reserve(harness, waits, 0.5) is None
 
 
 @scenario
 async def test_a_task_that_is_gone_holds_nothing(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        known, waits = await claimed(stage, "a", "b")
-        spec = replace(known.spec, id=f"{known.spec.job_id}_gone", key="gone")
-        gone = replace(known, spec=spec)
-        assert await reserve(stage, gone, 1.0) is None
+        harness = await agent_harness(backend)
+        existing, waits = await claimed(harness, "a", "b")
+        spec = replace(existing.spec, id=f"{existing.spec.job_id}_gone", key="gone")
+        gone = replace(existing, spec=spec)
+        assert await reserve(harness, gone, 1.0) is None
 
-        assert await reserve(stage, waits, 0.5) is None
-        assert (await job_budget(stage)).spent_and_reserved == usd(0.5)
+        assert await reserve(harness, waits, 0.5) is None
+        assert (await job_budget(harness)).spent_and_reserved == usd(0.5)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -229,20 +233,20 @@ async def test_an_attempt_that_is_forgotten_is_closed_wherever_it_may_have_spent
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        (row,) = await claimed(stage, "a")
-        yesterday = stage.clock.now()
-        stage.clock.advance(stage.clock.now().replace(day=8, hour=1) - stage.clock.now())
-        today = stage.clock.now()
+        harness = await agent_harness(backend)
+        (row,) = await claimed(harness, "a")
+        yesterday = harness.clock.now()
+        harness.clock.advance(harness.clock.now().replace(day=8, hour=1) - harness.clock.now())
+        today = harness.clock.now()
         names = [job_budget_name(job_id()), day_budget_name(yesterday), day_budget_name(today)]
         for name in names:
-            wanted = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.5)}
-            assert await stage.reservations.reserve(row, name, LIMIT, **wanted) is None
+            options = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.5)}
+            assert await harness.reservations.reserve(row, name, LIMIT, **options) is None
 
-        await stage.reservations.close_lost_attempt(row, yesterday, today)
-        await stage.reservations.close_lost_attempt(row, yesterday, today)
+        await harness.reservations.close_lost_attempt(row, yesterday, today)
+        await harness.reservations.close_lost_attempt(row, yesterday, today)
 
         for name in names:
-            account = await stage.reservations.read(TENANT, name)
+            account = await harness.reservations.read(TENANT, name)
             assert (account.reservations, account.spent, account.version) == ((), NOTHING, 2)
-        assert (await day_budget(stage)).name == names[2]
+        assert (await day_budget(harness)).name == names[2]

@@ -35,82 +35,86 @@ async def test_a_task_that_rests_goes_on_and_the_same_request_adds_once(
     kind: str, scope: BudgetScope, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, budget=1.0)
-        await submit(stage)
-        await park(stage, "a", scope)
+        harness = await agent_harness(backend, budget=1.0)
+        await submit(harness)
+        await park(harness, "a", scope)
 
-        first = await stage.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
-        again = await stage.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
+        first = await harness.budget_operations.add_to_task_budget(
+            TENANT, task_id("a"), MORE, **ANN
+        )
+        again = await harness.budget_operations.add_to_task_budget(
+            TENANT, task_id("a"), MORE, **ANN
+        )
 
         assert (first.state, again) == (TaskState.PENDING, first)
-        assert await stage.messages() != []
-        assert (await stage.event_types("a"))[-2:] == ["Task Budget Added", "Task Unparked"]
+        assert await harness.messages() != []
+        assert (await harness.event_types("a"))[-2:] == ["Task Budget Added", "Task Unparked"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_addition_whose_answer_was_lost_counts_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = await agent_harness(backend, budget=1.0), ServiceHarness(backend)
-        await submit(stage)
-        await park(stage, "a", BudgetScope.TASK)
+        harness, other = await agent_harness(backend, budget=1.0), ServiceHarness(backend)
+        await submit(harness)
+        await park(harness, "a", BudgetScope.TASK)
 
         async def goes_on() -> None:
             await other.complete(task_id("a"))
 
         ledger = InterposedPort(backend.ledger, "commit", after=goes_on)
         lost = FlakyPort(ledger, "commit", after_write=True)
-        unlucky = stage.with_ports(ledger=lost)
+        unlucky = harness.with_ports(ledger=lost)
 
-        row = await stage.advance_until_done(
+        row = await harness.advance_until_done(
             unlucky.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
         )
 
         assert (lost.failures, row.state) == (1, TaskState.COMPLETED)
         assert row.allowance is not None
         assert row.allowance.added == MORE
-        assert (await stage.event_types("a")).count("Task Budget Added") == 1
+        assert (await harness.event_types("a")).count("Task Budget Added") == 1
 
 
 @scenario
 async def test_what_has_ended_is_refused(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, budget=1.0)
-        await submit(stage)
-        await stage.complete(task_id("a"))
+        harness = await agent_harness(backend, budget=1.0)
+        await submit(harness)
+        await harness.complete(task_id("a"))
 
         with pytest.raises(CommandRefused, match="only after it is resumed"):
-            await stage.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
+            await harness.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
 
 
 @scenario
 async def test_another_tenants_task_is_not_there(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, budget=1.0)
-        await submit(stage)
+        harness = await agent_harness(backend, budget=1.0)
+        await submit(harness)
 
         for tenant, id_ in (("evil", task_id("a")), (TENANT, task_id("b"))):
             with pytest.raises(NotFound):
-                await stage.budget_operations.add_to_task_budget(tenant, id_, MORE, **ANN)
+                await harness.budget_operations.add_to_task_budget(tenant, id_, MORE, **ANN)
             with pytest.raises(NotFound):
-                await stage.budget_operations.get_task_budget(tenant, id_)
-        assert (await stage.task("a")).allowance is None
+                await harness.budget_operations.get_task_budget(tenant, id_)
+        assert (await harness.task("a")).allowance is None
 
 
 @scenario
-async def test_it_is_told_what_may_be_spent_on_a_task_and_was(tmp_path: Path) -> None:
+async def test_the_budget_of_a_task_shows_its_limit_and_what_is_spent(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, budget=1.0)
-        await submit(stage)
-        await park(stage, "a", BudgetScope.TASK, spent=1.25)
-        await stage.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
-        held = await stage.claim(task_id("a"))
-        renew = c.Renew(fence=held.fence, lease_duration=SECOND, usage=usd(0.5))
-        await stage.transitions.apply_to_task(held.id, renew)
+        harness = await agent_harness(backend, budget=1.0)
+        await submit(harness)
+        await park(harness, "a", BudgetScope.TASK, spent=1.25)
+        await harness.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
+        claimed = await harness.claim(task_id("a"))
+        renew = c.Renew(fence=claimed.fence, lease_duration=SECOND, usage=usd(0.5))
+        await harness.transitions.apply_to_task(claimed.id, renew)
 
-        assert await stage.budget_operations.get_task_budget(TENANT, task_id("a")) == BudgetStatus(
-            limit=Budget(usd=3.0), spent=usd(1.75), added=MORE
-        )
+        assert await harness.budget_operations.get_task_budget(
+            TENANT, task_id("a")
+        ) == BudgetStatus(limit=Budget(usd=3.0), spent=usd(1.75), added=MORE)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +131,12 @@ async def test_what_has_no_budget_may_spend_what_it_will(
     tmp_path: Path, definition: Definition
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         await backend.definitions.put(TENANT, definition)
-        await stage.submit(make_task("a"), make_task("b", name="own"))
+        await harness.submit(make_task("a"), make_task("b", name="own"))
 
         for key in "ab":
-            standing = await stage.budget_operations.get_task_budget(TENANT, task_id(key))
+            standing = await harness.budget_operations.get_task_budget(TENANT, task_id(key))
             assert standing == BudgetStatus(limit=NO_BUDGET, spent=Usage())
 
 
@@ -150,13 +154,13 @@ async def test_what_adds_nothing_or_has_no_name_is_refused(
     tmp_path: Path, more: Budget, request_id: str, said: str
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        await submit(stage, budget=1.0)
+        harness = await agent_harness(backend, day_budget=DAY)
+        await submit(harness, budget=1.0)
         named: dict[str, Any] = {"by": "ann", "request_id": request_id}
         for adding in (
-            stage.budget_operations.add_to_task_budget(TENANT, task_id("a"), more, **named),
-            stage.budget_operations.add_to_job_budget(TENANT, job_id(), more, **named),
-            stage.budget_operations.add_to_day_budget(TENANT, more, **named),
+            harness.budget_operations.add_to_task_budget(TENANT, task_id("a"), more, **named),
+            harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **named),
+            harness.budget_operations.add_to_day_budget(TENANT, more, **named),
         ):
             with pytest.raises(UsageError, match=said):
                 await adding

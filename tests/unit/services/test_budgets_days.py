@@ -17,7 +17,7 @@ from longshore.core.budgets import (
 )
 from longshore.core.events.types import Usage
 from longshore.errors import UsageError
-from longshore.services import reads
+from longshore.services import budgets, reads
 from longshore.services.budgets import BudgetStatus
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.agent_spending import (
@@ -48,7 +48,7 @@ from tests.unit.services.port_wrappers import Crash, InterposedPort, crash_at
 
 async def _added_events(harness: ServiceHarness) -> list[str]:
     events = await harness.backend.events.history(TENANT, "SYSTEM#budget")
-    return [f"{one.body.subject}: {one.body.detail} by {one.body.by}" for one in events]
+    return [f"{item.body.subject}: {item.body.detail} by {item.body.by}" for item in events]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -57,28 +57,28 @@ async def test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        await submit(stage, "a", "b", budget=1.0)
-        await park(stage, "a", BudgetScope.DAY)
-        await park(stage, "b", BudgetScope.JOB)
+        harness = await agent_harness(backend, day_budget=DAY)
+        await submit(harness, "a", "b", budget=1.0)
+        await park(harness, "a", BudgetScope.DAY)
+        await park(harness, "b", BudgetScope.JOB)
 
-        first = await stage.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
-        again = await stage.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+        first = await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+        again = await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
 
         assert first == again == BudgetStatus(limit=Budget(usd=3.0), spent=Usage(), added=MORE)
-        assert await states(stage) == {"a": "pending", "b": "parked"}
-        assert await _added_events(stage) == [f"day/2030-01-07: {MORE} added by ann"]
+        assert await states(harness) == {"a": "pending", "b": "parked"}
+        assert await _added_events(harness) == [f"day/2030-01-07: {MORE} added by ann"]
 
 
 @scenario
 async def test_it_is_for_this_day_only_and_for_this_tenant(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        await stage.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+        harness = await agent_harness(backend, day_budget=DAY)
+        await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
 
-        assert (await stage.budget_operations.get_day_budget("other")).limit == DAY
-        stage.clock.advance(timedelta(days=1))
-        assert (await stage.budget_operations.get_day_budget(TENANT)).limit == DAY
+        assert (await harness.budget_operations.get_day_budget("other")).limit == DAY
+        harness.clock.advance(timedelta(days=1))
+        assert (await harness.budget_operations.get_day_budget(TENANT)).limit == DAY
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -87,11 +87,11 @@ async def test_an_addition_to_a_day_whose_answer_was_lost_counts_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
+        harness = await agent_harness(backend, day_budget=DAY)
         lost = FlakyPort(backend.budgets, "commit", after_write=True)
-        unlucky = stage.with_ports(budgets=lost)
+        unlucky = harness.with_ports(budgets=lost)
 
-        standing = await stage.advance_until_done(
+        standing = await harness.advance_until_done(
             unlucky.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
         )
 
@@ -100,14 +100,14 @@ async def test_an_addition_to_a_day_whose_answer_was_lost_counts_once(
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_whoever_dies_at_whichever_call_asking_again_adds_nothing_twice(
+async def test_a_repeated_addition_after_a_crash_at_any_call_adds_once(
     kind: str, tmp_path: Path
 ) -> None:
     for at in count(1):
         async with open_backend(kind, tmp_path) as backend:
-            stage = await agent_harness(backend, day_budget=DAY)
-            await submit(stage)
-            await park(stage, "a", BudgetScope.DAY)
+            harness = await agent_harness(backend, day_budget=DAY)
+            await submit(harness)
+            await park(harness, "a", BudgetScope.DAY)
             deaths: list[str] = []
             dying = ServiceHarness(
                 crash_at(backend, at, after_call=True, crashes=deaths), day_budget=DAY
@@ -115,9 +115,9 @@ async def test_whoever_dies_at_whichever_call_asking_again_adds_nothing_twice(
             with suppress(Crash):
                 await dying.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
 
-            standing = await stage.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+            standing = await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
 
-            assert (standing.added, await states(stage)) == (MORE, {"a": "pending"})
+            assert (standing.added, await states(harness)) == (MORE, {"a": "pending"})
             if not deaths:
                 break
     assert at > 3
@@ -126,10 +126,10 @@ async def test_whoever_dies_at_whichever_call_asking_again_adds_nothing_twice(
 @scenario
 async def test_a_note_that_cannot_be_kept_costs_no_budget(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
+        harness = await agent_harness(backend, day_budget=DAY)
         events = FlakyPort(backend.events, "append", RuntimeError("a bug"))
 
-        standing = await stage.with_ports(events=events).budget_operations.add_to_day_budget(
+        standing = await harness.with_ports(events=events).budget_operations.add_to_day_budget(
             TENANT, MORE, **ANN
         )
 
@@ -140,11 +140,11 @@ async def test_a_note_that_cannot_be_kept_costs_no_budget(tmp_path: Path) -> Non
 @scenario
 async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, day: Budget) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend, day_budget=day)
+        harness = ServiceHarness(backend, day_budget=day)
 
         with pytest.raises(UsageError, match="the day has no budget in dollars"):
-            await stage.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
-        assert (await day_budget(stage)).version == 0
+            await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+        assert (await day_budget(harness)).version == 0
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -153,34 +153,37 @@ async def test_those_parked_for_the_day_go_on_at_midnight_and_not_before(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        await submit(stage, "a", "b", "c", budget=1.0)
+        harness = await agent_harness(backend, day_budget=DAY)
+        await submit(harness, "a", "b", "c", budget=1.0)
         for key, scope in (("a", BudgetScope.DAY), ("b", BudgetScope.JOB), ("c", BudgetScope.TASK)):
-            await spend(stage, key, job_budget_name(job_id()), 0.5)
-            await spend(stage, key, day_budget_name(stage.clock.now()), 0.5)
-            await park(stage, key, scope)
-        left = next_day_start(stage.clock.now()) - stage.clock.now()
+            await spend(harness, key, job_budget_name(job_id()), 0.5)
+            await spend(harness, key, day_budget_name(harness.clock.now()), 0.5)
+            await park(harness, key, scope)
+        left = next_day_start(harness.clock.now()) - harness.clock.now()
 
-        await stage.advance(left - SECOND)
-        assert (await stage.sweeper.sweep()).unparked == 0
-        await stage.advance(SECOND)
+        await harness.advance(left - SECOND)
+        assert (await harness.sweeper.sweep()).unparked == 0
+        await harness.advance(SECOND)
 
-        assert (await stage.sweeper.sweep()).unparked == 1
-        assert await states(stage) == {"a": "pending", "b": "parked", "c": "parked"}
-        assert (await stage.event_types("a"))[-1] == "Task Unparked"
+        assert (await harness.sweeper.sweep()).unparked == 1
+        assert await states(harness) == {"a": "pending", "b": "parked", "c": "parked"}
+        assert (await harness.event_types("a"))[-1] == "Task Unparked"
 
 
 @scenario
-async def test_more_than_a_page_of_tasks_goes_on_at_midnight(tmp_path: Path) -> None:
+async def test_more_than_a_page_of_tasks_goes_on_at_midnight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        keys = [f"t{number}" for number in range(101)]
-        await submit(stage, *keys)
+        harness = await agent_harness(backend, day_budget=DAY)
+        keys = [f"t{number}" for number in range(5)]
+        await submit(harness, *keys)
         for key in keys:
-            await park(stage, key, BudgetScope.DAY)
-        stage.clock.advance(timedelta(days=1))
+            await park(harness, key, BudgetScope.DAY)
+        harness.clock.advance(timedelta(days=1))
 
-        assert await stage.budget_operations.unpark_ready() == 101
+        assert await harness.budget_operations.unpark_ready() == 5
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -189,43 +192,43 @@ async def test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        await submit(stage, "a", "b", "c", "d", budget=1.0)
+        harness = await agent_harness(backend, day_budget=DAY)
+        await submit(harness, "a", "b", "c", "d", budget=1.0)
         for key, scope in zip(
             "abcd", (*[BudgetScope.JOB] * 2, *[BudgetScope.DAY] * 2), strict=True
         ):
-            await park(stage, key, scope)
+            await park(harness, key, scope)
 
-        assert await stage.budget_operations.unpark_ready() == 2
-        assert await states(stage) == {
+        assert await harness.budget_operations.unpark_ready() == 2
+        assert await states(harness) == {
             "a": "pending",
             "b": "parked",
             "c": "pending",
             "d": "parked",
         }
-        await spend(stage, "a", job_budget_name(job_id()), 1.0)
-        await spend(stage, "a", day_budget_name(stage.clock.now()), 1.0)
-        assert await stage.budget_operations.unpark_ready() == 0
+        await spend(harness, "a", job_budget_name(job_id()), 1.0)
+        await spend(harness, "a", day_budget_name(harness.clock.now()), 1.0)
+        assert await harness.budget_operations.unpark_ready() == 0
 
 
 @scenario
 async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, "a", "b", budget=1.0)
-        dead = await stage.claim(task_id("a"))
-        wanted = {"spent": Usage(), "reserved": Usage(), "requested": usd(1.0)}
+        harness = await agent_harness(backend)
+        await submit(harness, "a", "b", budget=1.0)
+        dead = await harness.claim(task_id("a"))
+        options = {"spent": Usage(), "reserved": Usage(), "requested": usd(1.0)}
         name = job_budget_name(job_id())
-        await stage.reservations.reserve(dead, name, Budget(usd=1.0), **wanted)
-        await park(stage, "b", BudgetScope.JOB)
-        assert await stage.budget_operations.unpark_ready() == 0
+        await harness.reservations.reserve(dead, name, Budget(usd=1.0), **options)
+        await park(harness, "b", BudgetScope.JOB)
+        assert await harness.budget_operations.unpark_ready() == 0
 
         # It had spent nothing that anybody knows of, and nobody asks for it again.
-        await stage.end_lease("a")
+        await harness.end_lease("a")
 
-        assert await stage.budget_operations.unpark_ready() == 1
-        assert (await states(stage))["b"] == "pending"
-        assert (await stage.reservations.read(TENANT, name)).reservations == ()
+        assert await harness.budget_operations.unpark_ready() == 1
+        assert (await states(harness))["b"] == "pending"
+        assert (await harness.reservations.read(TENANT, name)).reservations == ()
 
 
 @scenario
@@ -234,15 +237,15 @@ async def test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
+        harness = await agent_harness(backend)
         keys = [f"t{number}" for number in range(4)]
-        await submit(stage, *keys, "z", budget=1.0)
+        await submit(harness, *keys, "z", budget=1.0)
         for key in keys:
-            await park(stage, key, BudgetScope.TASK)
-        await park(stage, "z", BudgetScope.JOB)
+            await park(harness, key, BudgetScope.TASK)
+        await park(harness, "z", BudgetScope.JOB)
 
-        assert await stage.budget_operations.unpark_ready() == 1
-        assert (await states(stage))["z"] == "pending"
+        assert await harness.budget_operations.unpark_ready() == 1
+        assert (await states(harness))["z"] == "pending"
 
 
 @scenario
@@ -250,33 +253,33 @@ async def test_one_that_cannot_be_let_go_on_does_not_keep_the_others_from_it(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        await submit(stage, "a", "b")
+        harness = await agent_harness(backend, day_budget=DAY)
+        await submit(harness, "a", "b")
         for key in "ab":
-            await park(stage, key, BudgetScope.DAY)
-        stage.clock.advance(timedelta(days=1))
+            await park(harness, key, BudgetScope.DAY)
+        harness.clock.advance(timedelta(days=1))
         ledger = FlakyPort(backend.ledger, "commit", RuntimeError("a bug"))
 
-        assert await stage.with_ports(ledger=ledger).budget_operations.unpark_ready() >= 1
-        assert "pending" in (await states(stage)).values()
+        assert await harness.with_ports(ledger=ledger).budget_operations.unpark_ready() >= 1
+        assert "pending" in (await states(harness)).values()
 
 
 @scenario
 async def test_two_sweepers_at_once_let_a_task_go_on_once(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage, other = (
+        harness, other = (
             await agent_harness(backend, day_budget=DAY),
             ServiceHarness(backend, day_budget=DAY),
         )
-        await submit(stage)
-        await park(stage, "a", BudgetScope.DAY)
-        stage.clock.advance(timedelta(days=1))
+        await submit(harness)
+        await park(harness, "a", BudgetScope.DAY)
+        harness.clock.advance(timedelta(days=1))
         ledger = InterposedPort(
             backend.ledger, "commit", before=other.budget_operations.unpark_ready
         )
 
-        assert await stage.with_ports(ledger=ledger).budget_operations.unpark_ready() == 0
-        assert (await stage.event_types("a")).count("Task Unparked") == 1
+        assert await harness.with_ports(ledger=ledger).budget_operations.unpark_ready() == 0
+        assert (await harness.event_types("a")).count("Task Unparked") == 1
 
 
 @scenario
@@ -284,13 +287,13 @@ async def test_an_attempt_that_had_spent_nothing_is_not_looked_for_in_any_accoun
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage)
-        held = await stage.claim(task_id("a"))
+        harness = await agent_harness(backend)
+        await submit(harness)
+        claimed = await harness.claim(task_id("a"))
         accounts = FlakyPort(backend.budgets, "get", times=None)
 
-        await stage.with_ports(budgets=accounts).budget_operations.release_reservations(
-            held, started_at=stage.clock.now()
+        await harness.with_ports(budgets=accounts).budget_operations.release_reservations(
+            claimed, started_at=harness.clock.now()
         )
 
         assert accounts.calls == 0

@@ -43,14 +43,14 @@ async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, "a", "b", "c", "d", budget=1.0)
+        harness = await agent_harness(backend)
+        await submit(harness, "a", "b", "c", "d", budget=1.0)
         for key, scope in (("a", BudgetScope.JOB), ("b", BudgetScope.DAY), ("c", BudgetScope.JOB)):
-            await park(stage, key, scope)
+            await park(harness, key, scope)
 
-        job = await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        job = await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
 
-        assert await states(stage) == {
+        assert await states(harness) == {
             "a": "pending",
             "b": "parked",
             "c": "pending",
@@ -58,8 +58,8 @@ async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
         }
         assert job.intents == ()
         assert job.allowance is not None
-        assert (job.allowance.added, job) == (MORE, await stage.job())
-        assert await stage.job_event_types() == ["Job Created", "Job Budget Added"]
+        assert (job.allowance.added, job) == (MORE, await harness.job())
+        assert await harness.job_event_types() == ["Job Created", "Job Budget Added"]
 
 
 @scenario
@@ -68,15 +68,15 @@ async def test_more_than_a_page_of_tasks_goes_on(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
+        harness = await agent_harness(backend)
         keys = [f"t{number}" for number in range(5)]
-        await submit(stage, *keys, budget=1.0)
+        await submit(harness, *keys, budget=1.0)
         for key in keys:
-            await park(stage, key, BudgetScope.JOB)
+            await park(harness, key, BudgetScope.JOB)
 
-        await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
 
-        assert set((await states(stage)).values()) == {"pending"}
+        assert set((await states(harness)).values()) == {"pending"}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -85,17 +85,17 @@ async def test_the_same_request_adds_to_a_job_once_even_if_the_job_has_ended_sin
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, budget=1.0)
-        await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
-        await stage.finish()
+        harness = await agent_harness(backend)
+        await submit(harness, budget=1.0)
+        await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        await harness.finish()
 
-        job = await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        job = await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
 
         assert job.allowance is not None
         assert job.allowance.added == MORE
         with pytest.raises(CommandRefused):
-            await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **LATER)
+            await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **LATER)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -104,9 +104,9 @@ async def test_an_addition_to_a_job_whose_answer_was_lost_counts_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = await agent_harness(backend), ServiceHarness(backend)
-        await submit(stage, "a", "b", budget=1.0)
-        await park(stage, "a", BudgetScope.JOB)
+        harness, other = await agent_harness(backend), ServiceHarness(backend)
+        await submit(harness, "a", "b", budget=1.0)
+        await park(harness, "a", BudgetScope.JOB)
 
         async def goes_on() -> None:
             await other.sweeper.sweep()
@@ -114,58 +114,60 @@ async def test_an_addition_to_a_job_whose_answer_was_lost_counts_once(
 
         ledger = InterposedPort(backend.ledger, "commit", after=goes_on)
         lost = FlakyPort(ledger, "commit", after_write=True)
-        unlucky = stage.with_ports(ledger=lost)
+        unlucky = harness.with_ports(ledger=lost)
 
-        job = await stage.advance_until_done(
+        job = await harness.advance_until_done(
             unlucky.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
         )
 
         assert lost.failures == 1
         assert job.allowance is not None
         assert (job.allowance.added, job.intents) == (MORE, ())
-        assert set((await states(stage)).values()) == {"completed"}
-        assert (await stage.job_event_types()).count("Job Budget Added") == 1
+        assert set((await states(harness)).values()) == {"completed"}
+        assert (await harness.job_event_types()).count("Job Budget Added") == 1
 
 
 @pytest.mark.parametrize("more", [Budget(usd=1.0, tokens=5), Budget(minutes=1.0)])
 @scenario
 async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, more: Budget) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, budget={"usd": 1.0})
+        harness = await agent_harness(backend)
+        await submit(harness, budget={"usd": 1.0})
 
         with pytest.raises(UsageError, match="nothing limits it"):
-            await stage.budget_operations.add_to_job_budget(TENANT, job_id(), more, **ANN)
-        assert (await stage.job()).allowance is None
+            await harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **ANN)
+        assert (await harness.job()).allowance is None
 
 
 @scenario
 async def test_another_tenants_job_is_not_there(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, budget=1.0)
+        harness = await agent_harness(backend)
+        await submit(harness, budget=1.0)
 
         for tenant, id_ in (("evil", job_id()), (TENANT, job_id("none"))):
             with pytest.raises(NotFound):
-                await stage.budget_operations.add_to_job_budget(tenant, id_, MORE, **ANN)
+                await harness.budget_operations.add_to_job_budget(tenant, id_, MORE, **ANN)
             with pytest.raises(NotFound):
-                await stage.budget_operations.get_job_budget(tenant, id_)
+                await harness.budget_operations.get_job_budget(tenant, id_)
 
 
 @scenario
-async def test_it_is_told_what_may_be_spent_on_a_job_and_was(tmp_path: Path) -> None:
+async def test_the_budget_of_a_job_shows_its_limit_and_what_is_spent(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, "a", "b", budget=1.0)
-        await spend(stage, "a", job_budget_name(job_id()), 0.25)
-        wanted = {"spent": Usage(), "reserved": Usage(), "requested": usd(0.5)}
+        harness = await agent_harness(backend)
+        await submit(harness, "a", "b", budget=1.0)
+        await spend(harness, "a", job_budget_name(job_id()), 0.25)
+        options = {"spent": Usage(), "reserved": Usage(), "requested": usd(0.5)}
         name = job_budget_name(job_id())
-        await stage.reservations.reserve(await stage.task("b"), name, Budget(usd=1.0), **wanted)
-        before = await stage.budget_operations.get_job_budget(TENANT, job_id())
-        await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        await harness.reservations.reserve(
+            await harness.task("b"), name, Budget(usd=1.0), **options
+        )
+        before = await harness.budget_operations.get_job_budget(TENANT, job_id())
+        await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
 
         assert before == BudgetStatus(limit=Budget(usd=1.0), spent=usd(0.25), reserved=usd(0.5))
-        assert await stage.budget_operations.get_job_budget(TENANT, job_id()) == BudgetStatus(
+        assert await harness.budget_operations.get_job_budget(TENANT, job_id()) == BudgetStatus(
             limit=Budget(usd=3.0), spent=usd(0.25), reserved=usd(0.5), added=MORE
         )
 
@@ -173,31 +175,31 @@ async def test_it_is_told_what_may_be_spent_on_a_job_and_was(tmp_path: Path) -> 
 @pytest.mark.parametrize("after_the_call", [False, True])
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_whoever_dies_at_whichever_call_all_that_was_added_is_acted_on(
+async def test_an_addition_to_a_budget_takes_effect_after_a_crash_at_any_call(
     kind: str, after_the_call: bool, tmp_path: Path
 ) -> None:
     for at in count(1):
         async with open_backend(kind, tmp_path) as backend:
-            stage = await agent_harness(backend)
-            await submit(stage, "a", "b", budget=1.0)
+            harness = await agent_harness(backend)
+            await submit(harness, "a", "b", budget=1.0)
             for key in "ab":
-                await spend(stage, key, job_budget_name(job_id()), 0.5)
-                await park(stage, key, BudgetScope.JOB)
+                await spend(harness, key, job_budget_name(job_id()), 0.5)
+                await park(harness, key, BudgetScope.JOB)
             deaths: list[str] = []
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call, crashes=deaths))
             with suppress(Crash):
                 await dying.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
 
-            await stage.sweeper.sweep()
+            await harness.sweeper.sweep()
 
-            job = await stage.job()
+            job = await harness.job()
             added = job.allowance is not None
             expected = {"pending"} if added else {"parked"}
-            assert set((await states(stage)).values()) == expected, (at, deaths)
+            assert set((await states(harness)).values()) == expected, (at, deaths)
             assert job.intents == ()
-            await stage.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
-            assert set((await states(stage)).values()) == {"pending"}
-            assert (await stage.job_event_types()).count("Job Budget Added") == 1
+            await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+            assert set((await states(harness)).values()) == {"pending"}
+            assert (await harness.job_event_types()).count("Job Budget Added") == 1
             if not deaths:
                 break
     assert at > 5
@@ -206,21 +208,21 @@ async def test_whoever_dies_at_whichever_call_all_that_was_added_is_acted_on(
 @scenario
 async def test_an_intent_that_is_left_open_is_carried_out_by_the_sweeper(tmp_path: Path) -> None:
     async with open_backend("sqlite", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        await submit(stage, budget=1.0)
-        await park(stage, "a", BudgetScope.JOB)
+        harness = await agent_harness(backend)
+        await submit(harness, budget=1.0)
+        await park(harness, "a", BudgetScope.JOB)
         ledger = FlakyPort(backend.ledger, "list_tasks", BackendUnavailable("down"), times=None)
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(
-                stage.with_ports(ledger=ledger).budget_operations.add_to_job_budget(
+            await harness.advance_until_done(
+                harness.with_ports(ledger=ledger).budget_operations.add_to_job_budget(
                     TENANT, job_id(), MORE, **ANN
                 )
             )
-        (left,) = (await stage.job()).intents
+        (left,) = (await harness.job()).intents
         assert (left.kind, left.by) == (IntentKind.UNPARK, "ann")
 
-        assert (await stage.sweeper.sweep()).intents_finished == 1
-        assert await states(stage) == {"a": "pending"}
-        assert (await stage.job()).intents == ()
+        assert (await harness.sweeper.sweep()).intents_finished == 1
+        assert await states(harness) == {"a": "pending"}
+        assert (await harness.job()).intents == ()
         # Who comes with it a second time is too late.
-        assert not await stage.budget_operations.finish_unpark(await stage.job(), left)
+        assert not await harness.budget_operations.finish_unpark(await harness.job(), left)

@@ -24,8 +24,8 @@ async def test_a_cancellation_that_went_on_while_its_answer_was_lost_is_not_refu
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"))
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"))
 
         async def goes_on() -> None:
             await other.sweeper.sweep()
@@ -33,30 +33,30 @@ async def test_a_cancellation_that_went_on_while_its_answer_was_lost_is_not_refu
 
         ledger = InterposedPort(backend.ledger, "commit", after=goes_on)
         lost = FlakyPort(ledger, "commit", after_write=True)
-        unlucky = stage.with_ports(ledger=lost)
+        unlucky = harness.with_ports(ledger=lost)
 
-        await stage.advance_until_done(unlucky.canceller.cancel_job(job_id(), by="ann"))
+        await harness.advance_until_done(unlucky.canceller.cancel_job(job_id(), by="ann"))
 
         assert lost.failures == 1
-        assert (await stage.job()).state is JobState.CANCELLED
-        assert (await stage.job_event_types()).count("Job Cancelled") == 1
+        assert (await harness.job()).state is JobState.CANCELLED
+        assert (await harness.job_event_types()).count("Job Cancelled") == 1
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_a_cancellation_of_a_job_that_somebody_else_cancelled_meanwhile_is_refused(
+async def test_a_cancellation_of_a_job_that_another_caller_cancelled_meanwhile_is_refused(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
         async def faster() -> None:
             await other.canceller.cancel_job(job_id(), by="bob")
             await other.dispatch()
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
-        late = stage.with_ports(ledger=ledger)
+        late = harness.with_ports(ledger=ledger)
 
         with pytest.raises(CommandRefused):
-            await stage.advance_until_done(late.canceller.cancel_job(job_id(), by="ann"))
+            await harness.advance_until_done(late.canceller.cancel_job(job_id(), by="ann"))

@@ -54,36 +54,36 @@ async def fail_five_tasks(harness: ServiceHarness) -> None:
 
 async def keys(harness: ServiceHarness, **filter_: Any) -> str:
     """The last parts of the ids of what is listed, in order."""
-    found = await harness.dead_letters.list_page(TENANT, DeadLetterFilter(**filter_))
-    assert found.total == len(found.items)
-    return " ".join(letter.id.rpartition("_")[2] for letter in found.items)
+    result = await harness.dead_letters.list_page(TENANT, DeadLetterFilter(**filter_))
+    assert result.total == len(result.items)
+    return " ".join(letter.id.rpartition("_")[2] for letter in result.items)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_failed_last_comes_first(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
 
-        assert await keys(stage) == "e b d a c"
+        assert await keys(harness) == "e b d a c"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_each_filter_chooses_and_all_must_be_met(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
-        now = stage.clock.now()
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
+        now = harness.clock.now()
 
-        assert await keys(stage, queue="mail") == "a c"
-        assert await keys(stage, category=ErrorCategory.AUTH) == "b c"
-        assert await keys(stage, job_id=job_id("one")) == "b a"
-        assert await keys(stage, definition="command") == "e b d a c"
-        assert await keys(stage, definition="python") == ""
-        assert await keys(stage, since=now - SECOND) == "e b"
-        assert await keys(stage, queue="mail", category=ErrorCategory.AUTH) == "c"
+        assert await keys(harness, queue="mail") == "a c"
+        assert await keys(harness, category=ErrorCategory.AUTH) == "b c"
+        assert await keys(harness, job_id=job_id("one")) == "b a"
+        assert await keys(harness, definition="command") == "e b d a c"
+        assert await keys(harness, definition="python") == ""
+        assert await keys(harness, since=now - SECOND) == "e b"
+        assert await keys(harness, queue="mail", category=ErrorCategory.AUTH) == "c"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -93,11 +93,11 @@ async def test_pages_show_everything_once_while_more_is_added(
     kind: str, limit: int, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
-        await send(stage, "poison")
-        await exhaust_receives(stage)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
+        await send(harness, "poison")
+        await exhaust_receives(harness)
+        dead = harness.dead_letters
 
         seen, cursor = [], None
         while cursor is not None or not seen:
@@ -105,12 +105,12 @@ async def test_pages_show_everything_once_while_more_is_added(
             seen += [letter.id.rpartition("_")[2] for letter in page.items]
             cursor = page.cursor
             if len(seen) == limit:
-                stage.clock.advance(SECOND)
-                await stage.submit(make_task("new"), request_id="three")
-                await stage.fail(task_id("new", "three"))
-        messages = [one for one in seen if one.startswith("msg-")]
+                harness.clock.advance(SECOND)
+                await harness.submit(make_task("new"), request_id="three")
+                await harness.fail(task_id("new", "three"))
+        messages = [item for item in seen if item.startswith("msg-")]
 
-        assert [one for one in seen if one not in messages] == list("ebdac")
+        assert [item for item in seen if item not in messages] == list("ebdac")
         assert len(messages) == 1
         # The one that was added is counted, but it is too new for the pages that are left.
         assert page.total == 7
@@ -123,11 +123,11 @@ async def test_more_than_are_read_at_once_are_all_listed(
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     monkeypatch.setattr(module, "AT_ONCE", 2)
     async with open_backend("atomic memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
-        await send(stage, *(f"poison {number}" for number in range(7)))
-        await exhaust_receives(stage)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
+        await send(harness, *(f"poison {number}" for number in range(7)))
+        await exhaust_receives(harness)
+        dead = harness.dead_letters
 
         page = await dead.list_page(TENANT, limit=3)
 
@@ -139,23 +139,23 @@ async def test_more_than_are_read_at_once_are_all_listed(
 @scenario
 async def test_a_cursor_of_another_listing_is_refused(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
         foreign = (await backend.ledger.list_tasks(TENANT, limit=1)).cursor
 
         with pytest.raises(UsageError):
-            await stage.dead_letters.list_page(TENANT, cursor=foreign)
+            await harness.dead_letters.list_page(TENANT, cursor=foreign)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_they_are_counted_by_queue_and_category(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
-        await send(stage, "poison", queue="mail")
-        await exhaust_receives(stage, "mail")
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
+        await send(harness, "poison", queue="mail")
+        await exhaust_receives(harness, "mail")
+        dead = harness.dead_letters
 
         counts = await dead.count(TENANT)
 
@@ -175,9 +175,9 @@ async def test_they_are_counted_by_queue_and_category(kind: str, tmp_path: Path)
 @scenario
 async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
-        dead, mine = stage.dead_letters, task_id("a", "one")
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
+        dead, mine = harness.dead_letters, task_id("a", "one")
 
         assert (await dead.list_page(OTHER)).items == ()
         assert (await dead.count(OTHER)).total == 0
@@ -186,19 +186,19 @@ async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path:
         with pytest.raises(NotFound):
             await dead.replay(OTHER, [mine], by="ann")
         assert (await dead.replay_matching(OTHER, by="ann")).rounds == {}
-        assert (await stage.task("a", "one")).state is TaskState.FAILED
+        assert (await harness.task("a", "one")).state is TaskState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task(
+async def test_a_dead_message_is_visible_only_to_the_tenant_of_its_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        dead = harness.dead_letters
         (mine,) = (await dead.list_page(TENANT)).items
 
         assert (await dead.list_page(OTHER)).items == ()
@@ -213,10 +213,10 @@ async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("after", "a"))
-        await stage.fail(A)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("after", "a"))
+        await harness.fail(A)
+        dead = harness.dead_letters
 
         replayed = await dead.replay(TENANT, [A], by="ann")
 
@@ -225,20 +225,22 @@ async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
         assert (await dead.count(TENANT)).total == 0
         with pytest.raises(NotFound):
             await dead.get(TENANT, A)
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_moved_on_is_told_and_left_as_it_is(kind: str, tmp_path: Path) -> None:
+async def test_a_task_that_is_no_longer_failed_is_reported_and_not_replayed(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await stage.fail(A)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await harness.fail(A)
+        dead = harness.dead_letters
         await dead.replay(TENANT, [A], by="ann")
-        before = await stage.task("a")
+        before = await harness.task("a")
 
         again = await dead.replay(TENANT, [A, task_id("b"), A], by="bob")
 
@@ -247,7 +249,7 @@ async def test_a_task_that_moved_on_is_told_and_left_as_it_is(kind: str, tmp_pat
             A: "the task is pending in round 2",
             task_id("b"): "the task is pending",
         }
-        assert await stage.task("a") == before
+        assert await harness.task("a") == before
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -260,14 +262,14 @@ async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
         await fail_five_tasks(stages[0])
 
         replays = await asyncio.gather(
-            *(stage.dead_letters.replay_matching(TENANT, by="ann") for stage in stages)
+            *(harness.dead_letters.replay_matching(TENANT, by="ann") for harness in stages)
         )
 
-        replayed = [task for one in replays for task in one.rounds]
+        replayed = [task for item in replays for task in item.rounds]
         assert len(replayed) == len(set(replayed)) == 5
         for key, request_id in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")]:
-            told = await stages[0].event_types(key, request_id)
-            assert told.count("Task Pending") == 2
+            notices = await stages[0].event_types(key, request_id)
+            assert notices.count("Task Pending") == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -276,11 +278,11 @@ async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await fail_five_tasks(stage)
-        await send(stage, "poison", queue="mail")
-        await exhaust_receives(stage, "mail")
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await fail_five_tasks(harness)
+        await send(harness, "poison", queue="mail")
+        await exhaust_receives(harness, "mail")
+        dead = harness.dead_letters
 
         replayed = await dead.replay_matching(TENANT, DeadLetterFilter(queue="mail"), by="ann")
 
@@ -293,14 +295,14 @@ async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
 @scenario
 async def test_a_replay_of_an_unknown_task_changes_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
 
         with pytest.raises(NotFound):
-            await stage.dead_letters.replay(TENANT, [A, task_id("never")], by="ann")
+            await harness.dead_letters.replay(TENANT, [A, task_id("never")], by="ann")
 
-        assert (await stage.task("a")).state is TaskState.FAILED
+        assert (await harness.task("a")).state is TaskState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -309,25 +311,25 @@ async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.transitions.apply_to_task(A, RequestCancel(by="ann"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.transitions.apply_to_task(A, RequestCancel(by="ann"))
 
-        replayed = await stage.dead_letters.replay(TENANT, [A], by="ann")
+        replayed = await harness.dead_letters.replay(TENANT, [A], by="ann")
 
         assert replayed.moved_on == {A: "the task is cancelled"}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_leads_nowhere_is_forgotten_and_an_event_tells_of_it(
+async def test_a_message_without_a_task_is_discarded_and_an_event_records_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await send(stage, "password=hunter2 and more", queue="mail")
-        await exhaust_receives(stage, "mail")
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await send(harness, "password=hunter2 and more", queue="mail")
+        await exhaust_receives(harness, "mail")
+        dead = harness.dead_letters
         (letter,) = (await dead.list_page(TENANT)).items
 
         await dead.discard(TENANT, letter.id, by="ann")
@@ -345,9 +347,9 @@ async def test_a_message_that_leads_nowhere_is_forgotten_and_an_event_tells_of_i
 @scenario
 async def test_nothing_is_forgotten_before_the_event_is_written(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await send(stage, "poison")
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await send(harness, "poison")
+        await exhaust_receives(harness)
         watched, calls = record_calls(backend)
         dead = ServiceHarness(watched).dead_letters
         (letter,) = (await dead.list_page(TENANT)).items
@@ -362,12 +364,12 @@ async def test_nothing_is_forgotten_before_the_event_is_written(kind: str, tmp_p
 @scenario
 async def test_a_task_is_history_and_cannot_be_discarded(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
 
         with pytest.raises(CommandRefused, match="history"):
-            await stage.dead_letters.discard(TENANT, A, by="ann")
+            await harness.dead_letters.discard(TENANT, A, by="ann")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -376,10 +378,10 @@ async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        dead = harness.dead_letters
         (letter,) = (await dead.list_page(TENANT)).items
 
         with pytest.raises(CommandRefused, match="belongs to task"):

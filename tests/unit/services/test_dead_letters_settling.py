@@ -39,19 +39,19 @@ async def depth_of_dead(harness: ServiceHarness, queue: str = "default") -> int:
 @scenario
 async def test_a_dead_message_makes_its_task_fail_and_goes(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(queue="mail"))
-        await exhaust_receives(stage, "mail")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(queue="mail"))
+        await exhaust_receives(harness, "mail")
 
-        settled = await stage.dead_letters.settle_messages()
+        settled = await harness.dead_letters.settle_messages()
 
-        last = (await stage.history("a"))[-1]
+        last = (await harness.history("a"))[-1]
         assert settled == SettleCounts(failed=1)
-        assert (await stage.task("a")).state is TaskState.FAILED
+        assert (await harness.task("a")).state is TaskState.FAILED
         assert (last.type, last.body.source) == ("Task Failed", "dlq")
-        assert await depth_of_dead(stage, "mail") == 0
-        await stage.dispatch()
-        assert (await stage.job()).state is JobState.FAILED
+        assert await depth_of_dead(harness, "mail") == 0
+        await harness.dispatch()
+        assert (await harness.job()).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -60,10 +60,10 @@ async def test_until_it_is_settled_it_is_listed_with_what_will_come_of_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        dead = harness.dead_letters
 
         (before,) = (await dead.list_page(TENANT)).items
         foreign = (await dead.list_page("another-tenant")).items
@@ -80,9 +80,9 @@ async def test_until_it_is_settled_it_is_listed_with_what_will_come_of_it(
 @scenario
 async def test_the_task_is_failed_before_its_message_is_removed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
         watched, calls = record_calls(backend)
 
         await ServiceHarness(watched).dead_letters.settle_messages()
@@ -99,9 +99,9 @@ async def test_settling_that_dies_at_any_call_is_finished_by_the_next(
 ) -> None:
     for at in range(1, 100):
         async with open_backend(kind, tmp_path / str(at)) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(make_task("a"), make_task("b"))
-            await exhaust_receives(stage)
+            harness = ServiceHarness(backend)
+            await harness.submit(make_task("a"), make_task("b"))
+            await exhaust_receives(harness)
             died = False
             try:
                 await ServiceHarness(
@@ -110,11 +110,11 @@ async def test_settling_that_dies_at_any_call_is_finished_by_the_next(
             except Crash:
                 died = True
 
-            await stage.dead_letters.settle_messages()
+            await harness.dead_letters.settle_messages()
 
-            assert await depth_of_dead(stage) == 0
+            assert await depth_of_dead(harness) == 0
             for key in ("a", "b"):
-                assert (await stage.event_types(key)).count("Task Failed") == 1
+                assert (await harness.event_types(key)).count("Task Failed") == 1
         if not died:
             break
     assert at > 4
@@ -124,49 +124,49 @@ async def test_settling_that_dies_at_any_call_is_finished_by_the_next(
 @scenario
 async def test_a_task_that_is_finished_stays_as_it_is(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        await stage.complete(A)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        await harness.complete(A)
+        dead = harness.dead_letters
 
         listed = (await dead.list_page(TENANT)).items
         settled = await dead.settle_messages()
 
         assert listed == ()
         assert settled == SettleCounts(dropped=1)
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert await depth_of_dead(stage) == 0
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert await depth_of_dead(harness) == 0
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_in_a_living_workers_hands_is_left_to_it(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        held = await stage.claim(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        claimed = await harness.claim(A)
 
-        settled = await stage.dead_letters.settle_messages()
+        settled = await harness.dead_letters.settle_messages()
 
         assert settled == SettleCounts(dropped=1)
-        assert await stage.task("a") == held
+        assert await harness.task("a") == claimed
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_of_a_silent_worker_fails(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        await stage.claim(A)
-        stage.clock.advance(OVER)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        await harness.claim(A)
+        harness.clock.advance(OVER)
 
-        assert await stage.dead_letters.settle_messages() == SettleCounts(failed=1)
+        assert await harness.dead_letters.settle_messages() == SettleCounts(failed=1)
 
-        assert (await stage.task("a")).state is TaskState.FAILED
+        assert (await harness.task("a")).state is TaskState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -175,34 +175,34 @@ async def test_a_message_from_before_a_replay_does_not_end_the_new_round(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
-        await stage.fail(A)
-        stage.clock.advance(MINUTE)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
+        await harness.fail(A)
+        harness.clock.advance(MINUTE)
+        dead = harness.dead_letters
         await dead.replay(TENANT, [A], by="ann")
 
         settled = await dead.settle_messages()
 
         assert settled == SettleCounts(dropped=1)
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.round) == (TaskState.PENDING, 2)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_message_of_a_later_ring_ends_the_task_too(kind: str, tmp_path: Path) -> None:
+async def test_a_later_message_of_the_task_fails_it_too(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        stage.clock.advance(2 * MINUTE)
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        harness.clock.advance(2 * MINUTE)
+        await harness.dispatch()
         # In a ledger that cannot see messages the sweeper rings again, and the two become one.
-        await stage.sweeper.sweep()
-        await exhaust_receives(stage)
+        await harness.sweeper.sweep()
+        await exhaust_receives(harness)
 
-        assert await stage.dead_letters.settle_messages() == SettleCounts(failed=1)
+        assert await harness.dead_letters.settle_messages() == SettleCounts(failed=1)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -211,16 +211,16 @@ async def test_the_message_for_the_next_attempt_ends_the_task_too(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        stage.clock.advance(MINUTE)
-        await stage.fail(A, ErrorCategory.NETWORK)
-        stage.clock.advance(MINUTE)
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        harness.clock.advance(MINUTE)
+        await harness.fail(A, ErrorCategory.NETWORK)
+        harness.clock.advance(MINUTE)
+        await exhaust_receives(harness)
 
-        assert await stage.dead_letters.settle_messages() == SettleCounts(failed=1)
+        assert await harness.dead_letters.settle_messages() == SettleCounts(failed=1)
 
-        assert [event.type for event in await stage.history("a")][-2:] == [
+        assert [event.type for event in await harness.history("a")][-2:] == [
             "Task Processing Failed",
             "Task Failed",
         ]
@@ -232,10 +232,10 @@ async def test_a_message_that_leads_nowhere_stays_listed_with_its_reason(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await send(stage, "no json", message_body("job-gone_a"))
-        await exhaust_receives(stage)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await send(harness, "no json", message_body("job-gone_a"))
+        await exhaust_receives(harness)
+        dead = harness.dead_letters
 
         settled = [await dead.settle_messages() for _ in range(2)]
 
@@ -243,28 +243,28 @@ async def test_a_message_that_leads_nowhere_stays_listed_with_its_reason(
         assert settled == [SettleCounts(unresolved=2)] * 2
         assert not settled[0]
         assert reasons == {"not JSON", "there is no task 'job-gone_a'"}
-        assert await depth_of_dead(stage) == 2
+        assert await depth_of_dead(harness) == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_stays_is_told_of_once(
+async def test_a_message_that_stays_is_logged_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        dead = stage.dead_letters
-        told = []
+        harness = ServiceHarness(backend)
+        dead = harness.dead_letters
+        notices = []
         for _ in range(2):
-            await send(stage, "poison")
-            await exhaust_receives(stage)
+            await send(harness, "poison")
+            await exhaust_receives(harness)
             for _ in range(2):
                 with caplog.at_level(logging.ERROR):
                     caplog.clear()
                     await dead.settle_messages()
-                told.append(len(caplog.records))
+                notices.append(len(caplog.records))
 
-        assert told == [1, 0, 1, 0]
+        assert notices == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -273,13 +273,13 @@ async def test_many_that_stay_do_not_hide_one_that_can_be_settled(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await send(stage, *(f"poison {number}" for number in range(600)))
-        await exhaust_receives(stage)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await send(harness, *(f"poison {number}" for number in range(600)))
+        await exhaust_receives(harness)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
 
-        settled = await stage.dead_letters.settle_messages()
+        settled = await harness.dead_letters.settle_messages()
 
         assert settled == SettleCounts(failed=1, unresolved=600)
 
@@ -292,7 +292,7 @@ async def test_two_who_settle_at_once_fail_the_task_once(kind: str, tmp_path: Pa
         await stages[0].submit(make_task("a"), make_task("b"), make_task("c"))
         await exhaust_receives(stages[0])
 
-        await asyncio.gather(*(stage.dead_letters.settle_messages() for stage in stages))
+        await asyncio.gather(*(harness.dead_letters.settle_messages() for harness in stages))
 
         for key in ("a", "b", "c"):
             assert (await stages[0].event_types(key)).count("Task Failed") == 1
@@ -305,18 +305,18 @@ async def test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
 
         async def somebody_takes_it() -> None:
-            await stage.claim(A, "worker-2")
+            await harness.claim(A, "worker-2")
 
         ledger = InterposedPort(backend.ledger, "commit", before=somebody_takes_it)
-        settled = await stage.with_ports(ledger=ledger).dead_letters.settle_messages()
+        settled = await harness.with_ports(ledger=ledger).dead_letters.settle_messages()
 
         assert settled == SettleCounts(dropped=1)
-        assert (await stage.task("a")).lease.worker_id == "worker-2"
+        assert (await harness.task("a")).lease.worker_id == "worker-2"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -325,15 +325,15 @@ async def test_a_store_out_of_reach_leaves_the_message_where_it_is(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
         ledger = FlakyPort(backend.ledger, "commit", times=None)
 
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(
-                stage.with_ports(ledger=ledger).dead_letters.settle_messages()
+            await harness.advance_until_done(
+                harness.with_ports(ledger=ledger).dead_letters.settle_messages()
             )
 
-        assert await depth_of_dead(stage) == 1
-        assert await stage.dead_letters.settle_messages() == SettleCounts(failed=1)
+        assert await depth_of_dead(harness) == 1
+        assert await harness.dead_letters.settle_messages() == SettleCounts(failed=1)

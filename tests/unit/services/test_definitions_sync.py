@@ -37,7 +37,8 @@ BROKEN = FileProblem(file=FILE, message="expected text, not 1", path="descriptio
 
 def from_files(*definitions: Definition) -> list[FileDefinition]:
     return [
-        FileDefinition(definition=one, file=f"definitions/{one.name}.yaml") for one in definitions
+        FileDefinition(definition=item, file=f"definitions/{item.name}.yaml")
+        for item in definitions
     ]
 
 
@@ -48,8 +49,8 @@ async def sync_files(backend: Backend, *definitions: Definition, folder: str = H
 
 async def stored(backend: Backend, name: str = "feed") -> tuple[int, str] | None:
     """The newest version and its description."""
-    found = await backend.definitions.get(TENANT, name)
-    return found and (found.version, found.description)
+    result = await backend.definitions.get(TENANT, name)
+    return result and (result.version, result.description)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -66,9 +67,9 @@ async def test_what_is_new_or_changed_is_stored_and_what_is_not_is_left(
         restarted = await sync_files(backend, ONE, mail)
         changed = await sync.sync_folder(TENANT, HERE, from_files(TWO, mail))
 
-        assert [one.name for one in first.new] == ["feed", "mail"]
+        assert [item.name for item in first.new] == ["feed", "mail"]
         assert again == restarted == ApplyResult(unchanged=first.new)
-        assert [(one.name, one.version) for one in changed.changed] == [("feed", 2)]
+        assert [(item.name, item.version) for item in changed.changed] == [("feed", 2)]
         assert await stored(backend, "mail") == (1, "one")
         # What a job was started with.
         assert await backend.definitions.get(TENANT, "feed", version=1) == first.new[0]
@@ -91,7 +92,7 @@ async def test_a_file_that_did_not_change_does_not_overrule_what_others_stored(
         assert await stored(backend) == (2, "by somebody else")
         assert restarted == restarted_again == ApplyResult(overridden=["feed"])
         changed = await sync_files(backend, TWO)
-        assert [one.version for one in changed.changed] == [3]
+        assert [item.version for item in changed.changed] == [3]
 
 
 @scenario
@@ -102,7 +103,7 @@ async def test_what_was_deleted_stays_so_until_its_file_changes(tmp_path: Path) 
 
         assert await sync_files(backend, ONE) == ApplyResult(overridden=["feed"])
         assert await stored(backend) is None
-        assert [one.version for one in (await sync_files(backend, TWO)).new] == [2]
+        assert [item.version for item in (await sync_files(backend, TWO)).new] == [2]
 
 
 @scenario
@@ -145,7 +146,7 @@ async def test_two_processes_that_see_the_same_change_store_it_once(
         both = DefinitionSync(backend), DefinitionSync(backend)
         for definition in (ONE, TWO):
             await asyncio.gather(
-                *(one.sync_folder(TENANT, HERE, from_files(definition)) for one in both)
+                *(item.sync_folder(TENANT, HERE, from_files(definition)) for item in both)
             )
 
         assert await stored(backend) == (2, "two")
@@ -157,8 +158,8 @@ async def test_the_later_of_two_processes_does_not_overrule_who_came_between(
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
         quick, slow = DefinitionSync(backend), DefinitionSync(backend)
-        for one in (quick, slow):
-            await one.sync_folder(TENANT, HERE, from_files(ONE))
+        for item in (quick, slow):
+            await item.sync_folder(TENANT, HERE, from_files(ONE))
         await quick.sync_folder(TENANT, HERE, from_files(TWO))
         await backend.definitions.put(TENANT, OTHER)
 
@@ -197,7 +198,7 @@ async def test_what_a_slow_process_stored_too_late_does_not_stay(tmp_path: Path)
 
 @pytest.mark.parametrize("after_the_call", [False, True])
 @scenario
-async def test_a_process_that_dies_at_any_call_leaves_nothing_that_the_next_does_not_mend(
+async def test_a_crash_at_any_call_is_repaired_by_the_next_process(
     tmp_path: Path, after_the_call: bool
 ) -> None:
     died_at: set[str] = set()
@@ -219,7 +220,7 @@ async def test_a_process_that_dies_at_any_call_leaves_nothing_that_the_next_does
 
 
 @scenario
-async def test_one_that_cannot_be_stored_is_told_and_the_others_are(
+async def test_a_definition_that_cannot_be_stored_is_logged_and_the_others_are_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -231,8 +232,8 @@ async def test_one_that_cannot_be_stored_is_told_and_the_others_are(
 
         assert await stored(backend) is None
         assert await stored(backend, "mail") == (1, "one")
-        (told,) = [one for one in caplog.records if one.msg == "definition.rejected"]
-        assert (told.definition, told.file) == ("feed", FILE)
+        (notices,) = [item for item in caplog.records if item.msg == "definition.rejected"]
+        assert (notices.definition, notices.file) == ("feed", FILE)
         await sync.sync_folder(TENANT, HERE, both)
         assert await stored(backend) == (1, "one")
 
@@ -245,11 +246,11 @@ async def test_a_mark_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None
         for data in (b"", b"[]", b"{}", b'{"version": "x"}', b"\xff"):
             await backend.blobs.put(key, data)
 
-            assert [one.version for one in (await sync_files(backend, ONE)).unchanged] == [1]
+            assert [item.version for item in (await sync_files(backend, ONE)).unchanged] == [1]
 
 
 @scenario
-async def test_whoever_applies_by_hand_means_it(tmp_path: Path) -> None:
+async def test_a_definition_that_is_applied_by_hand_is_stored(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         await sync_files(backend, ONE)
         await backend.definitions.put(TENANT, OTHER)
@@ -258,8 +259,8 @@ async def test_whoever_applies_by_hand_means_it(tmp_path: Path) -> None:
         applied = await DefinitionSync(backend).apply(TENANT, [ONE, mail])
         again = await DefinitionSync(backend).apply(TENANT, [ONE, mail])
 
-        assert [(one.name, one.version) for one in applied.changed] == [("feed", 3)]
-        assert [(one.name, one.version) for one in applied.new] == [("mail", 1)]
+        assert [(item.name, item.version) for item in applied.changed] == [("feed", 3)]
+        assert [(item.name, item.version) for item in applied.new] == [("mail", 1)]
         assert again == ApplyResult(unchanged=[*applied.changed, *applied.new])
 
 
@@ -300,9 +301,9 @@ async def watching(backend: Backend, folder: Folder, **given: Any) -> Any:
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [one.msg for one in caplog.records if one.name.endswith("services.definitions")]
+    result = [item.msg for item in caplog.records if item.name.endswith("services.definitions")]
     caplog.clear()
-    return found
+    return result
 
 
 @scenario
@@ -319,7 +320,7 @@ async def test_a_change_is_stored_at_the_next_look(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_problem_is_told_once_and_so_is_that_it_is_over(
+async def test_a_problem_is_logged_once_and_so_is_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -332,10 +333,10 @@ async def test_a_problem_is_told_once_and_so_is_that_it_is_over(
             assert events(caplog) == []
             folder.set_contents(problems=(another,))
             await next_look()
-            (told,) = caplog.records
-            assert told.msg == "definition_file.broken"
-            assert (told.file, told.line, told.path) == (FILE, 3, "description")
-            assert told.problem == "expected text, not 2"
+            (notices,) = caplog.records
+            assert notices.msg == "definition_file.broken"
+            assert (notices.file, notices.line, notices.path) == (FILE, 3, "description")
+            assert notices.problem == "expected text, not 2"
             caplog.clear()
             await next_look()
             assert events(caplog) == []
@@ -345,7 +346,7 @@ async def test_a_problem_is_told_once_and_so_is_that_it_is_over(
 
 
 @scenario
-async def test_a_definition_without_a_file_stays_and_that_is_told_once(
+async def test_a_definition_without_a_file_stays_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -377,7 +378,7 @@ async def test_a_definition_without_a_file_stays_and_that_is_told_once(
     "error", [BackendUnavailable("out of reach"), RuntimeError("a fault")], ids=["store", "fault"]
 )
 @scenario
-async def test_a_watch_goes_on_whatever_breaks(tmp_path: Path, error: Exception) -> None:
+async def test_an_error_does_not_end_the_watch(tmp_path: Path, error: Exception) -> None:
     async with open_backend("memory", tmp_path) as backend:
         blobs = FlakyPort(backend.blobs, "get", error)
         folder = Folder(ONE)

@@ -43,15 +43,15 @@ async def last_of_job(harness: ServiceHarness) -> Any:
 @scenario
 async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
 
         seen = []
         for key in ("", *"acbd"):
             if key:
-                await stage.complete(task_id(key))
-            await stage.dispatch()
-            states = await stage.states()
+                await harness.complete(task_id(key))
+            await harness.dispatch()
+            states = await harness.states()
             seen.append([states[each] for each in "abcd"])
 
         assert seen == [
@@ -61,20 +61,22 @@ async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: 
             [COMPLETED, COMPLETED, COMPLETED, PENDING],
             [COMPLETED] * 4,
         ]
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_end_of_a_job_tells_the_state_of_every_task(kind: str, tmp_path: Path) -> None:
+async def test_the_final_event_of_a_job_has_the_state_of_every_task(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
 
-        await stage.finish()
+        await harness.finish()
 
-        assert await last_of_job(stage) == JobCompleted(
+        assert await last_of_job(harness) == JobCompleted(
             job_id=job_id(),
             total_tasks=4,
             task_statuses=dict.fromkeys("abcd", "completed"),
@@ -88,53 +90,53 @@ async def test_a_wide_fan_out_comes_together_again(kind: str, tmp_path: Path) ->
     width = 300
     middle = [f"m{number}" for number in range(width)]
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        await harness.submit(
             make_task("top"), *(make_task(key, "top") for key in middle), make_task("end", *middle)
         )
-        await stage.complete(task_id("top"))
-        await stage.dispatch()
-        fanned_out = list((await stage.states()).values()).count(PENDING)
+        await harness.complete(task_id("top"))
+        await harness.dispatch()
+        fanned_out = list((await harness.states()).values()).count(PENDING)
         for key in middle[:-1]:
-            await stage.complete(task_id(key))
-        await stage.dispatch()
-        before = (await stage.task("end")).state
-        await stage.complete(task_id(middle[-1]))
-        await stage.dispatch()
-        after = (await stage.task("end")).state
+            await harness.complete(task_id(key))
+        await harness.dispatch()
+        before = (await harness.task("end")).state
+        await harness.complete(task_id(middle[-1]))
+        await harness.dispatch()
+        after = (await harness.task("end")).state
 
         assert fanned_out == width
         assert (before, after) == (WAITING, PENDING)
-        assert await stage.event_types("end") == ["Task Pending"]
+        assert await harness.event_types("end") == ["Task Pending"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failure_blocks_only_what_is_behind_it_and_is_told_once(
+async def test_a_failure_blocks_only_its_dependents_and_is_emitted_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        await harness.submit(
             *DIAMOND,
             make_task("e", "d"),
             make_task("alone"),
             make_task("alone-2", "alone"),
             make_task("f"),
         )
-        await stage.complete(task_id("a"))
-        await stage.dispatch()
+        await harness.complete(task_id("a"))
+        await harness.dispatch()
 
-        await stage.fail(task_id("b"))
-        await stage.dispatch()
-        told = await last_of_job(stage)
-        running = (await stage.job()).state
-        await stage.fail(task_id("f"))
-        await stage.finish()
+        await harness.fail(task_id("b"))
+        await harness.dispatch()
+        notices = await last_of_job(harness)
+        running = (await harness.job()).state
+        await harness.fail(task_id("f"))
+        await harness.finish()
 
-        assert isinstance(told, JobFailureDetected)
-        assert told.failed_key == "b"
-        assert told.task_statuses == {
+        assert isinstance(notices, JobFailureDetected)
+        assert notices.failed_key == "b"
+        assert notices.task_statuses == {
             "a": "completed",
             "b": "failed",
             "c": "pending",
@@ -145,10 +147,10 @@ async def test_a_failure_blocks_only_what_is_behind_it_and_is_told_once(
             "f": "pending",
         }
         assert running is JobState.RUNNING
-        job = await stage.job()
+        job = await harness.job()
         assert job.state is JobState.FAILED
-        assert await stage.job_event_types() == ["Job Created", "Job Failure Detected"]
-        states = await stage.states()
+        assert await harness.job_event_types() == ["Job Created", "Job Failure Detected"]
+        states = await harness.states()
         assert states["alone-2"] is states["c"] is COMPLETED
         assert states["d"] is states["e"] is WAITING
 
@@ -160,36 +162,36 @@ async def test_a_timeout_and_a_cancellation_are_ends_too(
     kind: str, ending: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
         if ending == "timeout":
-            fence = (await stage.claim(task_id("a"))).fence
+            fence = (await harness.claim(task_id("a"))).fence
             late = c.TimeOut(
                 fence=fence, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", jitter=0.0
             )
-            await stage.transitions.apply_to_task(task_id("a"), late)
+            await harness.transitions.apply_to_task(task_id("a"), late)
         else:
-            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+            await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        await stage.dispatch()
+        await harness.dispatch()
 
-        job = await stage.job()
+        job = await harness.job()
         assert job.state is (JobState.FAILED if ending == "timeout" else JobState.CANCELLED)
         assert len(job.blocked) == 3
-        assert len(await stage.job_event_types()) == 2
+        assert len(await harness.job_event_types()) == 2
 
 
 @scenario
 async def test_a_failure_that_is_to_be_tried_again_is_no_end(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.fail(task_id("a"), ErrorCategory.NETWORK)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.fail(task_id("a"), ErrorCategory.NETWORK)
 
-        deliveries = await stage.dispatch()
+        deliveries = await harness.dispatch()
 
         assert deliveries == 0
-        assert await stage.job_event_types() == ["Job Created"]
+        assert await harness.job_event_types() == ["Job Created"]
 
 
 class Counting:
@@ -216,9 +218,9 @@ class Counting:
         return await self._ledger.get_job(job_id)
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
-        found = await self._ledger.task_states(job_id)
-        self.reads += len(found)
-        return found
+        result = await self._ledger.task_states(job_id)
+        self.reads += len(result)
+        return result
 
     async def commit(self, *changes: Any) -> Any:
         self.writes += len(changes)
@@ -234,14 +236,14 @@ async def test_the_work_for_a_completed_task_does_not_grow_with_its_job(
     work = []
     for size in (100, 1000):
         async with open_backend(kind, tmp_path) as backend:
-            stage = ServiceHarness(backend)
+            harness = ServiceHarness(backend)
             keys = [f"t{number}" for number in range(size)]
             parents = {key: [keys[n - 1]] for n, key in enumerate(keys) if n and shape == "chain"}
-            await stage.submit(*(make_task(key, *parents.get(key, [])) for key in keys))
+            await harness.submit(*(make_task(key, *parents.get(key, [])) for key in keys))
             counting = Counting(backend.ledger)
-            watching = stage.with_ports(ledger=counting)
+            watching = harness.with_ports(ledger=counting)
             for key in keys[:3]:
-                await stage.complete(task_id(key))
+                await harness.complete(task_id(key))
                 await watching.dispatch()
             work.append((counting.reads, counting.writes))
 
@@ -253,33 +255,33 @@ async def test_the_work_for_a_completed_task_does_not_grow_with_its_job(
 @scenario
 async def test_a_dispatcher_goes_on_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
         ledger = FlakyPort(backend.ledger, "get_tasks", times=3)
-        running = asyncio.ensure_future(stage.with_ports(ledger=ledger).dispatcher.run())
-        await stage.complete(task_id("a"))
+        running = asyncio.ensure_future(harness.with_ports(ledger=ledger).dispatcher.run())
+        await harness.complete(task_id("a"))
 
-        await stage.advance(timedelta(seconds=10))
+        await harness.advance(timedelta(seconds=10))
 
         assert ledger.failures == 3
-        assert (await stage.task("b")).state is PENDING
+        assert (await harness.task("b")).state is PENDING
         running.cancel()
 
 
 @scenario
-async def test_one_that_does_not_lead_only_looks_whether_the_leader_stands_still(
+async def test_a_process_without_the_role_sweeps_rarely(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
-        running = asyncio.ensure_future(stage.dispatcher.run())
+        harness = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
+        running = asyncio.ensure_future(harness.dispatcher.run())
 
-        await stage.advance(timedelta(seconds=9))
-        before = (await stage.task("b")).state
-        await stage.advance(timedelta(seconds=2))
-        after = (await stage.task("b")).state
+        await harness.advance(timedelta(seconds=9))
+        before = (await harness.task("b")).state
+        await harness.advance(timedelta(seconds=2))
+        after = (await harness.task("b")).state
 
         assert (before, after) == (WAITING, PENDING)
         running.cancel()
@@ -289,15 +291,15 @@ async def test_one_that_does_not_lead_only_looks_whether_the_leader_stands_still
 async def test_one_that_begins_to_lead_follows_at_once(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         presence = FakeWorkerRegistry(leading=False)
-        stage = ServiceHarness(backend, worker_registry=presence)
-        await stage.submit(*DIAMOND)
-        running = asyncio.ensure_future(stage.dispatcher.run())
-        await stage.advance(SECOND)
+        harness = ServiceHarness(backend, worker_registry=presence)
+        await harness.submit(*DIAMOND)
+        running = asyncio.ensure_future(harness.dispatcher.run())
+        await harness.advance(SECOND)
 
         presence.leading = True
-        await stage.advance(SECOND)
-        await stage.complete(task_id("a"))
-        await stage.advance(NO_WAIT)
+        await harness.advance(SECOND)
+        await harness.complete(task_id("a"))
+        await harness.advance(NO_WAIT)
 
-        assert (await stage.task("b")).state is PENDING
+        assert (await harness.task("b")).state is PENDING
         running.cancel()

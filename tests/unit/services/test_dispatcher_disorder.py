@@ -48,42 +48,40 @@ async def test_events_that_come_twice_late_and_out_of_order_change_nothing(
     keys = [f"t{number}" for number in range(12)]
     tasks = [make_task(key, *chance.sample(keys[:n], min(n, 2))) for n, key in enumerate(keys)]
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*tasks)
+        harness = ServiceHarness(backend)
+        await harness.submit(*tasks)
         ended: list[str] = []
         while len(ended) < len(keys):
-            states = await stage.states()
+            states = await harness.states()
             ready = sorted(key for key, state in states.items() if state is PENDING)
             key = chance.choice(ready)
-            await stage.complete(task_id(key))
+            await harness.complete(task_id(key))
             ended.append(key)
             again = chance.sample(ended, k=chance.randint(1, len(ended)))
             for _ in range(2):
-                await stage.dispatcher.settle(ids(*again))
-            await stage.dispatcher.settle(ids(key))
+                await harness.dispatcher.settle(ids(*again))
+            await harness.dispatcher.settle(ids(key))
 
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
         for key in keys:
-            assert (await stage.event_types(key)).count("Task Pending") == 1
+            assert (await harness.event_types(key)).count("Task Pending") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_event_is_not_believed_if_the_row_says_otherwise(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_the_row_outranks_an_event(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        before = await stage.job()
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        before = await harness.job()
 
-        await stage.dispatcher.settle(ids("a", "d"))
+        await harness.dispatcher.settle(ids("a", "d"))
 
-        assert await stage.job() == before
-        assert (await stage.task("b")).state is WAITING
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
+        assert await harness.job() == before
+        assert (await harness.task("b")).state is WAITING
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 class Lagging:
@@ -109,70 +107,70 @@ async def test_an_event_that_comes_before_its_row_is_readable_is_not_forgotten(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        old = await stage.task("a")
-        await stage.complete(task_id("a"))
-        lagging = stage.with_ports(ledger=Lagging(backend.ledger, task_id("a"), old))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        old = await harness.task("a")
+        await harness.complete(task_id("a"))
+        lagging = harness.with_ports(ledger=Lagging(backend.ledger, task_id("a"), old))
 
-        await stage.advance_until_done(lagging.dispatch())
+        await harness.advance_until_done(lagging.dispatch())
 
-        assert (await stage.task("b")).state is PENDING
-        assert len((await stage.job()).completed) == 1
+        assert (await harness.task("b")).state is PENDING
+        assert len((await harness.job()).completed) == 1
 
 
 @scenario
 async def test_an_event_whose_row_never_comes_does_not_stop_everything(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
         await backend.events.append(
             tenant=TENANT,
             app=APP,
             entity_id=task_id("nobody"),
             body=TaskCancelled(task_id=task_id("nobody"), job_id=job_id(), by="ann"),
             context=EventContext(origin="test"),
-            now=stage.clock.now(),
+            now=harness.clock.now(),
         )
-        await stage.complete(task_id("a"))
+        await harness.complete(task_id("a"))
 
-        await stage.advance_until_done(stage.dispatch())
+        await harness.advance_until_done(harness.dispatch())
 
-        assert (await stage.task("b")).state is PENDING
+        assert (await harness.task("b")).state is PENDING
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_an_event_of_a_job_that_nobody_knows_does_not_hold_up_the_others(
+async def test_an_event_of_an_unknown_job_does_not_block_the_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
 
-        await stage.dispatcher.settle(["job-nobody_a", "strange", task_id("a")])
+        await harness.dispatcher.settle(["job-nobody_a", "strange", task_id("a")])
 
-        assert (await stage.task("b")).state is PENDING
+        assert (await harness.task("b")).state is PENDING
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
 async def test_what_was_not_acknowledged_is_delivered_again(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
         bus = FlakyPort(backend.bus, "acknowledge", Crash(), times=1)
 
         with pytest.raises(Crash):
-            await stage.with_ports(bus=bus).dispatcher.step(NO_WAIT)
+            await harness.with_ports(bus=bus).dispatcher.step(NO_WAIT)
         delivery = await backend.bus.receive(CONSUMER, types=ENDING_EVENTS, limit=10, wait=NO_WAIT)
-        await stage.finish()
+        await harness.finish()
 
         assert delivery is not None
         assert [event.entity_id for event in delivery.events] == [task_id("a")]
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -184,24 +182,24 @@ async def test_a_dispatcher_that_dies_at_any_call_is_replaced_by_the_next(
     crashes = 0
     for at in range(1, 200):
         async with open_backend(kind, tmp_path) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(*DIAMOND, make_task("e"))
-            await stage.fail(task_id("e"))
+            harness = ServiceHarness(backend)
+            await harness.submit(*DIAMOND, make_task("e"))
+            await harness.fail(task_id("e"))
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             for key in "abcd":
-                await stage.complete(task_id(key))
+                await harness.complete(task_id(key))
                 try:
                     await dying.dispatch()
                 except Crash:
                     crashes += 1
-                    await stage.dispatch()
+                    await harness.dispatch()
 
-            job = await stage.job()
+            job = await harness.job()
             assert job.state is JobState.FAILED
             assert len(job.completed) == 4
-            assert await stage.job_event_types() == ["Job Created", "Job Failure Detected"]
+            assert await harness.job_event_types() == ["Job Created", "Job Failure Detected"]
             for key in "abcd":
-                assert (await stage.event_types(key)).count("Task Pending") == 1
+                assert (await harness.event_types(key)).count("Task Pending") == 1
         if not crashes:
             break
         crashes = 0
@@ -216,17 +214,17 @@ async def test_two_dispatchers_at_once_send_nothing_twice_and_forget_nothing(
 ) -> None:
     for at in range(1, 50):
         async with open_backend(kind, tmp_path) as backend:
-            stage, other = ServiceHarness(backend), ServiceHarness(backend)
-            await stage.submit(*DIAMOND)
+            harness, other = ServiceHarness(backend), ServiceHarness(backend)
+            await harness.submit(*DIAMOND)
             ledger = InterposedPort(backend.ledger, method, before=other.dispatch, at=at)
-            one = stage.with_ports(ledger=ledger)
+            item = harness.with_ports(ledger=ledger)
             for key in "abcd":
-                await stage.complete(task_id(key))
-                await one.dispatch()
+                await harness.complete(task_id(key))
+                await item.dispatch()
 
-            assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+            assert await harness.job_event_types() == ["Job Created", "Job Completed"]
             for key in "abcd":
-                assert await stage.event_types(key) == [
+                assert await harness.event_types(key) == [
                     "Task Pending",
                     "Task Processing Started",
                     "Task Completed",
@@ -238,21 +236,21 @@ async def test_two_dispatchers_at_once_send_nothing_twice_and_forget_nothing(
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_a_dependent_that_changes_while_it_is_told_does_not_take_the_others_with_it(
+async def test_a_dependent_that_changes_while_it_is_notified_does_not_affect_the_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
 
         async def somebody_cancels() -> None:
-            await stage.transitions.apply_to_task(task_id("c"), c.RequestCancel(by="ann"))
+            await harness.transitions.apply_to_task(task_id("c"), c.RequestCancel(by="ann"))
 
         ledger = InterposedPort(backend.ledger, "commit", before=somebody_cancels)
-        await stage.with_ports(ledger=ledger).dispatch()
+        await harness.with_ports(ledger=ledger).dispatch()
 
-        states = await stage.states()
+        states = await harness.states()
         assert (states["b"], states["c"]) == (PENDING, TaskState.CANCELLED)
 
 
@@ -262,17 +260,17 @@ async def test_many_dispatchers_racing_agree(kind: str, tmp_path: Path) -> None:
     keys = [f"t{number}" for number in range(40)]
     async with open_backend(kind, tmp_path) as backend:
         stages = [ServiceHarness(backend) for _ in range(4)]
-        stage = stages[0]
-        await stage.submit(*(make_task(key) for key in keys), make_task("end", *keys))
+        harness = stages[0]
+        await harness.submit(*(make_task(key) for key in keys), make_task("end", *keys))
         for key in keys:
-            await stage.complete(task_id(key))
+            await harness.complete(task_id(key))
 
         await asyncio.gather(*(each.dispatcher.settle(ids(key)) for key in keys for each in stages))
-        await stage.finish()
+        await harness.finish()
 
-        assert await stage.event_types("end") == [
+        assert await harness.event_types("end") == [
             "Task Pending",
             "Task Processing Started",
             "Task Completed",
         ]
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]

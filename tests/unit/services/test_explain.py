@@ -49,7 +49,7 @@ async def why(harness: ServiceHarness, id_: str, **given: Any) -> list[WhyReason
 async def codes(harness: ServiceHarness, id_: str, **given: Any) -> list[tuple[str, str | None]]:
     """The kinds of the reasons, and the keys of the tasks that they are about."""
     reasons = await why(harness, id_, **given)
-    return [(one.code.value, one.task_id and one.task_id.partition("_")[2]) for one in reasons]
+    return [(item.code.value, item.task_id and item.task_id.partition("_")[2]) for item in reasons]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -58,33 +58,33 @@ async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        pause = QueuePause(name="default", by="olga", reason="disk", at=stage.clock.now())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        pause = QueuePause(name="default", by="olga", reason="disk", at=harness.clock.now())
         paused = [pause]
 
-        assert await codes(stage, A) == [("due", "a"), ("no_worker", None)]
-        stage.worker_registry.register(HERE, ["default"])
-        assert await codes(stage, A) == [("due", "a")]
-        assert await codes(stage, A, paused=paused) == [("due", "a"), ("queue_paused", None)]
+        assert await codes(harness, A) == [("due", "a"), ("no_worker", None)]
+        harness.worker_registry.register(HERE, ["default"])
+        assert await codes(harness, A) == [("due", "a")]
+        assert await codes(harness, A, paused=paused) == [("due", "a"), ("queue_paused", None)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_the_whole_chain_down_to_the_task_that_runs(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.worker_registry.register(HERE, ["default"])
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        harness.worker_registry.register(HERE, ["default"])
+        await harness.submit(
             make_task("a"), make_task("b", "a"), make_task("x"), make_task("c", "x", "b")
         )
-        await stage.complete(task_id("x"))
-        await stage.dispatch()
-        await stage.claim(A)
+        await harness.complete(task_id("x"))
+        await harness.dispatch()
+        await harness.claim(A)
 
-        reasons = await why(stage, task_id("c"))
+        reasons = await why(harness, task_id("c"))
 
-        assert [one.text for one in reasons] == [
+        assert [item.text for item in reasons] == [
             "Task 'c' waits for 'b' (waiting).",
             "Task 'b' waits for 'a' (processing).",
             "Worker 'worker-1' runs task 'a', attempt 1 of 3; its last heartbeat was 0 s ago.",
@@ -97,16 +97,16 @@ async def test_behind_a_failure_the_failure_is_named_and_the_command_that_helps(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        await harness.submit(
             make_task("z"), make_task("a"), make_task("b", "a"), make_task("c", "z", "b")
         )
-        failed = await stage.fail(A)
-        await stage.dispatch()
+        failed = await harness.fail(A)
+        await harness.dispatch()
 
-        reasons = await why(stage, task_id("c"))
+        reasons = await why(harness, task_id("c"))
 
-        assert [one.code for one in reasons] == [
+        assert [item.code for item in reasons] == [
             ReasonCode.BEHIND_FAILURE,
             ReasonCode.BEHIND_FAILURE,
             ReasonCode.FAILED,
@@ -116,19 +116,19 @@ async def test_behind_a_failure_the_failure_is_named_and_the_command_that_helps(
         )
         assert reasons[2].text.startswith("Task 'a' failed (validation: broke)")
         assert (reasons[2].task_id, reasons[2].since) == (A, failed.finished_at)
-        assert {one.remedy for one in reasons} == {RESUME}
+        assert {item.remedy for item in reasons} == {RESUME}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_behind_a_cancelled_task(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
-        await stage.canceller.cancel_task(TENANT, task_id("b"), by="ann", reason="late")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
+        await harness.canceller.cancel_task(TENANT, task_id("b"), by="ann", reason="late")
 
-        assert await codes(stage, task_id("c")) == [("behind_failure", "c"), ("cancelled", "b")]
-        (cancelled,) = await why(stage, task_id("b"))
+        assert await codes(harness, task_id("c")) == [("behind_failure", "c"), ("cancelled", "b")]
+        (cancelled,) = await why(harness, task_id("b"))
         assert cancelled.text == "ann cancelled task 'b' (late)."
 
 
@@ -136,24 +136,24 @@ async def test_behind_a_cancelled_task(kind: str, tmp_path: Path) -> None:
 @scenario
 async def test_a_task_for_later_and_one_that_is_tried_again(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.worker_registry.register(HERE, ["default"])
-        await stage.submit(make_task("a", delay=3600), make_task("b"))
-        claimed = await stage.claim(task_id("b"))
+        harness = ServiceHarness(backend)
+        harness.worker_registry.register(HERE, ["default"])
+        await harness.submit(make_task("a", delay=3600), make_task("b"))
+        claimed = await harness.claim(task_id("b"))
         broke = Failure(category=ErrorCategory.NETWORK, message="no route")
         failed = c.AttemptFailed(fence=claimed.fence, failure=broke, jitter=0.5, duration=SECOND)
-        row = await stage.transitions.apply_to_task(claimed.id, failed)
+        row = await harness.transitions.apply_to_task(claimed.id, failed)
 
-        (later,) = await why(stage, A)
-        (again,) = await why(stage, claimed.id)
+        (later,) = await why(harness, A)
+        (again,) = await why(harness, claimed.id)
 
         assert later.code is ReasonCode.DELAYED
-        assert later.until == (await stage.task("a")).due_at
+        assert later.until == (await harness.task("a")).due_at
         assert (again.code, again.until) == (ReasonCode.BACKING_OFF, row.due_at)
         assert again.text.startswith("Task 'b' failed (network: no route) and is retried")
         assert again.text.endswith("it has used 1 of its 3 attempts.")
-        stage.clock.advance(SECOND)
-        assert await codes(stage, claimed.id) == [("due", "b")]
+        harness.clock.advance(SECOND)
+        assert await codes(harness, claimed.id) == [("due", "b")]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -162,90 +162,90 @@ async def test_a_worker_that_falls_silent_and_one_whose_process_is_gone(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.worker_registry.register("worker-2", ["default"])
-        await stage.submit(make_task())
-        claimed = await stage.claim(A)
+        harness = ServiceHarness(backend)
+        harness.worker_registry.register("worker-2", ["default"])
+        await harness.submit(make_task())
+        claimed = await harness.claim(A)
 
-        stage.clock.advance(LEASE.renew_every * 2)
-        assert await codes(stage, A) == [("running", "a"), ("worker_silent", "a")]
-        assert (await why(stage, A))[1].until == claimed.lease.expires_at + LEASE.skew_margin
-        stage.worker_registry.kill(HERE)
-        assert await codes(stage, A) == [("running", "a"), ("worker_gone", "a")]
-        stage.worker_registry.kill("worker-2")
-        assert (await codes(stage, A))[2] == ("no_worker", None)
+        harness.clock.advance(LEASE.renew_every * 2)
+        assert await codes(harness, A) == [("running", "a"), ("worker_silent", "a")]
+        assert (await why(harness, A))[1].until == claimed.lease.expires_at + LEASE.skew_margin
+        harness.worker_registry.kill(HERE)
+        assert await codes(harness, A) == [("running", "a"), ("worker_gone", "a")]
+        harness.worker_registry.kill("worker-2")
+        assert (await codes(harness, A))[2] == ("no_worker", None)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_running_task_that_somebody_has_asked_to_end(kind: str, tmp_path: Path) -> None:
+async def test_a_running_task_with_a_cancel_request(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"))
-        await stage.claim(A)
-        await stage.canceller.cancel_task(TENANT, A, by="ann")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"))
+        await harness.claim(A)
+        await harness.canceller.cancel_task(TENANT, A, by="ann")
 
-        assert await codes(stage, A) == [("running", "a"), ("cancelling", "a")]
+        assert await codes(harness, A) == [("running", "a"), ("cancelling", "a")]
 
-        await stage.canceller.cancel_job(job_id(), by="bob")
-        assert await codes(stage, A) == [
+        await harness.canceller.cancel_job(job_id(), by="bob")
+        assert await codes(harness, A) == [
             ("running", "a"),
             ("cancelling", "a"),
             ("cancelling", None),
         ]
-        assert await codes(stage, task_id("b")) == [("cancelled", "b")]
+        assert await codes(harness, task_id("b")) == [("cancelled", "b")]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_result_in_review_holds_up_what_is_behind_it(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         reviewed = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
         await backend.definitions.put(TENANT, reviewed)
-        await stage.submit(make_task("a", name="reviewed"), make_task("b", "a"))
-        row = await stage.complete(A)
+        await harness.submit(make_task("a", name="reviewed"), make_task("b", "a"))
+        row = await harness.complete(A)
 
-        waiting, review = await why(stage, task_id("b"))
+        waiting, review = await why(harness, task_id("b"))
 
         assert waiting.text == "Task 'b' waits for 'a' (in review)."
         assert (review.code, review.since) == (ReasonCode.IN_REVIEW, row.last_event_at)
         assert review.remedy == Remedy(action=RemedyAction.APPROVE_TASK, target=A)
-        assert (await codes(stage, job_id()))[1:] == [("in_review", "a")]
+        assert (await codes(harness, job_id()))[1:] == [("in_review", "a")]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_parent_whose_end_nobody_has_heard_of_yet(kind: str, tmp_path: Path) -> None:
+async def test_a_parent_whose_end_is_not_recorded_yet(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
-        await stage.complete(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
+        await harness.complete(A)
 
-        assert await codes(stage, task_id("c")) == [
+        assert await codes(harness, task_id("c")) == [
             ("waiting", "c"),
             ("waiting", "b"),
             ("moving_on", "a"),
         ]
-        assert await codes(stage, A) == [("completed", "a")]
+        assert await codes(harness, A) == [("completed", "a")]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_long_chain_is_told_short_and_read_little(kind: str, tmp_path: Path) -> None:
+async def test_a_long_chain_is_explained_briefly_with_few_reads(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.worker_registry.register(HERE, ["default"])
+        harness = ServiceHarness(backend)
+        harness.worker_registry.register(HERE, ["default"])
         chain = [make_task(f"t{n}", f"t{n - 1}") for n in range(1, 300)]
-        await stage.submit(make_task("t0"), *chain)
+        await harness.submit(make_task("t0"), *chain)
         watched, calls = record_calls(backend)
 
         reasons = await why(
-            ServiceHarness(watched, worker_registry=stage.worker_registry), task_id("t299")
+            ServiceHarness(watched, worker_registry=harness.worker_registry), task_id("t299")
         )
 
-        told = [one.task_id and one.task_id.partition("_")[2] for one in reasons]
-        assert told == ["t299", "t298", "t297", "t296", "t295", "t294", None, "t0"]
+        notices = [item.task_id and item.task_id.partition("_")[2] for item in reasons]
+        assert notices == ["t299", "t298", "t297", "t296", "t295", "t294", None, "t0"]
         assert reasons[6].text == "293 more tasks in between, each waiting for the next."
         assert calls.count("ledger.get_tasks") == 1
 
@@ -255,8 +255,8 @@ async def test_a_task_that_is_not_waiting_is_explained_without_its_job_s_graph(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*[make_task(f"t{n}" * 8) for n in range(100)])
+        harness = ServiceHarness(backend)
+        await harness.submit(*[make_task(f"t{n}" * 8) for n in range(100)])
         watched, calls = record_calls(backend)
 
         await why(ServiceHarness(watched), task_id("t7" * 8))
@@ -267,17 +267,17 @@ async def test_a_task_that_is_not_waiting_is_explained_without_its_job_s_graph(
 @scenario
 async def test_a_task_that_is_still_being_put_in_place(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
         async def die() -> None:
             raise Crash
 
-        dying = stage.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=die))
+        dying = harness.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=die))
         with pytest.raises(Crash):
             await dying.submit(make_task("a"), make_task("b", "a"))
 
-        assert await codes(stage, task_id("b")) == [("being_created", "b")]
-        assert await codes(stage, job_id()) == [
+        assert await codes(harness, task_id("b")) == [("being_created", "b")]
+        assert await codes(harness, job_id()) == [
             ("running", None),
             ("being_created", None),
             ("moving_on", None),
@@ -286,26 +286,26 @@ async def test_a_task_that_is_still_being_put_in_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_under_way_tells_what_failed_and_what_it_waits_for(
+async def test_a_running_job_is_explained_by_its_failures_and_what_it_waits_for(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.worker_registry.register(HERE, ["default"])
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        harness.worker_registry.register(HERE, ["default"])
+        await harness.submit(
             make_task("a"), make_task("b", "a"), make_task("c"), make_task("d"), make_task("e")
         )
-        await stage.complete(task_id("e"))
-        await stage.fail(A)
-        await stage.claim(task_id("d"))
-        await stage.dispatch()
+        await harness.complete(task_id("e"))
+        await harness.fail(A)
+        await harness.claim(task_id("d"))
+        await harness.dispatch()
 
-        reasons = await why(stage, job_id())
+        reasons = await why(harness, job_id())
 
         assert reasons[0].text == (
             "The job is under way: 1 of 5 tasks completed, 1 failed, 1 waiting behind those."
         )
-        assert (await codes(stage, job_id()))[1:] == [
+        assert (await codes(harness, job_id()))[1:] == [
             ("failed", "a"),
             ("running", "d"),
             ("due", "c"),
@@ -314,39 +314,39 @@ async def test_a_job_under_way_tells_what_failed_and_what_it_waits_for(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_a_wide_job_a_few_tasks_are_told_and_that_there_are_more(
+async def test_a_wide_job_is_explained_by_a_few_tasks_and_that_there_are_more(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*[make_task(f"t{n}") for n in range(20)])
+        harness = ServiceHarness(backend)
+        await harness.submit(*[make_task(f"t{n}") for n in range(20)])
 
-        told = await codes(stage, job_id())
+        notices = await codes(harness, job_id())
 
-        assert [code for code, _ in told] == ["running", *["due"] * 3, "no_worker", "left_out"]
+        assert [code for code, _ in notices] == ["running", *["due"] * 3, "no_worker", "left_out"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_that_is_over_says_how_and_what_would_move_it(
+async def test_an_ended_job_is_explained_with_its_state_and_the_remedy(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*[make_task(f"t{n}") for n in range(5)])
+        harness = ServiceHarness(backend)
+        await harness.submit(*[make_task(f"t{n}") for n in range(5)])
         for n in range(5):
-            await stage.fail(task_id(f"t{n}"))
-        await stage.dispatch()
+            await harness.fail(task_id(f"t{n}"))
+        await harness.dispatch()
 
-        failed = await why(stage, job_id())
-        assert [one.code.value for one in failed] == ["failed", *["failed"] * 3, "left_out"]
+        failed = await why(harness, job_id())
+        assert [item.code.value for item in failed] == ["failed", *["failed"] * 3, "left_out"]
         assert failed[0].remedy == RESUME
-        assert failed[0].since == (await stage.job()).finished_at
+        assert failed[0].since == (await harness.job()).finished_at
 
         ids = [task_id(f"t{n}") for n in range(5)]
-        await stage.resumer.resume(job_id(), ids, by="ann")
-        await stage.finish()
-        (completed,) = await why(stage, job_id())
+        await harness.resumer.resume(job_id(), ids, by="ann")
+        await harness.finish()
+        (completed,) = await why(harness, job_id())
         assert completed.text == "The job is completed: 5 of 5 tasks completed."
 
 
@@ -354,29 +354,29 @@ async def test_a_job_that_is_over_says_how_and_what_would_move_it(
 @scenario
 async def test_another_tenant_s_tasks_and_jobs_are_not_there(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"))
 
         for id_ in (A, task_id("b"), job_id(), "job-none"):
             with pytest.raises(NotFound):
-                await make_explainer(stage).why("umbrella", id_)
+                await make_explainer(harness).why("umbrella", id_)
         for id_ in (task_id("nobody"), "job-none_a", "job-none", "", "_"):
             with pytest.raises(NotFound):
-                await make_explainer(stage).why(TENANT, id_)
+                await make_explainer(harness).why(TENANT, id_)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_explaining_changes_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"))
-        await stage.claim(A)
-        before = await stage.task("a"), await stage.task("b"), await stage.job()
-        stage.clock.advance(timedelta(minutes=5) + SECOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"))
+        await harness.claim(A)
+        before = await harness.task("a"), await harness.task("b"), await harness.job()
+        harness.clock.advance(timedelta(minutes=5) + SECOND)
 
         for id_ in (A, task_id("b"), job_id()):
-            await why(stage, id_)
+            await why(harness, id_)
 
-        assert (await stage.task("a"), await stage.task("b"), await stage.job()) == before
-        assert (await stage.task("a")).state is TaskState.PROCESSING
+        assert (await harness.task("a"), await harness.task("b"), await harness.job()) == before
+        assert (await harness.task("a")).state is TaskState.PROCESSING

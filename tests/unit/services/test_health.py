@@ -44,18 +44,18 @@ async def test_a_check_finds_what_is_healthy_silent_stuck_and_too_long(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*(make_task(key) for key in "abcd"))
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(50 * MINUTE)
-        await claim_with_long_lease(stage, "b")
-        stage.clock.advance(5 * MINUTE)
-        await claim_with_long_lease(stage, "c")
-        stage.clock.advance(6 * MINUTE)
-        await claim_with_long_lease(stage, "d")
-        await renew_lease(stage, "a")
+        harness = ServiceHarness(backend)
+        await harness.submit(*(make_task(key) for key in "abcd"))
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(50 * MINUTE)
+        await claim_with_long_lease(harness, "b")
+        harness.clock.advance(5 * MINUTE)
+        await claim_with_long_lease(harness, "c")
+        harness.clock.advance(6 * MINUTE)
+        await claim_with_long_lease(harness, "d")
+        await renew_lease(harness, "a")
 
-        report = await make_health_check(stage).check_tenant(TENANT)
+        report = await make_health_check(harness).check_tenant(TENANT)
 
         assert health_by_key(report) == {
             "a": "overtime",
@@ -64,26 +64,26 @@ async def test_a_check_finds_what_is_healthy_silent_stuck_and_too_long(
             "d": "healthy",
         }
         assert {task.task_id: task.last_event_type for task in report.tasks} == {
-            task_id(key): (await stage.history(key))[-1].type for key in "abcd"
+            task_id(key): (await harness.history(key))[-1].type for key in "abcd"
         }
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_check_is_an_event_of_its_tenant_with_all_that_was_found(
+async def test_a_check_is_an_event_of_its_tenant_with_all_findings(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await claim_with_long_lease(stage, "a")
-        check = make_health_check(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await claim_with_long_lease(harness, "a")
+        check = make_health_check(harness)
 
         first = await check.check_tenant(TENANT)
-        stage.clock.advance(6 * MINUTE)
+        harness.clock.advance(6 * MINUTE)
         second = await check.check_tenant(TENANT)
 
-        events = await health_check_events(stage)
+        events = await health_check_events(harness)
         assert [event.body for event in events] == [first.event(), second.event()]
         assert [event.type for event in events] == ["Task Health Check"] * 2
         assert events[1].body.summary.warning == 1
@@ -98,19 +98,19 @@ async def test_what_waits_is_due_is_reviewed_or_is_over_is_not_stuck(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         own = Definition(name="own", runner=RunnerKind.COMMAND, requires_review=True)
         await backend.definitions.put(TENANT, own)
         tasks = [make_task("pending"), make_task("waiting", "pending"), make_task("done")]
-        await stage.submit(*tasks, make_task("reviewed", name="own"), make_task("failed"))
-        await stage.complete(task_id("done"))
-        await stage.complete(task_id("reviewed"))
-        await stage.fail(task_id("failed"))
-        stage.clock.advance(timedelta(days=3))
+        await harness.submit(*tasks, make_task("reviewed", name="own"), make_task("failed"))
+        await harness.complete(task_id("done"))
+        await harness.complete(task_id("reviewed"))
+        await harness.fail(task_id("failed"))
+        harness.clock.advance(timedelta(days=3))
 
-        report = await make_health_check(stage).check_tenant(TENANT)
+        report = await make_health_check(harness).check_tenant(TENANT)
 
-        assert (await stage.states())["reviewed"] == "in_review"
+        assert (await harness.states())["reviewed"] == "in_review"
         assert report.tasks == ()
 
 
@@ -120,16 +120,16 @@ async def test_a_task_with_several_attempts_is_one_task_and_counts_from_its_late
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         for _ in range(2):
-            await claim_with_long_lease(stage, "a")
-            stage.clock.advance(40 * MINUTE)
-            await stage.end_lease("a")
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(MINUTE)
+            await claim_with_long_lease(harness, "a")
+            harness.clock.advance(40 * MINUTE)
+            await harness.end_lease("a")
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(MINUTE)
 
-        (task,) = (await make_health_check(stage).check_tenant(TENANT)).tasks
+        (task,) = (await make_health_check(harness).check_tenant(TENANT)).tasks
 
         assert (task.attempt, task.health, task.elapsed) == (3, Health.HEALTHY, MINUTE)
 
@@ -141,13 +141,13 @@ async def test_none_is_missed_and_none_counted_twice_however_many_there_are(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 4)
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(35)]
-        await stage.submit(*(make_task(key) for key in keys))
+        await harness.submit(*(make_task(key) for key in keys))
         for key in keys[:33]:
-            await claim_with_long_lease(stage, key)
+            await claim_with_long_lease(harness, key)
 
-        report = await make_health_check(stage).check_tenant(TENANT)
+        report = await make_health_check(harness).check_tenant(TENANT)
 
         assert sorted(health_by_key(report)) == sorted(keys[:33])
         assert len(report.tasks) == 33
@@ -157,22 +157,22 @@ async def test_none_is_missed_and_none_counted_twice_however_many_there_are(
 @scenario
 async def test_tenants_are_checked_apart(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
         for tenant, key in ((TENANT, "a"), ("other", "b")):
-            await stage.producer.submit(tenant, REQUEST, {"tasks": [make_task(key)]})
-            await claim_with_long_lease(stage, key, tenant)
-        await stage.producer.submit("idle", REQUEST, {"tasks": [make_task("c")]})
-        stage.clock.advance(11 * MINUTE)
+            await harness.producer.submit(tenant, REQUEST, {"tasks": [make_task(key)]})
+            await claim_with_long_lease(harness, key, tenant)
+        await harness.producer.submit("idle", REQUEST, {"tasks": [make_task("c")]})
+        harness.clock.advance(11 * MINUTE)
 
-        reports = await make_health_check(stage, alerts).check_all()
+        reports = await make_health_check(harness, alerts).check_all()
 
-        assert [(one.tenant, health_by_key(one)) for one in reports] == [
+        assert [(item.tenant, health_by_key(item)) for item in reports] == [
             (TENANT, {"a": "critical"}),
             ("other", {"b": "critical"}),
         ]
         assert [notice.tenant for notice in alerts.notices] == [TENANT, "other"]
         assert [
-            len(await health_check_events(stage, one)) for one in (TENANT, "other", "idle")
+            len(await health_check_events(harness, item)) for item in (TENANT, "other", "idle")
         ] == [*(1, 1, 0)]
 
 
@@ -180,18 +180,18 @@ async def test_tenants_are_checked_apart(kind: str, tmp_path: Path) -> None:
 @scenario
 async def test_a_definition_has_its_own_idea_of_health(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         own = HealthThresholds(longest_run=timedelta(days=1), healthy_within=40 * MINUTE)
         slow = Definition(name="slow", runner=RunnerKind.COMMAND, health=own)
         await backend.definitions.put(TENANT, slow)
-        await stage.submit(make_task("slow", name="slow"), make_task("usual"))
+        await harness.submit(make_task("slow", name="slow"), make_task("usual"))
         for key in ("slow", "usual"):
-            await claim_with_long_lease(stage, key)
-        stage.clock.advance(30 * MINUTE)
-        check = make_health_check(stage)
+            await claim_with_long_lease(harness, key)
+        harness.clock.advance(30 * MINUTE)
+        check = make_health_check(harness)
 
         report = await check.check_tenant(TENANT)
-        stage.clock.advance(11 * MINUTE)
+        harness.clock.advance(11 * MINUTE)
         later = await check.check_tenant(TENANT)
 
         assert health_by_key(report) == {"slow": "healthy", "usual": "critical"}
@@ -202,35 +202,33 @@ async def test_a_definition_has_its_own_idea_of_health(kind: str, tmp_path: Path
 @scenario
 async def test_thresholds_can_be_set(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(2 * MINUTE)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(2 * MINUTE)
         strict = HealthCheckPolicy(thresholds=HealthPolicy(longest_run=MINUTE))
 
-        report = await make_health_check(stage, policy=strict).check_tenant(TENANT)
+        report = await make_health_check(harness, policy=strict).check_tenant(TENANT)
 
         assert health_by_key(report) == {"a": "overtime"}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_task_can_be_checked_by_hand_and_nobody_is_told(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_check_of_one_task_sends_no_alert(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage, alerts = ServiceHarness(watched), RecordingAlerts()
-        await stage.submit(make_task("a"), make_task("b"))
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(11 * MINUTE)
-        check = make_health_check(stage, alerts)
+        harness, alerts = ServiceHarness(watched), RecordingAlerts()
+        await harness.submit(make_task("a"), make_task("b"))
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(11 * MINUTE)
+        check = make_health_check(harness, alerts)
 
-        found = await check.check_task(TENANT, task_id("a"))
+        result = await check.check_task(TENANT, task_id("a"))
         idle = await check.check_task(TENANT, task_id("b"))
 
-        assert found is not None
-        assert found.health is Health.CRITICAL
+        assert result is not None
+        assert result.health is Health.CRITICAL
         assert idle is None
         assert alerts.sends == 0
         assert "events.append" not in calls
@@ -268,34 +266,36 @@ async def test_one_damaged_row_does_not_keep_the_others_from_being_checked(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task("a"), make_task("b"))
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task("a"), make_task("b"))
         for key in "ab":
-            await claim_with_long_lease(stage, key)
-        stage.clock.advance(11 * MINUTE)
+            await claim_with_long_lease(harness, key)
+        harness.clock.advance(11 * MINUTE)
         ledger = DamagedLedger(backend.ledger, task_id("a"))
 
-        (report,) = await make_health_check(stage.with_ports(ledger=ledger), alerts).check_all()
+        (report,) = await make_health_check(harness.with_ports(ledger=ledger), alerts).check_all()
 
         assert health_by_key(report) == {"b": "critical"}
         assert alerts.health_notices == [{"b": "critical"}]
-        *_, record = [one for one in caplog.records if one.levelno == logging.ERROR]
+        *_, record = [item for item in caplog.records if item.levelno == logging.ERROR]
         assert (record.msg, record.task_id) == ("row.read_failed", task_id("a"))
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_definition_that_cannot_be_read_counts_as_one_that_says_nothing(
+async def test_a_definition_that_cannot_be_read_counts_as_one_without_thresholds(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(6 * MINUTE)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(6 * MINUTE)
         broken = FlakyPort(backend.definitions, "get", ValueError("damaged"), times=None)
 
-        report = await make_health_check(stage.with_ports(definitions=broken)).check_tenant(TENANT)
+        report = await make_health_check(harness.with_ports(definitions=broken)).check_tenant(
+            TENANT
+        )
 
         assert health_by_key(report) == {"a": "warning"}
 
@@ -303,16 +303,16 @@ async def test_a_definition_that_cannot_be_read_counts_as_one_that_says_nothing(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", [BackendUnavailable("full"), RuntimeError("a fault")])
 @scenario
-async def test_people_are_told_although_history_could_not_be(
+async def test_alerts_are_sent_although_the_history_is_unavailable(
     kind: str, error: Exception, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task())
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(11 * MINUTE)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task())
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(11 * MINUTE)
         events = FlakyPort(backend.events, "append", error)
-        check = make_health_check(stage.with_ports(events=events), alerts)
+        check = make_health_check(harness.with_ports(events=events), alerts)
 
         if isinstance(error, BackendUnavailable):
             with pytest.raises(BackendUnavailable):
@@ -325,21 +325,21 @@ async def test_people_are_told_although_history_could_not_be(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_check_that_is_stopped_while_it_writes_tells_nobody_and_stops_at_once(
+async def test_a_check_that_is_cancelled_while_it_writes_sends_no_alert_and_stops_at_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task())
-        await claim_with_long_lease(stage, "a")
-        stage.clock.advance(11 * MINUTE)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task())
+        await claim_with_long_lease(harness, "a")
+        harness.clock.advance(11 * MINUTE)
         events = InterposedPort(backend.events, "append", before=asyncio.Event().wait)
-        check = make_health_check(stage.with_ports(events=events), alerts)
+        check = make_health_check(harness.with_ports(events=events), alerts)
 
         checking = asyncio.ensure_future(check.check_tenant(TENANT))
-        await stage.advance(timedelta(0))
+        await harness.advance(timedelta(0))
         checking.cancel()
-        await stage.advance(timedelta(0))
+        await harness.advance(timedelta(0))
 
         assert checking.cancelled()
         assert alerts.sends == 0
@@ -351,13 +351,13 @@ async def test_a_task_that_ends_while_it_is_looked_at_is_not_reported(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        claimed = await claim_with_long_lease(stage, "a")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await claim_with_long_lease(harness, "a")
         stale = await backend.ledger.leased_tasks(limit=10)
-        row = await stage.task("a")
+        row = await harness.task("a")
         failed = c.Release(fence=row.fence, reason="drained")
-        await stage.transitions.apply_to_task(claimed, failed)
+        await harness.transitions.apply_to_task(claimed, failed)
 
         class Lagging:
             def __getattr__(self, name: str) -> Any:
@@ -366,7 +366,7 @@ async def test_a_task_that_ends_while_it_is_looked_at_is_not_reported(
             async def leased_tasks(self, **_: Any) -> Any:
                 return stale
 
-        check = make_health_check(stage.with_ports(ledger=Lagging()))
+        check = make_health_check(harness.with_ports(ledger=Lagging()))
 
         assert (await check.check_tenant(TENANT)).tasks == ()
         assert await check.check_all() == []

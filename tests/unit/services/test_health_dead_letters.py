@@ -40,19 +40,19 @@ OTHER = "other"
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_that_something_is_dead_is_told_once_and_so_is_that_nothing_is_any_more(
+async def test_dead_letters_are_reported_once_and_so_is_their_end(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
         await check.check_all()
-        dead = await fail_task(stage)
+        dead = await fail_task(harness)
 
         for _ in range(3):
             await check.check_all()
-            stage.clock.advance(5 * MINUTE)
-        await replay(stage, dead)
+            harness.clock.advance(5 * MINUTE)
+        await replay(harness, dead)
         for _ in range(2):
             await check.check_all()
 
@@ -65,51 +65,51 @@ async def test_that_something_is_dead_is_told_once_and_so_is_that_nothing_is_any
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_is_told_how_many_there_are_by_queue_and_category_and_which_came_last(
+async def test_dead_letters_are_reported_by_queue_and_category_with_the_newest(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await send(stage, "poison", queue="mail")
-        await exhaust_receives(stage, "mail")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await send(harness, "poison", queue="mail")
+        await exhaust_receives(harness, "mail")
         ids = [
-            await fail_task(stage, "a", ErrorCategory.AUTH, queue="mail"),
-            *[await fail_task(stage, key) for key in "bcdefg"],
+            await fail_task(harness, "a", ErrorCategory.AUTH, queue="mail"),
+            *[await fail_task(harness, key) for key in "bcdefg"],
         ]
 
-        await make_tenant_health_check(stage, alerts).check_all()
+        await make_tenant_health_check(harness, alerts).check_all()
 
-        found = dead_letter_backlog(alerts.notices[0])
-        assert (found.total, found.truncated) == (8, False)
-        assert found.groups == (
+        result = dead_letter_backlog(alerts.notices[0])
+        assert (result.total, result.truncated) == (8, False)
+        assert result.groups == (
             BacklogGroup(queue="default", reason="validation", count=6),
             BacklogGroup(queue="mail", reason="auth", count=1),
             BacklogGroup(queue="mail", reason="message", count=1),
         )
         # As those see it who are asked to look.
-        counts = await stage.dead_letters.count(TENANT)
-        assert {(one.queue, one.reason): one.count for one in found.groups} == counts.by_kind
-        page = await stage.dead_letters.list_page(TENANT, limit=5)
-        assert [one.id for one in found.newest] == [one.id for one in page.items]
-        assert [one.id for one in found.newest] == ids[:-6:-1]
+        counts = await harness.dead_letters.count(TENANT)
+        assert {(item.queue, item.reason): item.count for item in result.groups} == counts.by_kind
+        page = await harness.dead_letters.list_page(TENANT, limit=5)
+        assert [item.id for item in result.newest] == [item.id for item in page.items]
+        assert [item.id for item in result.newest] == ids[:-6:-1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_new_ones_are_told_by_the_next_check_in_one_message(
+async def test_new_dead_letters_are_reported_by_the_next_check_in_one_message(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        first = await fail_task(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        first = await fail_task(harness, "a")
         await check.check_all()
         for key in "bcd":
-            await fail_task(stage, key)
+            await fail_task(harness, key)
         await check.check_all()
         # One came and one went: as many as before, and not the same.
-        await replay(stage, first)
-        last = await fail_task(stage, "e")
+        await replay(harness, first)
+        last = await fail_task(harness, "e")
         await check.check_all()
         await check.check_all()
 
@@ -123,17 +123,17 @@ async def test_new_ones_are_told_by_the_next_check_in_one_message(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_still_dead_is_told_again_after_the_cool_down(
+async def test_dead_letters_are_reported_again_after_the_cool_down(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts, cool_down=20 * MINUTE)
-        await fail_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts, cool_down=20 * MINUTE)
+        await fail_task(harness)
 
         for _ in range(9):
             await check.check_all()
-            stage.clock.advance(5 * MINUTE)
+            harness.clock.advance(5 * MINUTE)
 
         assert [dead_letter_change(notice) for notice in alerts.notices] == [
             ("first", 1),
@@ -146,13 +146,13 @@ async def test_what_is_still_dead_is_told_again_after_the_cool_down(
 @scenario
 async def test_stuck_tasks_and_dead_letters_are_one_message(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task("stuck"))
-        await claim_with_long_lease(stage, "stuck")
-        stage.clock.advance(11 * MINUTE)
-        await fail_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task("stuck"))
+        await claim_with_long_lease(harness, "stuck")
+        harness.clock.advance(11 * MINUTE)
+        await fail_task(harness)
 
-        await make_tenant_health_check(stage, alerts).check_all()
+        await make_tenant_health_check(harness, alerts).check_all()
 
         (notice,) = alerts.notices
         assert health_in(notice) == {"stuck": "critical"}
@@ -165,14 +165,14 @@ async def test_a_tenant_with_nothing_but_dead_letters_gets_no_history_of_checks(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        await fail_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        await fail_task(harness)
 
         reports = [await check.check_all() for _ in range(3)]
 
         assert reports == [[], [], []]
-        assert await health_check_events(stage) == []
+        assert await health_check_events(harness) == []
         (notice,) = alerts.notices
         assert notice.summary is not None
         assert notice.summary.total_processing == 0
@@ -180,18 +180,18 @@ async def test_a_tenant_with_nothing_but_dead_letters_gets_no_history_of_checks(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
+async def test_tenants_are_reported_separately(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        await fail_task(stage, "a")
-        theirs = [await fail_task(stage, key, tenant=OTHER) for key in "bc"]
-        await stage.producer.submit("idle", REQUEST, {"tasks": [make_task("d")]})
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        await fail_task(harness, "a")
+        theirs = [await fail_task(harness, key, tenant=OTHER) for key in "bc"]
+        await harness.producer.submit("idle", REQUEST, {"tasks": [make_task("d")]})
 
         await check.check_all()
         first = [(notice.tenant, dead_letter_change(notice)) for notice in alerts.notices]
         alerts.notices.clear()
-        await stage.dead_letters.replay(OTHER, theirs, by="ann")
+        await harness.dead_letters.replay(OTHER, theirs, by="ann")
         await check.check_all()
 
         assert first == [(TENANT, ("first", 1)), (OTHER, ("first", 2))]
@@ -207,25 +207,25 @@ async def test_of_very_many_tenants_none_is_left_out(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
         tenants = [f"tenant-{number}" for number in range(5)]
         for tenant in tenants:
-            await fail_task(stage, tenant=tenant)
+            await fail_task(harness, tenant=tenant)
 
-        await make_tenant_health_check(stage, alerts).check_all()
+        await make_tenant_health_check(harness, alerts).check_all()
 
         assert [notice.tenant for notice in alerts.notices] == tenants
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_path: Path) -> None:
+async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await fail_task(stage, "a")
-        await fail_task(stage, "b", tenant=OTHER)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(harness, "a")
+        await fail_task(harness, "b", tenant=OTHER)
 
-        report = await make_tenant_health_check(stage, alerts).check_tenant(TENANT)
+        report = await make_tenant_health_check(harness, alerts).check_tenant(TENANT)
 
         assert report.tasks == ()
         assert [(notice.tenant, dead_letter_change(notice)) for notice in alerts.notices] == [
@@ -235,15 +235,15 @@ async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues(
+async def test_a_message_without_a_task_is_reported_to_the_operator_tenant_only(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        await fail_task(stage, tenant=OTHER)
-        await send(stage, "poison", message_body("job-none_such"))
-        await exhaust_receives(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        await fail_task(harness, tenant=OTHER)
+        await send(harness, "poison", message_body("job-none_such"))
+        await exhaust_receives(harness)
 
         await check.check_all()
         first = {notice.tenant: dead_letter_change(notice) for notice in alerts.notices}
@@ -253,8 +253,8 @@ async def test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_qu
             if notice.tenant == TENANT
         ]
         alerts.notices.clear()
-        for letter in (await stage.dead_letters.list_page(TENANT)).items:
-            await stage.dead_letters.discard(TENANT, letter.id, by="ann")
+        for letter in (await harness.dead_letters.list_page(TENANT)).items:
+            await harness.dead_letters.discard(TENANT, letter.id, by="ann")
         await check.check_all()
 
         assert first == {TENANT: ("first", 2), OTHER: ("first", 1)}
@@ -266,24 +266,24 @@ async def test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_qu
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and_only_once(
+async def test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_that_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
 
         await check.check_all()
         before = list(alerts.notices)
-        await stage.dead_letters.settle_messages()
+        await harness.dead_letters.settle_messages()
         await check.check_all()
         await check.check_all()
 
         assert before == []
         (notice,) = alerts.notices
-        assert [one.id for one in dead_letter_backlog(notice).newest] == [task_id("a")]
+        assert [item.id for item in dead_letter_backlog(notice).newest] == [task_id("a")]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -293,7 +293,7 @@ async def test_no_more_are_counted_than_the_limit_however_many_there_are(
 ) -> None:
     monkeypatch.setattr(health, "COUNT_LIMIT", 3)
     async with open_backend(kind, tmp_path) as backend:
-        asked: list[int] = []
+        request: list[int] = []
 
         class Noting:
             """A port that notes how many are asked for."""
@@ -305,47 +305,47 @@ async def test_no_more_are_counted_than_the_limit_however_many_there_are(
                 return getattr(self._port, name)
 
             async def failed_tasks(self, tenant: str, *, limit: int) -> Any:
-                asked.append(limit)
+                request.append(limit)
                 return await self._port.failed_tasks(tenant, limit=limit)
 
             async def dead_letters(self, queue: str | None, *, limit: int) -> Any:
-                asked.append(limit)
+                request.append(limit)
                 return await self._port.dead_letters(queue, limit=limit)
 
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
         ports = {"ledger": Noting(backend.ledger), "queue": Noting(backend.queue)}
-        check = make_tenant_health_check(stage.with_ports(**ports), alerts)
+        check = make_tenant_health_check(harness.with_ports(**ports), alerts)
         for key in "abc":
-            await fail_task(stage, key)
+            await fail_task(harness, key)
         await check.check_all()
         for key in "def":
-            await fail_task(stage, key)
+            await fail_task(harness, key)
         await check.check_all()
         await check.check_all()
-        last = await fail_task(stage, "g")
+        last = await fail_task(harness, "g")
         await check.check_all()
 
-        assert set(asked) == {4}
+        assert set(request) == {4}
         assert [dead_letter_change(notice) for notice in alerts.notices] == [
             ("first", 3),
             ("more", 4),
             ("more", 4),
         ]
-        found = dead_letter_backlog(alerts.notices[-1])
-        assert (found.total, found.truncated) == (3, True)
-        assert sum(kind.count for kind in found.groups) == 3
-        assert found.newest[0].id == last
+        result = dead_letter_backlog(alerts.notices[-1])
+        assert (result.total, result.truncated) == (3, True)
+        assert sum(kind.count for kind in result.groups) == 3
+        assert result.newest[0].id == last
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_without_a_channel_one_line_says_that_nobody_hears_of_them(
+async def test_without_a_channel_one_line_is_logged_about_dead_letters(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        check = make_tenant_health_check(stage)
-        await fail_task(stage)
+        harness = ServiceHarness(backend)
+        check = make_tenant_health_check(harness)
+        await fail_task(harness)
 
         for _ in range(3):
             await check.check_all()

@@ -52,15 +52,15 @@ async def test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks(
 ) -> None:
     port, method = read.split(".")
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await fail_task(stage, "dead")
-        await make_tenant_health_check(stage, alerts).check_all()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(harness, "dead")
+        await make_tenant_health_check(harness, alerts).check_all()
         alerts.notices.clear()
-        await stage.submit(make_task("stuck"))
-        await claim_with_long_lease(stage, "stuck")
-        stage.clock.advance(11 * MINUTE)
+        await harness.submit(make_task("stuck"))
+        await claim_with_long_lease(harness, "stuck")
+        harness.clock.advance(11 * MINUTE)
         broken = FlakyPort(getattr(backend, port), method, error, times=None)
-        check = make_tenant_health_check(stage.with_ports(**{port: broken}), alerts)
+        check = make_tenant_health_check(harness.with_ports(**{port: broken}), alerts)
 
         (report,) = await check.check_all()
 
@@ -86,16 +86,16 @@ async def test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_cannot_be_read_of_one_tenant_is_told_of_the_others(
+async def test_an_unreadable_tenant_does_not_prevent_alerts_about_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
         for tenant in ("a", "b", "c"):
-            await fail_task(stage, tenant=tenant)
+            await fail_task(harness, tenant=tenant)
         ledger = FlakyPort(backend.ledger, "failed_tasks", RuntimeError("a fault"), times=1, skip=1)
 
-        await make_tenant_health_check(stage.with_ports(ledger=ledger), alerts).check_all()
+        await make_tenant_health_check(harness.with_ports(ledger=ledger), alerts).check_all()
 
         assert [notice.tenant for notice in alerts.notices] == ["a", "c"]
 
@@ -104,19 +104,19 @@ async def test_what_cannot_be_read_of_one_tenant_is_told_of_the_others(
 @pytest.mark.parametrize("error", [BackendUnavailable("out of reach"), RuntimeError("a fault")])
 @pytest.mark.parametrize("method", ["leased_tasks", "get_tasks"])
 @scenario
-async def test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letters(
+async def test_unreadable_tasks_do_not_prevent_alerts_about_dead_letters(
     kind: str, method: str, error: Exception, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task("stuck"))
-        await claim_with_long_lease(stage, "stuck")
-        stage.clock.advance(11 * MINUTE)
-        await make_tenant_health_check(stage, alerts).check_all()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task("stuck"))
+        await claim_with_long_lease(harness, "stuck")
+        harness.clock.advance(11 * MINUTE)
+        await make_tenant_health_check(harness, alerts).check_all()
         alerts.notices.clear()
-        await fail_task(stage)
+        await fail_task(harness)
         ledger = FlakyPort(backend.ledger, method, error, times=None)
-        check = make_tenant_health_check(stage.with_ports(ledger=ledger), alerts)
+        check = make_tenant_health_check(harness.with_ports(ledger=ledger), alerts)
 
         for looking in (check.check_all, lambda: check.check_tenant(TENANT)):
             if method == "leased_tasks" or isinstance(error, BackendUnavailable):
@@ -136,43 +136,43 @@ async def test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letter
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_process_that_dies_before_it_has_kept_what_it_told_makes_one_message_come_twice(
+async def test_a_crash_before_the_alert_state_is_stored_repeats_one_notice(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await fail_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(harness)
         blobs = InterposedPort(backend.blobs, "put", before=asyncio.Event().wait)
         dying = asyncio.ensure_future(
-            make_tenant_health_check(stage.with_ports(blobs=blobs), alerts).check_all()
+            make_tenant_health_check(harness.with_ports(blobs=blobs), alerts).check_all()
         )
-        await stage.advance(timedelta(0))
+        await harness.advance(timedelta(0))
         dying.cancel()
-        await stage.advance(timedelta(0))
-        told = [dead_letter_change(notice) for notice in alerts.notices]
+        await harness.advance(timedelta(0))
+        notices = [dead_letter_change(notice) for notice in alerts.notices]
 
         for _ in range(3):
             await make_tenant_health_check(ServiceHarness(backend), alerts).check_all()
 
         assert dying.cancelled()
-        assert told == [("first", 1)]
+        assert notices == [("first", 1)]
         assert [dead_letter_change(notice) for notice in alerts.notices] == [("first", 1)] * 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -> None:
+async def test_the_next_process_does_not_repeat_alerts(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        dead = await fail_task(stage)
-        await make_tenant_health_check(stage, alerts).check_all()
-        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        dead = await fail_task(harness)
+        await make_tenant_health_check(harness, alerts).check_all()
+        notices = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
 
         await make_tenant_health_check(ServiceHarness(backend), alerts).check_all()
-        await replay(stage, dead)
+        await replay(harness, dead)
         await make_tenant_health_check(ServiceHarness(backend), alerts).check_all()
 
-        assert told["slack"].dead_letters is not None
+        assert notices["slack"].dead_letters is not None
         assert [dead_letter_change(notice) for notice in alerts.notices] == [
             ("first", 1),
             ("none_left", 0),
@@ -181,17 +181,17 @@ async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_channel_that_is_down_hears_it_later_and_makes_no_other_repeat_itself(
+async def test_a_channel_that_is_down_is_notified_later_and_others_get_no_duplicate(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         down = RecordingAlerts("webhook", AlertFailed("webhook", "it answered 500"))
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, down, alerts)
-        await fail_task(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, down, alerts)
+        await fail_task(harness, "a")
         for _ in range(3):
             await check.check_all()
-        await fail_task(stage, "b")
+        await fail_task(harness, "b")
         await check.check_all()
         down.error = None
         await check.check_all()
@@ -207,21 +207,21 @@ async def test_a_channel_that_is_down_hears_it_later_and_makes_no_other_repeat_i
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_whose_task_cannot_be_read_is_told(
+async def test_a_message_whose_task_cannot_be_read_is_reported(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
         fault = ValueError("not a row")
         damaged: Any = FlakyPort(
             FlakyPort(backend.ledger, "get_tasks", fault, None), "get_task", fault, None
         )
 
-        await make_tenant_health_check(stage.with_ports(ledger=damaged), alerts).check_all()
+        await make_tenant_health_check(harness.with_ports(ledger=damaged), alerts).check_all()
 
         (notice,) = alerts.notices
         assert dead_letter_change(notice) == ("first", 1)
-        *_, record = [one for one in caplog.records if one.levelno == logging.ERROR]
+        *_, record = [item for item in caplog.records if item.levelno == logging.ERROR]
         assert (record.msg, record.task_id) == ("row.read_failed", task_id("a"))

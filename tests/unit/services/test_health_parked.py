@@ -34,70 +34,70 @@ OTHER = "other"
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_that_something_is_parked_is_told_once_and_so_is_that_nothing_is_any_more(
+async def test_parked_tasks_are_reported_once_and_so_is_their_end(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
         await check.check_all()
-        parked = await park_task(stage)
+        parked = await park_task(harness)
 
         for _ in range(3):
             await check.check_all()
-            stage.clock.advance(5 * MINUTE)
-        await unpark(stage, parked)
+            harness.clock.advance(5 * MINUTE)
+        await unpark(harness, parked)
         for _ in range(2):
             await check.check_all()
 
-        assert [parked_change(one) for one in alerts.notices] == [("first", 1), ("none_left", 0)]
+        assert [parked_change(item) for item in alerts.notices] == [("first", 1), ("none_left", 0)]
         assert await backend.blobs.list_keys("health/") == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_is_told_how_many_there_are_for_want_of_which_budget_and_which_came_last(
+async def test_parked_tasks_are_reported_by_queue_and_budget_with_the_newest(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
         ids = [
-            await park_task(stage, "a", BudgetScope.DAY, queue="mail"),
-            await park_task(stage, "b", BudgetScope.TASK),
-            await park_task(stage, "c", BudgetScope.STEP),
-            await park_task(stage, "d", BudgetScope.DAY),
-            *[await park_task(stage, key, BudgetScope.JOB) for key in "efg"],
+            await park_task(harness, "a", BudgetScope.DAY, queue="mail"),
+            await park_task(harness, "b", BudgetScope.TASK),
+            await park_task(harness, "c", BudgetScope.STEP),
+            await park_task(harness, "d", BudgetScope.DAY),
+            *[await park_task(harness, key, BudgetScope.JOB) for key in "efg"],
         ]
 
-        await make_tenant_health_check(stage, alerts).check_all()
+        await make_tenant_health_check(harness, alerts).check_all()
 
-        found = parked_backlog(alerts.notices[0])
-        assert (found.total, found.truncated) == (7, False)
-        assert found.groups == (
+        result = parked_backlog(alerts.notices[0])
+        assert (result.total, result.truncated) == (7, False)
+        assert result.groups == (
             BacklogGroup(queue="default", reason="job", count=3),
             BacklogGroup(queue="default", reason="own", count=2),
             BacklogGroup(queue="default", reason="day", count=1),
             BacklogGroup(queue="mail", reason="day", count=1),
         )
-        assert [one.id for one in found.newest] == ids[:-6:-1]
+        assert [item.id for item in result.newest] == ids[:-6:-1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_new_ones_are_told_by_the_next_check_and_old_ones_after_the_cool_down(
+async def test_new_parked_tasks_are_reported_by_the_next_check_and_old_ones_after_the_cool_down(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts, cool_down=20 * MINUTE)
-        first = await park_task(stage, "a")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts, cool_down=20 * MINUTE)
+        first = await park_task(harness, "a")
         await check.check_all()
         # One came and one went: as many as before, and not the same.
-        await unpark(stage, first)
-        await park_task(stage, "b")
+        await unpark(harness, first)
+        await park_task(harness, "b")
         for _ in range(6):
             await check.check_all()
-            stage.clock.advance(5 * MINUTE)
+            harness.clock.advance(5 * MINUTE)
 
         assert [parked_change(notice) for notice in alerts.notices] == [
             ("first", 1),
@@ -110,14 +110,14 @@ async def test_new_ones_are_told_by_the_next_check_and_old_ones_after_the_cool_d
 @scenario
 async def test_what_is_stuck_dead_and_parked_is_one_message(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task("stuck"))
-        await claim_with_long_lease(stage, "stuck")
-        stage.clock.advance(11 * MINUTE)
-        await fail_task(stage, "dead")
-        await park_task(stage, "parked")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await harness.submit(make_task("stuck"))
+        await claim_with_long_lease(harness, "stuck")
+        harness.clock.advance(11 * MINUTE)
+        await fail_task(harness, "dead")
+        await park_task(harness, "parked")
 
-        await make_tenant_health_check(stage, alerts).check_all()
+        await make_tenant_health_check(harness, alerts).check_all()
 
         (notice,) = alerts.notices
         assert health_in(notice) == {"stuck": "critical"}
@@ -130,30 +130,30 @@ async def test_a_tenant_with_nothing_but_parked_tasks_gets_no_history_of_checks(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        await park_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        await park_task(harness)
 
         reports = [await check.check_all() for _ in range(3)]
 
         assert reports == [[], [], []]
-        assert await health_check_events(stage) == []
+        assert await health_check_events(harness) == []
         assert len(alerts.notices) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
+async def test_tenants_are_reported_separately(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        await park_task(stage, "a")
-        theirs = [await park_task(stage, key, tenant=OTHER) for key in "bc"]
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        await park_task(harness, "a")
+        theirs = [await park_task(harness, key, tenant=OTHER) for key in "bc"]
 
         await check.check_all()
         first = [(notice.tenant, parked_change(notice)) for notice in alerts.notices]
         alerts.notices.clear()
-        await unpark(stage, *theirs)
+        await unpark(harness, *theirs)
         await check.check_all()
 
         assert first == [(TENANT, ("first", 1)), (OTHER, ("first", 2))]
@@ -164,15 +164,15 @@ async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_path: Path) -> None:
+async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        check = make_tenant_health_check(stage, alerts)
-        parked = await park_task(stage, "a")
-        await park_task(stage, "b", tenant=OTHER)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_tenant_health_check(harness, alerts)
+        parked = await park_task(harness, "a")
+        await park_task(harness, "b", tenant=OTHER)
 
         await check.check_tenant(TENANT)
-        await unpark(stage, parked)
+        await unpark(harness, parked)
         await check.check_tenant(TENANT)
 
         assert [(notice.tenant, parked_change(notice)) for notice in alerts.notices] == [
@@ -189,28 +189,28 @@ async def test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do(
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     monkeypatch.setattr(health, "COUNT_LIMIT", 3)
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
         for key in "abcde":
-            await park_task(stage, key, BudgetScope.DAY)
-        theirs = await park_task(stage, "f", tenant=OTHER)
+            await park_task(harness, key, BudgetScope.DAY)
+        theirs = await park_task(harness, "f", tenant=OTHER)
 
-        await make_tenant_health_check(stage, alerts).check_all()
+        await make_tenant_health_check(harness, alerts).check_all()
 
-        told = {notice.tenant: parked_backlog(notice) for notice in alerts.notices}
-        assert (told[TENANT].total, told[TENANT].truncated) == (3, True)
-        assert [one.id for one in told[OTHER].newest] == [theirs]
+        notices = {notice.tenant: parked_backlog(notice) for notice in alerts.notices}
+        assert (notices[TENANT].total, notices[TENANT].truncated) == (3, True)
+        assert [item.id for item in notices[OTHER].newest] == [theirs]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_listing_that_lags_makes_nobody_hear_of_a_task_that_goes_on(
+async def test_a_stale_listing_causes_no_alert_about_a_running_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        parked = await park_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        parked = await park_task(harness)
         lagging = await backend.ledger.parked_tasks(limit=10)
-        await unpark(stage, parked)
+        await unpark(harness, parked)
 
         class Lagging:
             """A ledger whose listing is from before."""
@@ -221,7 +221,7 @@ async def test_a_listing_that_lags_makes_nobody_hear_of_a_task_that_goes_on(
             async def parked_tasks(self, **_: object) -> object:
                 return lagging
 
-        await make_tenant_health_check(stage.with_ports(ledger=Lagging()), alerts).check_all()
+        await make_tenant_health_check(harness.with_ports(ledger=Lagging()), alerts).check_all()
 
-        assert [one.task_id for one in lagging] == [parked]
+        assert [item.task_id for item in lagging] == [parked]
         assert alerts.notices == []

@@ -37,20 +37,20 @@ ERRORS = [BackendUnavailable("out of reach"), RuntimeError("a fault")]
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", ERRORS)
 @scenario
-async def test_parked_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_the_rest(
+async def test_unreadable_parked_tasks_do_not_prevent_other_alerts(
     kind: str, error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await park_task(stage, "parked")
-        await make_tenant_health_check(stage, alerts).check_all()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await park_task(harness, "parked")
+        await make_tenant_health_check(harness, alerts).check_all()
         alerts.notices.clear()
-        await stage.submit(make_task("stuck"))
-        await claim_with_long_lease(stage, "stuck")
-        stage.clock.advance(11 * MINUTE)
-        await fail_task(stage, "dead")
+        await harness.submit(make_task("stuck"))
+        await claim_with_long_lease(harness, "stuck")
+        harness.clock.advance(11 * MINUTE)
+        await fail_task(harness, "dead")
         broken = FlakyPort(backend.ledger, "parked_tasks", error, times=None)
-        check = make_tenant_health_check(stage.with_ports(ledger=broken), alerts)
+        check = make_tenant_health_check(harness.with_ports(ledger=broken), alerts)
 
         (report,) = await check.check_all()
 
@@ -79,15 +79,15 @@ async def test_parked_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_the_
     ["ledger.failed_tasks", "ledger.failed_tenants", "queue.dead_letters", "ledger.leased_tasks"],
 )
 @scenario
-async def test_whatever_else_cannot_be_read_parked_tasks_are_told_and_that_none_is_left(
+async def test_parked_tasks_and_their_end_are_reported_although_other_reads_fail(
     kind: str, read: str, error: Exception, tmp_path: Path
 ) -> None:
     port, method = read.split(".")
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await fail_task(stage, "dead")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(harness, "dead")
         broken = FlakyPort(getattr(backend, port), method, error, times=None)
-        check = make_tenant_health_check(stage.with_ports(**{port: broken}), alerts)
+        check = make_tenant_health_check(harness.with_ports(**{port: broken}), alerts)
 
         async def looks() -> None:
             if method == "leased_tasks":
@@ -96,55 +96,55 @@ async def test_whatever_else_cannot_be_read_parked_tasks_are_told_and_that_none_
             else:
                 await check.check_all()
 
-        parked = await park_task(stage, "parked")
+        parked = await park_task(harness, "parked")
         await looks()
-        await unpark(stage, parked)
+        await unpark(harness, parked)
         await looks()
 
-        assert [parked_change(one) for one in alerts.notices] == [("first", 1), ("none_left", 0)]
+        assert [parked_change(item) for item in alerts.notices] == [("first", 1), ("none_left", 0)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_told(
+async def test_parked_tasks_are_reported_although_alerted_tenants_cannot_be_read(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await park_task(stage)
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await park_task(harness)
         blobs = FlakyPort(
             backend.blobs, "list_keys", BackendUnavailable("out of reach"), times=None
         )
 
         with pytest.raises(BackendUnavailable):
-            await make_tenant_health_check(stage.with_ports(blobs=blobs), alerts).check_all()
+            await make_tenant_health_check(harness.with_ports(blobs=blobs), alerts).check_all()
 
         assert [parked_change(notice) for notice in alerts.notices] == [("first", 1)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on(
+async def test_a_parked_task_that_cannot_be_read_is_not_reported_as_resumed(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        parked = await park_task(stage)
-        await make_tenant_health_check(stage, alerts).check_all()
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        parked = await park_task(harness)
+        await make_tenant_health_check(harness, alerts).check_all()
         alerts.notices.clear()
-        await park_task(stage, "b", tenant="other")
+        await park_task(harness, "b", tenant="other")
         fault = ValueError("not a row")
         damaged: Any = FlakyPort(
             FlakyPort(backend.ledger, "get_tasks", fault, None), "get_task", fault, times=1
         )
 
-        await make_tenant_health_check(stage.with_ports(ledger=damaged), alerts).check_all()
+        await make_tenant_health_check(harness.with_ports(ledger=damaged), alerts).check_all()
 
         # Of the others people hear all the same.
         assert [(notice.tenant, parked_change(notice)) for notice in alerts.notices] == [
             ("other", ("first", 1))
         ]
-        *_, record = [one for one in caplog.records if one.levelno == logging.ERROR]
+        *_, record = [item for item in caplog.records if item.levelno == logging.ERROR]
         assert (record.msg, record.task_id) == ("row.read_failed", parked)
 
 
@@ -154,18 +154,20 @@ async def test_the_next_process_does_not_repeat_a_notice_of_the_previous_one(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await fail_task(stage, "dead")
-        await make_tenant_health_check(stage, alerts).check_all()
-        await park_task(stage, "parked")
+        harness, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(harness, "dead")
+        await make_tenant_health_check(harness, alerts).check_all()
+        await park_task(harness, "parked")
 
         for _ in range(2):
             await make_tenant_health_check(ServiceHarness(backend), alerts).check_all()
 
-        assert [(dead_letter_change(one), parked_change(one)) for one in alerts.notices] == [
+        assert [(dead_letter_change(item), parked_change(item)) for item in alerts.notices] == [
             (("first", 1), None),
             (None, ("first", 1)),
         ]
-        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))["slack"]
-        assert told.dead_letters is not None
-        assert told.parked_tasks is not None
+        notices = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))[
+            "slack"
+        ]
+        assert notices.dead_letters is not None
+        assert notices.parked_tasks is not None

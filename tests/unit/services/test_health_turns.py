@@ -40,8 +40,8 @@ def checking(*checks: HealthCheck) -> Iterator[list["asyncio.Task[None]"]]:
     try:
         yield running
     finally:
-        for one in running:
-            one.cancel()
+        for item in running:
+            item.cancel()
 
 
 async def a_running_task(harness: ServiceHarness) -> None:
@@ -55,13 +55,13 @@ async def test_it_checks_soon_after_it_began_and_then_every_five_minutes(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await a_running_task(stage)
-        begun = stage.clock.now()
-        with checking(make_health_check(stage)):
-            await stage.advance(16 * MINUTE)
+        harness = ServiceHarness(backend)
+        await a_running_task(harness)
+        begun = harness.clock.now()
+        with checking(make_health_check(harness)):
+            await harness.advance(16 * MINUTE)
 
-        after = [event.at - begun for event in await health_check_events(stage)]
+        after = [event.at - begun for event in await health_check_events(harness)]
         assert after == [30 * SECOND + n * 5 * MINUTE for n in range(4)]
 
 
@@ -69,12 +69,12 @@ async def test_it_checks_soon_after_it_began_and_then_every_five_minutes(
 @scenario
 async def test_the_pace_can_be_set(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await a_running_task(stage)
-        with checking(make_health_check(stage, policy=HealthCheckPolicy(every=2 * SECOND))):
-            await stage.advance(11 * SECOND)
+        harness = ServiceHarness(backend)
+        await a_running_task(harness)
+        with checking(make_health_check(harness, policy=HealthCheckPolicy(every=2 * SECOND))):
+            await harness.advance(11 * SECOND)
 
-        assert len(await health_check_events(stage)) == 5
+        assert len(await health_check_events(harness)) == 5
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -88,15 +88,15 @@ async def test_one_of_a_machine_checks_and_the_next_takes_over_when_it_ends(
             closing(FileWorkerRegistry(tmp_path)) as of_one_process,
             closing(FileWorkerRegistry(tmp_path)) as of_another,
         ):
-            one = make_health_check(ServiceHarness(first), worker_registry=of_one_process)
+            item = make_health_check(ServiceHarness(first), worker_registry=of_one_process)
             other = make_health_check(ServiceHarness(second), worker_registry=of_another)
-            stage = ServiceHarness(backend)
-            with checking(one, other) as (running, _):
-                await stage.advance(11 * MINUTE)
+            harness = ServiceHarness(backend)
+            with checking(item, other) as (running, _):
+                await harness.advance(11 * MINUTE)
                 checked = (of_first.count(CHECK), of_second.count(CHECK))
                 running.cancel()
                 of_one_process.close()
-                await stage.advance(MINUTE)
+                await harness.advance(MINUTE)
 
         assert checked == (3, 0)
         assert (of_first.count(CHECK), of_second.count(CHECK)) == (3, 1)
@@ -104,12 +104,14 @@ async def test_one_of_a_machine_checks_and_the_next_takes_over_when_it_ends(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_does_not_fill_the_role_checks_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_process_without_the_role_checks_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched)
-        with checking(make_health_check(stage, worker_registry=FakeWorkerRegistry(leading=False))):
-            await stage.advance(timedelta(hours=2))
+        harness = ServiceHarness(watched)
+        with checking(
+            make_health_check(harness, worker_registry=FakeWorkerRegistry(leading=False))
+        ):
+            await harness.advance(timedelta(hours=2))
 
         assert calls == []
 
@@ -120,12 +122,12 @@ async def test_it_goes_on_after_the_store_was_out_of_reach_and_does_not_wait_lon
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await a_running_task(stage)
+        harness = ServiceHarness(backend)
+        await a_running_task(harness)
         ledger = FlakyPort(backend.ledger, "leased_tasks", times=3)
-        with checking(make_health_check(stage.with_ports(ledger=ledger))):
-            await stage.advance(MINUTE)
-            soon = len(await health_check_events(stage))
+        with checking(make_health_check(harness.with_ports(ledger=ledger))):
+            await harness.advance(MINUTE)
+            soon = len(await health_check_events(harness))
 
         assert ledger.failures == 3
         assert soon == 1
@@ -134,19 +136,19 @@ async def test_it_goes_on_after_the_store_was_out_of_reach_and_does_not_wait_lon
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_goes_on_after_something_that_nobody_foresaw(
+async def test_it_continues_after_an_unexpected_error(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await a_running_task(stage)
+        harness = ServiceHarness(backend)
+        await a_running_task(harness)
         ledger = FlakyPort(backend.ledger, "leased_tasks", RuntimeError("a fault"), times=2)
-        with checking(make_health_check(stage.with_ports(ledger=ledger))) as (running,):
-            await stage.advance(11 * MINUTE)
+        with checking(make_health_check(harness.with_ports(ledger=ledger))) as (running,):
+            await harness.advance(11 * MINUTE)
             alive = not running.done()
 
         assert alive
-        assert len(await health_check_events(stage)) == 1
+        assert len(await health_check_events(harness)) == 1
         broken = [record for record in caplog.records if record.msg == "health.check_failed"]
         assert [record.levelno for record in broken] == [logging.ERROR] * 2
         assert broken[0].exc_info is not None
@@ -161,15 +163,15 @@ class UnreachableRegistry(FakeWorkerRegistry):
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_asks_again_for_the_role_if_that_could_not_be_found_out(
+async def test_it_tries_again_if_the_role_could_not_be_acquired(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        with checking(make_health_check(stage, worker_registry=UnreachableRegistry())) as (
+        harness = ServiceHarness(backend)
+        with checking(make_health_check(harness, worker_registry=UnreachableRegistry())) as (
             running,
         ):
-            await stage.advance(MINUTE)
+            await harness.advance(MINUTE)
 
             assert not running.done()
         assert [record.msg for record in caplog.records] == ["health.check_failed"] * 7
@@ -177,19 +179,19 @@ async def test_it_asks_again_for_the_role_if_that_could_not_be_found_out(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_channel_that_is_down_all_night_is_told_everything_in_the_morning_once(
+async def test_a_channel_that_was_down_all_night_receives_everything_once_in_the_morning(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         alerts = RecordingAlerts(error=AlertFailed("slack", "it is out of reach"))
-        stage = ServiceHarness(backend)
-        await a_running_task(stage)
-        with checking(make_health_check(stage, alerts)):
-            await stage.advance(timedelta(hours=8))
+        harness = ServiceHarness(backend)
+        await a_running_task(harness)
+        with checking(make_health_check(harness, alerts)):
+            await harness.advance(timedelta(hours=8))
             tried = alerts.sends
             alerts.error = None
-            await stage.advance(30 * MINUTE)
+            await harness.advance(30 * MINUTE)
 
         assert tried > 90
         assert alerts.health_notices == [{"a": "overtime"}]
-        assert len(await health_check_events(stage)) == 102
+        assert len(await health_check_events(harness)) == 102

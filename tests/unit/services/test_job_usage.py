@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.budgets import BudgetScope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
@@ -53,7 +53,12 @@ async def fail(
 async def park(harness: ServiceHarness, key: str) -> TaskRow:
     claimed = await harness.claim(task_id(key))
     parked = c.Park(
-        fence=claimed.fence, scope=BudgetScope.TASK, reason="spent", duration=SECOND, usage=ONE
+        fence=claimed.fence,
+        scope=BudgetScope.TASK,
+        unit=BudgetUnit.USD,
+        reason="spent",
+        duration=SECOND,
+        usage=ONE,
     )
     return await harness.transitions.apply_to_task(claimed.id, parked, row=claimed)
 
@@ -67,16 +72,16 @@ async def usage(harness: ServiceHarness) -> Usage:
 @scenario
 async def test_a_job_costs_what_its_tasks_cost_that_have_ended(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"), make_task("c"), make_task("d"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"), make_task("d"))
 
-        await park(stage, "a")
-        resting = await usage(stage)
-        await complete(stage, "b")
-        await fail(stage, "c")
-        ended = await usage(stage)
-        await stage.canceller.cancel_task(TENANT, task_id("a"), by="ann")
-        cancelled = await usage(stage)
+        await park(harness, "a")
+        resting = await usage(harness)
+        await complete(harness, "b")
+        await fail(harness, "c")
+        ended = await usage(harness)
+        await harness.canceller.cancel_task(TENANT, task_id("a"), by="ann")
+        cancelled = await usage(harness)
 
         assert (resting, ended, cancelled) == (NOTHING, TWO, THREE)
 
@@ -85,33 +90,33 @@ async def test_a_job_costs_what_its_tasks_cost_that_have_ended(kind: str, tmp_pa
 @scenario
 async def test_attempts_that_failed_or_were_parked_are_paid_for(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a", maxAttempts=3))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a", maxAttempts=3))
 
-        await fail(stage, "a", ErrorCategory.NETWORK)
-        await stage.advance(SECOND * 600)
-        await park(stage, "a")
+        await fail(harness, "a", ErrorCategory.NETWORK)
+        await harness.advance(SECOND * 600)
+        await park(harness, "a")
         added = c.Unpark(scope=BudgetScope.TASK, by="ann")
-        await stage.transitions.apply_to_task(task_id("a"), added)
-        await complete(stage, "a")
+        await harness.transitions.apply_to_task(task_id("a"), added)
+        await complete(harness, "a")
 
-        assert await usage(stage) == THREE
+        assert await usage(harness) == THREE
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_end_that_is_told_often_is_counted_once(kind: str, tmp_path: Path) -> None:
+async def test_an_end_with_many_events_is_counted_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await complete(stage, "a")
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await complete(harness, "a")
 
-        once = await usage(stage)
-        for each in (stage, other):
+        once = await usage(harness)
+        for each in (harness, other):
             await each.dispatcher.settle([task_id("a"), task_id("b")])
             await each.sweeper.sweep()
 
-        assert (once, await usage(stage), await usage(other)) == (ONE, ONE, ONE)
+        assert (once, await usage(harness), await usage(other)) == (ONE, ONE, ONE)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -120,18 +125,18 @@ async def test_a_task_that_is_resumed_counts_again_when_it_ends_with_all_its_rou
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await complete(stage, "b")
-        await fail(stage, "a")
-        before = await usage(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await complete(harness, "b")
+        await fail(harness, "a")
+        before = await usage(harness)
 
-        await stage.resumer.resume(job_id(), [task_id("a")], by="ann")
-        meanwhile = await usage(stage)
-        await complete(stage, "a")
+        await harness.resumer.resume(job_id(), [task_id("a")], by="ann")
+        meanwhile = await usage(harness)
+        await complete(harness, "a")
 
-        assert (before, meanwhile, await usage(stage)) == (TWO, ONE, THREE)
-        assert (await stage.job()).state is JobState.COMPLETED
+        assert (before, meanwhile, await usage(harness)) == (TWO, ONE, THREE)
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -140,40 +145,40 @@ async def test_an_end_or_a_resume_whose_answer_was_lost_is_counted_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await complete(stage, "b")
-        await fail(stage, "a")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await complete(harness, "b")
+        await fail(harness, "a")
 
-        ending = stage.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
-        await stage.advance_until_done(ending.dispatcher.settle([task_id("a"), task_id("b")]))
-        ended = await usage(stage)
-        again = stage.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
-        await stage.advance_until_done(again.resumer.resume(job_id(), [task_id("a")], by="ann"))
+        ending = harness.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
+        await harness.advance_until_done(ending.dispatcher.settle([task_id("a"), task_id("b")]))
+        ended = await usage(harness)
+        again = harness.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
+        await harness.advance_until_done(again.resumer.resume(job_id(), [task_id("a")], by="ann"))
 
-        assert (ended, await usage(stage)) == (TWO, ONE)
+        assert (ended, await usage(harness)) == (TWO, ONE)
 
 
 @scenario
-async def test_whoever_dies_while_a_task_is_resumed_its_old_end_is_not_counted_again(
+async def test_after_a_crash_during_a_resume_the_old_end_is_not_counted_again(
     tmp_path: Path,
 ) -> None:
     # Here a job is committed before its tasks.
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        await fail(stage, "a")
-        assert await usage(stage) == ONE
-        dying = stage.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=_die))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        await fail(harness, "a")
+        assert await usage(harness) == ONE
+        dying = harness.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=_die))
         with pytest.raises(Crash):
             await dying.resumer.resume(job_id(), [task_id("a")], by="ann")
 
-        await stage.dispatcher.settle([task_id("a")])
-        taken_back = await usage(stage)
-        await stage.sweeper.sweep()
-        await complete(stage, "a")
+        await harness.dispatcher.settle([task_id("a")])
+        taken_back = await usage(harness)
+        await harness.sweeper.sweep()
+        await complete(harness, "a")
 
-        assert (taken_back, await usage(stage)) == (NOTHING, TWO)
+        assert (taken_back, await usage(harness)) == (NOTHING, TWO)
 
 
 async def _die() -> None:

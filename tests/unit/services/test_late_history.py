@@ -37,30 +37,30 @@ async def in_review(looks: int) -> tuple[ServiceHarness, ReviewDecisions]:
     backend = memory_backend(FakeClock())
     own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
     await backend.definitions.put(TENANT, own)
-    stage = ServiceHarness(backend)
-    await stage.submit(make_task(name="reviewed"))
-    await stage.complete(task_id("a"))
-    late = stage.with_ports(events=LateEventLog(backend, looks))
+    harness = ServiceHarness(backend)
+    await harness.submit(make_task(name="reviewed"))
+    await harness.complete(task_id("a"))
+    late = harness.with_ports(events=LateEventLog(backend, looks))
     reviewing = ReviewDecisions(
         backend=late.backend, transitions=late.transitions, dispatcher=late.dispatcher
     )
-    return stage, reviewing
+    return harness, reviewing
 
 
 async def approved_twice(looks: int) -> TaskState:
     """A task's state, for somebody who approves it again because the answer was lost."""
-    stage, reviewing = await in_review(looks)
+    harness, reviewing = await in_review(looks)
     for _ in range(2):
         approval = reviewing.approve(TENANT, task_id("a"), by="ann", attempt=1)
-        row = await stage.advance_until_done(approval)
+        row = await harness.advance_until_done(approval)
     return row.state
 
 
 @scenario
 async def test_what_was_not_decided_yet_is_refused_without_the_history() -> None:
-    stage, reviewing = await in_review(looks=NEVER)
+    harness, reviewing = await in_review(looks=NEVER)
     with pytest.raises(CommandRefused, match="feedback must"):
-        await stage.advance_until_done(
+        await harness.advance_until_done(
             reviewing.revise(TENANT, task_id("a"), by="ann", feedback="")
         )
 
@@ -100,20 +100,20 @@ class LossyLedger:
 @pytest.mark.parametrize("looks", [0, 3])
 def test_a_resume_that_was_made_is_never_denied(looks: int) -> None:
     @scenario
-    async def play() -> None:
+    async def run_scenario() -> None:
         backend = memory_backend(FakeClock())
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(task_id("a"))
-        await stage.dispatch()
-        late = stage.with_ports(ledger=LossyLedger(backend), events=LateEventLog(backend, looks))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(task_id("a"))
+        await harness.dispatch()
+        late = harness.with_ports(ledger=LossyLedger(backend), events=LateEventLog(backend, looks))
 
         resume = late.resumer.resume(job_id(), [task_id("a")], by="ann")
-        resumed = await stage.advance_until_done(resume)
+        resumed = await harness.advance_until_done(resume)
 
         assert list(resumed.refused) == []
-        assert [event for event in await stage.job_event_types() if event == "Job Resumed"] == [
+        assert [event for event in await harness.job_event_types() if event == "Job Resumed"] == [
             "Job Resumed"
         ]
 
-    play()
+    run_scenario()

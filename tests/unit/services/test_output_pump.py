@@ -37,14 +37,14 @@ def covered(entries: Sequence[OutputChunk]) -> list[int]:
 @scenario
 async def test_every_piece_is_kept_in_order_with_its_stream(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        pump = a_pump(stage)
+        harness = ServiceHarness(backend)
+        pump = a_pump(harness)
 
         for number in range(100):
             await pump.add(ERR if number % 3 else Stream.STDOUT, b"%d" % number)
         await pump.finish()
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert covered(entries) == list(range(1, 101))
         assert [entry.data for entry in entries] == [b"%d" % number for number in range(100)]
         assert [entry.stream is ERR for entry in entries] == [n % 3 != 0 for n in range(100)]
@@ -55,34 +55,34 @@ async def test_every_piece_is_kept_in_order_with_its_stream(kind: str, tmp_path:
 @scenario
 async def test_a_child_that_prints_nothing_has_no_last_sequence(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        pump = a_pump(stage)
+        harness = ServiceHarness(backend)
+        pump = a_pump(harness)
 
         await pump.finish()
 
         assert pump.last_sequence is None
-        assert await stored(stage) == []
+        assert await stored(harness) == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_piece_can_be_read_soon_after_it_was_printed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        pump = a_pump(stage, flush_after=timedelta(milliseconds=50))
+        harness = ServiceHarness(backend)
+        pump = a_pump(harness, flush_after=timedelta(milliseconds=50))
 
         await pump.add(Stream.STDOUT, b"a")
-        await stage.advance(timedelta(milliseconds=49))
-        early = await stored(stage)
+        await harness.advance(timedelta(milliseconds=49))
+        early = await stored(harness)
         await pump.add(Stream.STDOUT, b"b")
-        await stage.advance(timedelta(milliseconds=1))
-        later = await stored(stage)
+        await harness.advance(timedelta(milliseconds=1))
+        later = await stored(harness)
         await pump.add(Stream.STDOUT, b"c")
-        await stage.advance(timedelta(milliseconds=50))
+        await harness.advance(timedelta(milliseconds=50))
 
         assert [entry.data for entry in early] == []
         assert [entry.data for entry in later] == [b"a", b"b"]
-        assert [entry.data for entry in await stored(stage)] == [b"a", b"b", b"c"]
+        assert [entry.data for entry in await stored(harness)] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -91,31 +91,29 @@ async def test_a_full_batch_is_kept_at_once_and_many_pieces_share_a_call(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=0)
-        pump = a_pump(stage, log, batch_bytes=1000)
+        pump = a_pump(harness, log, batch_bytes=1000)
 
         for _ in range(25):
             await pump.add(Stream.STDOUT, b"x" * 100)
 
-        assert len(await stored(stage)) == 20
+        assert len(await stored(harness)) == 20
         assert log.calls == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_beyond_the_limit_one_marker_stands_for_all_that_is_too_much(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_one_marker_covers_all_output_beyond_the_limit(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        pump = a_pump(stage, limit_bytes=1000)
+        harness = ServiceHarness(backend)
+        pump = a_pump(harness, limit_bytes=1000)
 
         for _ in range(25):
             await pump.add(Stream.STDOUT, b"x" * 100)
         await pump.finish()
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert covered(entries) == list(range(1, 26))
         assert [entry.stream for entry in entries[9:]] == [Stream.STDOUT, Stream.LOST]
         assert pump.last_sequence == 25
@@ -125,15 +123,15 @@ async def test_beyond_the_limit_one_marker_stands_for_all_that_is_too_much(
 @scenario
 async def test_output_survives_a_short_outage_of_the_log(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=4)
-        pump = a_pump(stage, log)
+        pump = a_pump(harness, log)
 
         await pump.add(Stream.STDOUT, b"a")
-        await stage.advance_until_done(pump.finish())
+        await harness.advance_until_done(pump.finish())
 
         assert log.failures == 4
-        assert [entry.data for entry in await stored(stage)] == [b"a"]
+        assert [entry.data for entry in await stored(harness)] == [b"a"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -143,24 +141,24 @@ async def test_what_the_log_could_not_take_is_marked_when_it_is_back(
     kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", error, times=0)
-        pump = a_pump(stage, log)
+        pump = a_pump(harness, log)
 
         await pump.add(Stream.STDOUT, b"1")
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
         log.fail_always()
         for piece in (b"2", b"3"):
             await pump.add(Stream.STDOUT, piece)
-        await stage.advance(timedelta(seconds=5))
+        await harness.advance(timedelta(seconds=5))
         await pump.add(Stream.STDOUT, b"4")
-        await stage.advance(timedelta(seconds=5))
+        await harness.advance(timedelta(seconds=5))
         log.recover()
         await pump.add(Stream.STDOUT, b"5")
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
         await pump.finish()
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert covered(entries) == [1, 2, 3, 4, 5]
         assert [entry.data for entry in entries] == [b"1", b"", b"", b"5"]
         assert [entry.stream is Stream.LOST for entry in entries] == [False, True, True, False]
@@ -172,15 +170,15 @@ async def test_a_log_that_fails_while_too_much_is_printed_leaves_no_gap(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=6)
-        pump = a_pump(stage, log, limit_bytes=1000)
+        pump = a_pump(harness, log, limit_bytes=1000)
 
         for _ in range(20):
             await pump.add(Stream.STDOUT, b"x" * 100)
-        await stage.advance_until_done(pump.finish())
+        await harness.advance_until_done(pump.finish())
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert covered(entries) == list(range(1, 21))
         assert {entry.stream for entry in entries} == {Stream.LOST}
 
@@ -192,18 +190,18 @@ async def test_output_before_and_after_an_outage_stays_when_too_much_follows(
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=6)
-        pump = a_pump(stage, log, limit_bytes=1000)
+        pump = a_pump(harness, log, limit_bytes=1000)
 
         for _ in range(3):
             await pump.add(Stream.STDOUT, b"x" * 100)
-        await stage.advance(timedelta(seconds=5))
+        await harness.advance(timedelta(seconds=5))
         for _ in range(20):
             await pump.add(Stream.STDOUT, b"y" * 100)
         await pump.finish()
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert covered(entries) == list(range(1, 24))
         assert [entry.data[:1] for entry in entries] == [b"", *[b"y"] * 7, b""]
 
@@ -212,18 +210,18 @@ async def test_output_before_and_after_an_outage_stays_when_too_much_follows(
 @scenario
 async def test_a_lost_answer_is_no_lost_output(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=6, after_write=True)
-        pump = a_pump(stage, log)
+        pump = a_pump(harness, log)
 
         for piece in (b"1", b"2"):
             await pump.add(Stream.STDOUT, piece)
-        await stage.advance(timedelta(seconds=5))
+        await harness.advance(timedelta(seconds=5))
         log.recover()
         await pump.add(Stream.STDOUT, b"3")
         await pump.finish()
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert [entry.data for entry in entries] == [b"1", b"2", b"3"]
         assert covered(entries) == [1, 2, 3]
 
@@ -234,21 +232,21 @@ async def test_an_answer_that_was_lost_before_a_real_loss_leaves_no_gap(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         forgetful = FlakyPort(backend.output, "append", times=None, after_write=True)
         down = FlakyPort(forgetful, "append", times=0)
-        pump = a_pump(stage, down)
+        pump = a_pump(harness, down)
 
         await pump.add(Stream.STDOUT, b"1")
-        await stage.advance(timedelta(seconds=5))
+        await harness.advance(timedelta(seconds=5))
         down.fail_always()
         await pump.add(Stream.STDOUT, b"2")
-        await stage.advance(timedelta(seconds=5))
+        await harness.advance(timedelta(seconds=5))
         forgetful.recover()
         down.recover()
         await pump.finish()
 
-        entries = await stored(stage)
+        entries = await stored(harness)
         assert covered(entries) == [1, 2]
         assert [entry.data for entry in entries] == [b"1", b""]
 
@@ -259,14 +257,14 @@ async def test_a_log_that_stays_down_does_not_hold_up_the_attempt_for_ever(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        pump = a_pump(stage, FlakyPort(backend.output, "append", times=None))
-        began = stage.clock.elapsed()
+        harness = ServiceHarness(backend)
+        pump = a_pump(harness, FlakyPort(backend.output, "append", times=None))
+        began = harness.clock.elapsed()
 
         await pump.add(Stream.STDOUT, b"1")
-        await stage.advance_until_done(pump.finish())
+        await harness.advance_until_done(pump.finish())
 
-        assert stage.clock.elapsed() - began < timedelta(seconds=10)
+        assert harness.clock.elapsed() - began < timedelta(seconds=10)
         assert pump.last_sequence == 1
 
 
@@ -280,24 +278,24 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_happens_to_the_log_every_sequence_is_covered_once(
+def test_every_sequence_is_covered_once_despite_errors_of_the_log(
     steps: list[tuple[str, float]],
 ) -> None:
     @scenario
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with open_backend("memory", Path()) as backend:
-            stage = ServiceHarness(backend)
+            harness = ServiceHarness(backend)
             forgetful = FlakyPort(backend.output, "append", times=0, after_write=True)
             down = FlakyPort(forgetful, "append", times=0)
-            pump = a_pump(stage, down, limit_bytes=3000, batch_bytes=700)
+            pump = a_pump(harness, down, limit_bytes=3000, batch_bytes=700)
             printed = 0
             for what, much in steps:
                 match what:
                     case "print":
                         printed += 1
-                        await stage.advance_until_done(pump.add(Stream.STDOUT, b"x" * int(much)))
+                        await harness.advance_until_done(pump.add(Stream.STDOUT, b"x" * int(much)))
                     case "wait":
-                        await stage.advance(timedelta(seconds=much))
+                        await harness.advance(timedelta(seconds=much))
                     case "break":
                         down.fail_always()
                     case "forget":
@@ -307,9 +305,9 @@ def test_whatever_happens_to_the_log_every_sequence_is_covered_once(
                         forgetful.recover()
             down.recover()
             forgetful.recover()
-            await stage.advance(timedelta(seconds=5))
+            await harness.advance(timedelta(seconds=5))
             await pump.finish()
 
-            assert covered(await stored(stage)) == list(range(1, printed + 1))
+            assert covered(await stored(harness)) == list(range(1, printed + 1))
 
-    play()
+    run_scenario()

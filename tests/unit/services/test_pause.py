@@ -18,20 +18,18 @@ async def test_who_paused_a_queue_since_when_and_why_can_be_seen(kind: str, tmp_
     async with open_backend(kind, tmp_path) as backend:
         pausing = QueuePauser(backend)
 
-        held = await pausing.pause_queue("default", by="ann", reason="the service is down")
+        claimed = await pausing.pause_queue("default", by="ann", reason="the service is down")
 
         now = backend.clock.now()
-        assert held == QueuePause(name="default", by="ann", reason="the service is down", at=now)
-        assert await pausing.list_paused() == [held]
-        assert await pausing.resume_queue("default", by="bob") == held
+        assert claimed == QueuePause(name="default", by="ann", reason="the service is down", at=now)
+        assert await pausing.list_paused() == [claimed]
+        assert await pausing.resume_queue("default", by="bob") == claimed
         assert await pausing.list_paused() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_pauses_a_paused_queue_is_told_who_was_first(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_second_pause_returns_the_existing_pause(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         pausing = QueuePauser(backend)
         first = await pausing.pause_queue("default", by="ann")
@@ -42,11 +40,11 @@ async def test_whoever_pauses_a_paused_queue_is_told_who_was_first(
 
 @pytest.mark.parametrize("reason", ["", "  \n "])
 @scenario
-async def test_a_reason_that_says_nothing_is_none(tmp_path: Path, reason: str) -> None:
+async def test_a_blank_reason_counts_as_none(tmp_path: Path, reason: str) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        held = await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
+        claimed = await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
 
-        assert held.reason is None
+        assert claimed.reason is None
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../etc", "x" * 65, "ä"], ids=ascii)
@@ -87,6 +85,6 @@ async def test_who_resumed_a_queue_is_in_the_log(
         await pausing.resume_queue("default", by="bob")
         await pausing.resume_queue("default", by="eve")
 
-    told = [record for record in caplog.records if record.msg.startswith("queue.")]
-    assert [record.msg for record in told] == ["queue.paused", "queue.resumed"]
-    assert (told[1].by, told[1].paused_by, told[1].reason) == ("bob", "ann", "a flood")
+    notices = [record for record in caplog.records if record.msg.startswith("queue.")]
+    assert [record.msg for record in notices] == ["queue.paused", "queue.resumed"]
+    assert (notices[1].by, notices[1].paused_by, notices[1].reason) == ("bob", "ann", "a flood")

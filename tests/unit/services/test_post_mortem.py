@@ -52,75 +52,75 @@ async def prints(
 @scenario
 async def test_each_attempt_is_there_with_its_error(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A, ErrorCategory.NETWORK)
-        await stage.advance(60 * SECOND)
-        await stage.fail(A, ErrorCategory.VALIDATION)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A, ErrorCategory.NETWORK)
+        await harness.advance(60 * SECOND)
+        await harness.fail(A, ErrorCategory.VALIDATION)
 
-        found = await post_mortem(stage)
+        result = await post_mortem(harness)
 
-        assert [(one.number, one.category, one.outcome) for one in found.attempts] == [
+        assert [(item.number, item.category, item.outcome) for item in result.attempts] == [
             (1, "network", "failed"),
             (2, "validation", "failed"),
         ]
-        assert (found.ended_by, found.letter.reason) == ("worker", "broke")
+        assert (result.ended_by, result.letter.reason) == ("worker", "broke")
 
 
 @scenario
 async def test_who_ended_it_is_that_of_the_last_round(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(maxAttempts=1))
-        await stage.fail(A)
-        dead = stage.dead_letters
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(maxAttempts=1))
+        await harness.fail(A)
+        dead = harness.dead_letters
         await dead.replay(TENANT, [A], by="ann")
-        await exhaust_receives(stage)
+        await exhaust_receives(harness)
         await dead.settle_messages()
 
-        found = await post_mortem(stage)
+        result = await post_mortem(harness)
 
-        assert found.ended_by == "dlq"
-        assert [(one.number, one.round) for one in found.attempts] == [(1, 1)]
+        assert result.ended_by == "dlq"
+        assert [(item.number, item.round) for item in result.attempts] == [(1, 1)]
 
 
 @scenario
 async def test_a_task_whose_time_was_up_was_ended_by_its_worker(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        claimed = await stage.claim(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.claim(A)
         late = c.TimeOut(
             fence=claimed.fence, timeout=SECOND, elapsed=2 * SECOND, signal="SIGKILL", jitter=0.0
         )
-        await stage.transitions.apply_to_task(A, late)
+        await harness.transitions.apply_to_task(A, late)
 
-        found = await post_mortem(stage)
+        result = await post_mortem(harness)
 
-        assert found.ended_by == "worker"
-        assert found.attempts[0].outcome == "timed out"
+        assert result.ended_by == "worker"
+        assert result.attempts[0].outcome == "timed out"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_long_history_is_read_to_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        row = await stage.claim(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        row = await harness.claim(A)
         for _ in range(1001):
-            row = await stage.transitions.apply_to_task(
+            row = await harness.transitions.apply_to_task(
                 A, c.Renew(fence=row.fence, lease_duration=LEASE.duration), row=row
             )
-        stage.clock.advance(LEASE.duration + LEASE.skew_margin)
+        harness.clock.advance(LEASE.duration + LEASE.skew_margin)
         ended = c.LeaseEnded(fence=row.fence, margin=LEASE.skew_margin)
-        await stage.transitions.apply_to_task(A, ended)
-        await stage.advance(60 * SECOND)
-        await stage.fail(A)
+        await harness.transitions.apply_to_task(A, ended)
+        await harness.advance(60 * SECOND)
+        await harness.fail(A)
 
-        found = await post_mortem(stage)
+        result = await post_mortem(harness)
 
-        assert [one.category for one in found.attempts] == ["crash", "validation"]
+        assert [item.category for item in result.attempts] == ["crash", "validation"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -129,24 +129,24 @@ async def test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await prints(stage, 1, (Stream.STDOUT, b"of the first attempt\n"))
-        await stage.fail(A, ErrorCategory.NETWORK)
-        await stage.advance(60 * SECOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await prints(harness, 1, (Stream.STDOUT, b"of the first attempt\n"))
+        await harness.fail(A, ErrorCategory.NETWORK)
+        await harness.advance(60 * SECOND)
         await prints(
-            stage,
+            harness,
             2,
             *((Stream.STDOUT, b"line %d\n" % number) for number in range(8)),
             (Stream.STDOUT, b"in two pie"),
             (Stream.STDERR, b"password=hunter2 \x1b[31mred\r\n"),
             (Stream.STDOUT, b"ces\nand \xff the last"),
         )
-        await stage.fail(A)
+        await harness.fail(A)
 
-        found = await post_mortem(stage)
+        result = await post_mortem(harness)
 
-        shown = [(line.stream, line.text) for line in found.last_lines]
+        shown = [(line.stream, line.text) for line in result.last_lines]
         assert shown[:7] == [(Stream.STDOUT, f"line {number}") for number in range(1, 8)]
         assert shown[7][0] is Stream.STDERR
         assert "hunter2" not in shown[7][1]
@@ -161,11 +161,11 @@ async def test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked(
 @scenario
 async def test_of_a_great_deal_of_output_only_the_end_is_read(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         pieces = [(Stream.STDOUT, b"line %d\n" % number) for number in range(5000)]
-        await prints(stage, 1, *pieces)
-        row = await stage.claim(A)
+        await prints(harness, 1, *pieces)
+        row = await harness.claim(A)
         failed = c.AttemptFailed(
             fence=row.fence,
             failure=a_failure(ErrorCategory.VALIDATION),
@@ -173,7 +173,7 @@ async def test_of_a_great_deal_of_output_only_the_end_is_read(tmp_path: Path) ->
             duration=SECOND,
             last_output=5000,
         )
-        await stage.transitions.apply_to_task(A, failed)
+        await harness.transitions.apply_to_task(A, failed)
         read: list[int] = []
 
         class Counting:
@@ -182,9 +182,9 @@ async def test_of_a_great_deal_of_output_only_the_end_is_read(tmp_path: Path) ->
                 read.append(len(batch))
                 return batch
 
-        found = await post_mortem(stage.with_ports(output=Counting()))
+        result = await post_mortem(harness.with_ports(output=Counting()))
 
-        assert [line.text for line in found.last_lines] == [
+        assert [line.text for line in result.last_lines] == [
             f"line {number}" for number in range(4990, 5000)
         ]
         assert sum(read) <= 200
@@ -193,23 +193,25 @@ async def test_of_a_great_deal_of_output_only_the_end_is_read(tmp_path: Path) ->
 @scenario
 async def test_lost_output_is_passed_over(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await prints(stage, 1, (Stream.STDOUT, b"one\n"), (Stream.LOST, b""), (Stream.STDOUT, b"2"))
-        await stage.fail(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await prints(
+            harness, 1, (Stream.STDOUT, b"one\n"), (Stream.LOST, b""), (Stream.STDOUT, b"2")
+        )
+        await harness.fail(A)
 
-        assert [line.text for line in (await post_mortem(stage)).last_lines] == ["one", "2"]
+        assert [line.text for line in (await post_mortem(harness)).last_lines] == ["one", "2"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_has_no_history(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await send(stage, "poison")
-        await exhaust_receives(stage)
-        (letter,) = (await stage.dead_letters.list_page(TENANT)).items
+        harness = ServiceHarness(backend)
+        await send(harness, "poison")
+        await exhaust_receives(harness)
+        (letter,) = (await harness.dead_letters.list_page(TENANT)).items
 
-        found = await post_mortem(stage, letter.id)
+        result = await post_mortem(harness, letter.id)
 
-        assert found == PostMortem(letter=letter)
+        assert result == PostMortem(letter=letter)

@@ -45,26 +45,26 @@ async def test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("before"), make_task("a", "before"), make_task("after", "a"))
-        await stage.complete(task_id("before"))
-        await stage.dispatch()
-        await stage.fail(A)
-        await stage.dispatch()
-        failed = await stage.job()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("before"), make_task("a", "before"), make_task("after", "a"))
+        await harness.complete(task_id("before"))
+        await harness.dispatch()
+        await harness.fail(A)
+        await harness.dispatch()
+        failed = await harness.job()
 
-        resumed = await resume(stage, "a")
+        resumed = await resume(harness, "a")
 
-        row, job = await stage.task("a"), await stage.job()
+        row, job = await harness.task("a"), await harness.job()
         assert (failed.state, job.state) == (JobState.FAILED, JobState.RUNNING)
         assert resumed == ("a",)
         assert (row.state, row.round, row.attempts_used) == (TaskState.PENDING, 2, 0)
         assert (job.round, job.blocked, job.intents) == (2, NO_NUMBERS, ())
-        assert message_body(A) in await stage.messages()
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await rounds_of(stage, "before") == [1]
-        assert await stage.job_event_types() == [
+        assert message_body(A) in await harness.messages()
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert await rounds_of(harness, "before") == [1]
+        assert await harness.job_event_types() == [
             "Job Created",
             "Job Failure Detected",
             "Job Resumed",
@@ -74,21 +74,21 @@ async def test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failure_that_the_job_has_not_heard_of_can_be_resumed(
+async def test_a_failure_that_the_job_has_not_recorded_can_be_resumed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
 
-        assert await resume(stage, "a") == ("a",)
+        assert await resume(harness, "a") == ("a",)
 
         # The event of the first failure is still to be dispatched, and must not end the new round.
-        await stage.dispatch()
-        assert (await stage.job()).state is JobState.RUNNING
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
+        await harness.dispatch()
+        assert (await harness.job()).state is JobState.RUNNING
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -101,7 +101,7 @@ async def test_two_who_resume_one_task_at_once_give_it_one_new_round(
         await stages[0].submit(make_task(), make_task("b"))
         await stages[0].fail(A)
 
-        answers = await asyncio.gather(*(resume(stage, "a") for stage in stages))
+        answers = await asyncio.gather(*(resume(harness, "a") for harness in stages))
 
         assert sorted(answers) == [(), (), (), ("a",)]
         assert await rounds_of(stages[0], "a") == [1, 2]
@@ -113,37 +113,37 @@ async def test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_fi
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
-        await stage.dispatch()
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
+        await harness.dispatch()
         answers = []
 
         async def also_resumes() -> None:
             answers.append(await other.resumer.resume(job_id(), [A], by="ann"))
 
         ledger = InterposedPort(backend.ledger, "commit", after=also_resumes)
-        resumed = await resume(stage.with_ports(ledger=ledger), "a")
+        resumed = await resume(harness.with_ports(ledger=ledger), "a")
 
         assert resumed == ("a",)
         assert answers[0].refused == {A: "another request is resuming it"}
-        assert await rounds_of(stage, "a") == [1, 2]
-        assert (await stage.job()).intents == ()
+        assert await rounds_of(harness, "a") == [1, 2]
+        assert (await harness.job()).intents == ()
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_cannot_be_resumed_is_told_with_its_reason_and_the_rest_is_resumed(
+async def test_tasks_that_cannot_be_resumed_are_returned_with_a_reason_and_the_rest_is_resumed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
-        await stage.fail(A)
-        await stage.complete(task_id("b"))
-        asked = [task_id(key) for key in ("a", "b", "c", "never")]
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
+        await harness.fail(A)
+        await harness.complete(task_id("b"))
+        request = [task_id(key) for key in ("a", "b", "c", "never")]
 
-        resumed = await stage.resumer.resume(job_id(), asked, by="ann")
+        resumed = await harness.resumer.resume(job_id(), request, by="ann")
 
         assert resumed.tasks == (A,)
         assert resumed.round == 2
@@ -158,18 +158,18 @@ async def test_what_cannot_be_resumed_is_told_with_its_reason_and_the_rest_is_re
 @scenario
 async def test_nothing_to_resume_changes_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        before = await stage.job()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        before = await harness.job()
 
-        resumed = await stage.resumer.resume(job_id(), [A], by="ann")
+        resumed = await harness.resumer.resume(job_id(), [A], by="ann")
 
         assert (resumed.tasks, resumed.round) == ((), 1)
-        assert await stage.job() == before
+        assert await harness.job() == before
 
 
 @scenario
-async def test_a_job_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_job_is_reported(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         with pytest.raises(NotFound):
             await ServiceHarness(backend).resumer.resume(job_id(), [A], by="ann")
@@ -179,38 +179,40 @@ async def test_a_job_that_is_not_there_is_told(tmp_path: Path) -> None:
 @scenario
 async def test_what_is_behind_another_failure_stays_behind_it(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         tasks = [make_task("a"), make_task("b"), make_task("x", "a"), make_task("y", "a", "b")]
-        await stage.submit(*tasks)
-        await stage.fail(A)
-        await stage.fail(task_id("b"))
-        await stage.dispatch()
+        await harness.submit(*tasks)
+        await harness.fail(A)
+        await harness.fail(task_id("b"))
+        await harness.dispatch()
 
-        await resume(stage, "a")
-        await stage.finish()
+        await resume(harness, "a")
+        await harness.finish()
 
-        states = await stage.states()
+        states = await harness.states()
         assert (states["a"], states["x"]) == (TaskState.COMPLETED, TaskState.COMPLETED)
         assert (states["b"], states["y"]) == (TaskState.FAILED, TaskState.WAITING)
-        assert (await stage.job()).state is JobState.FAILED
+        assert (await harness.job()).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_that_is_being_cancelled_is_not_resumed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await stage.fail(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await harness.fail(A)
 
         async def cancelled(row: JobRow, now: object, change_id: str) -> jobs.JobDecision:
-            return jobs.apply(row, CancelJob(by="ann"), now=stage.clock.now(), change_id=change_id)
+            return jobs.apply(
+                row, CancelJob(by="ann"), now=harness.clock.now(), change_id=change_id
+            )
 
-        await stage.transitions.apply_to_job(job_id(), cancelled)
-        resumed = await stage.resumer.resume(job_id(), [A], by="ann")
+        await harness.transitions.apply_to_job(job_id(), cancelled)
+        resumed = await harness.resumer.resume(job_id(), [A], by="ann")
 
         assert resumed.refused == {A: "the job is being cancelled"}
-        assert (await stage.task("a")).state is TaskState.FAILED
+        assert (await harness.task("a")).state is TaskState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -222,10 +224,10 @@ async def test_a_resume_that_dies_at_any_call_is_finished_or_never_was(
     outcomes = set()
     for at in range(1, 100):
         async with open_backend(kind, tmp_path / str(at)) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(make_task("a"), make_task("b"), make_task("c", "a", "b"))
-            await stage.fail(A)
-            await stage.fail(task_id("b"))
+            harness = ServiceHarness(backend)
+            await harness.submit(make_task("a"), make_task("b"), make_task("c", "a", "b"))
+            await harness.fail(A)
+            await harness.fail(task_id("b"))
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             died = False
             try:
@@ -233,18 +235,18 @@ async def test_a_resume_that_dies_at_any_call_is_finished_or_never_was(
             except Crash:
                 died = True
 
-            await stage.sweeper.sweep()
-            states = {(await stage.task(key)).state for key in ("a", "b")}
+            await harness.sweeper.sweep()
+            states = {(await harness.task(key)).state for key in ("a", "b")}
             assert len(states) == 1
             outcomes.add((died, *states))
             if states == {TaskState.FAILED}:
-                assert await resume(stage, "a", "b") == ("a", "b")
-            await stage.finish()
-            assert (await stage.job()).state is JobState.COMPLETED
-            assert (await stage.job()).intents == ()
+                assert await resume(harness, "a", "b") == ("a", "b")
+            await harness.finish()
+            assert (await harness.job()).state is JobState.COMPLETED
+            assert (await harness.job()).intents == ()
             for key in ("a", "b"):
-                assert await rounds_of(stage, key) == [1, 2]
-            assert (await stage.job_event_types()).count("Job Resumed") == 1
+                assert await rounds_of(harness, key) == [1, 2]
+            assert (await harness.job_event_types()).count("Job Resumed") == 1
         if not died:
             break
 
@@ -253,66 +255,66 @@ async def test_a_resume_that_dies_at_any_call_is_finished_or_never_was(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_resume_whose_answer_was_lost_is_told_as_done(kind: str, tmp_path: Path) -> None:
+async def test_a_resume_with_a_lost_answer_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
+        await harness.dispatch()
         ledger = FlakyPort(backend.ledger, "commit", after_write=True)
 
-        resumed = await stage.advance_until_done(resume(stage.with_ports(ledger=ledger), "a"))
+        resumed = await harness.advance_until_done(resume(harness.with_ports(ledger=ledger), "a"))
 
         assert resumed == ("a",)
-        assert await rounds_of(stage, "a") == [1, 2]
+        assert await rounds_of(harness, "a") == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["atomic memory", "sqlite"])
 @scenario
-async def test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done(
+async def test_a_resume_with_a_lost_answer_succeeds_although_the_task_was_claimed_since(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
+        await harness.dispatch()
         flaky = FlakyPort(backend.ledger, "commit", after_write=True)
 
         async def somebody_takes_it() -> None:
-            await stage.claim(A, "worker-2")
+            await harness.claim(A, "worker-2")
 
         # The second commit is the repetition of the first.
         ledger = InterposedPort(flaky, "commit", before=somebody_takes_it, at=2)
-        resumed = await stage.advance_until_done(resume(stage.with_ports(ledger=ledger), "a"))
+        resumed = await harness.advance_until_done(resume(harness.with_ports(ledger=ledger), "a"))
 
         assert resumed == ("a",)
-        assert (await stage.task("a")).state is TaskState.PROCESSING
-        assert await rounds_of(stage, "a") == [1, 2]
+        assert (await harness.task("a")).state is TaskState.PROCESSING
+        assert await rounds_of(harness, "a") == [1, 2]
 
 
 @scenario
-async def test_a_resume_whose_answer_was_lost_and_whose_job_went_on_is_told_as_done(
+async def test_a_resume_with_a_lost_answer_succeeds_although_the_job_changed_since(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await stage.fail(A)
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await harness.fail(A)
+        await harness.dispatch()
         flaky = FlakyPort(backend.ledger, "commit", after_write=True)
 
         async def another_task_ends() -> None:
-            await stage.complete(task_id("b"))
-            await stage.dispatch()
+            await harness.complete(task_id("b"))
+            await harness.dispatch()
 
         ledger = InterposedPort(flaky, "commit", before=another_task_ends, at=2)
-        resumed = await stage.advance_until_done(resume(stage.with_ports(ledger=ledger), "a"))
+        resumed = await harness.advance_until_done(resume(harness.with_ports(ledger=ledger), "a"))
 
         assert resumed == ("a",)
-        assert await rounds_of(stage, "a") == [1, 2]
-        assert (await stage.job_event_types()).count("Job Resumed") == 1
-        assert (await stage.job()).intents == ()
+        assert await rounds_of(harness, "a") == [1, 2]
+        assert (await harness.job_event_types()).count("Job Resumed") == 1
+        assert (await harness.job()).intents == ()
 
 
 @pytest.mark.parametrize(
@@ -324,13 +326,13 @@ async def test_two_who_finish_one_resume_count_it_once(
     method: str, at: int, tmp_path: Path
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"))
-        await stage.fail(A)
-        await stage.dispatch()
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"))
+        await harness.fail(A)
+        await harness.dispatch()
         dying = InterposedPort(backend.ledger, "commit", after=_die)
         with pytest.raises(Crash):
-            await resume(stage.with_ports(ledger=dying), "a")
+            await resume(harness.with_ports(ledger=dying), "a")
         left: list[JobRow] = []
 
         async def another_is_faster() -> None:
@@ -340,15 +342,15 @@ async def test_two_who_finish_one_resume_count_it_once(
             left.append(await other.job())
 
         ledger = InterposedPort(backend.ledger, method, before=another_is_faster, at=at)
-        one = stage.with_ports(ledger=ledger)
-        await one.sweeper.sweep()
+        item = harness.with_ports(ledger=ledger)
+        await item.sweeper.sweep()
 
-        finished = [each.sweeper.repairs.intents_finished for each in (one, other)]
+        finished = [each.sweeper.repairs.intents_finished for each in (item, other)]
         assert finished == [0, 1]
         (job,) = left
-        assert await stage.job() == job
+        assert await harness.job() == job
         assert (job.round, job.failed, job.blocked) == (2, NumberSet([0]), NumberSet([1]))
-        assert await rounds_of(stage, "a") == [1, 2]
+        assert await rounds_of(harness, "a") == [1, 2]
 
 
 async def _die() -> None:
@@ -360,33 +362,33 @@ async def test_a_task_that_failed_again_before_the_resume_was_closed_is_not_take
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.fail(A)
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.fail(A)
+        await harness.dispatch()
 
         async def fails_again() -> None:
-            await stage.fail(A)
-            await stage.dispatch()
+            await harness.fail(A)
+            await harness.dispatch()
 
         ledger = InterposedPort(backend.ledger, "commit", after=fails_again, at=2)
-        await resume(stage.with_ports(ledger=ledger), "a")
+        await resume(harness.with_ports(ledger=ledger), "a")
 
-        assert (await stage.job()).state is JobState.FAILED
-        assert (await stage.task("a")).round == 2
-        assert await resume(stage, "a") == ("a",)
-        assert (await stage.task("a")).round == 3
+        assert (await harness.job()).state is JobState.FAILED
+        assert (await harness.task("a")).round == 2
+        assert await resume(harness, "a") == ("a",)
+        assert (await harness.task("a")).round == 3
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cancelled_task_can_be_resumed_too(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.transitions.apply_to_task(A, c.RequestCancel(by="ann"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.transitions.apply_to_task(A, c.RequestCancel(by="ann"))
 
-        assert await resume(stage, "a") == ("a",)
+        assert await resume(harness, "a") == ("a",)
 
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED

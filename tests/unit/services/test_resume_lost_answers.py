@@ -24,10 +24,10 @@ async def test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await stage.fail(id_of("a"))
-        await stage.dispatch()
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await harness.fail(id_of("a"))
+        await harness.dispatch()
 
         async def goes_on() -> None:
             await other.sweeper.sweep()
@@ -37,36 +37,34 @@ async def test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused(
 
         ledger = InterposedPort(backend.ledger, "commit", after=goes_on)
         lost = FlakyPort(ledger, "commit", after_write=True)
-        unlucky = stage.with_ports(ledger=lost)
+        unlucky = harness.with_ports(ledger=lost)
 
-        resumed = await stage.advance_until_done(
+        resumed = await harness.advance_until_done(
             unlucky.resumer.resume(job_id(), [id_of("a")], by="ann")
         )
 
         assert lost.failures == 1
         assert (resumed.tasks, resumed.round) == ((id_of("a"),), 2)
-        assert (await stage.job_event_types()).count("Job Resumed") == 1
+        assert (await harness.job_event_types()).count("Job Resumed") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_resume_for_which_somebody_else_was_faster_is_refused(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_resume_is_refused_if_another_caller_was_faster(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        await stage.fail(id_of("a"))
-        await stage.dispatch()
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        await harness.fail(id_of("a"))
+        await harness.dispatch()
 
         async def faster() -> None:
             await other.resumer.resume(job_id(), [id_of("a")], by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
         # Nobody knows whether the first try was carried out; it was not.
-        late = stage.with_ports(ledger=FlakyPort(ledger, "commit", OutcomeUnknown("lost")))
+        late = harness.with_ports(ledger=FlakyPort(ledger, "commit", OutcomeUnknown("lost")))
 
-        resumed = await stage.advance_until_done(
+        resumed = await harness.advance_until_done(
             late.resumer.resume(job_id(), [id_of("a")], by="ann")
         )
 

@@ -36,76 +36,76 @@ def make_review_decisions(harness: ServiceHarness) -> ReviewDecisions:
 
 async def in_review(backend: Backend, *behind: dict[str, Any]) -> ServiceHarness:
     """A stage on which the first attempt of the task "a" is in review."""
-    stage = ServiceHarness(backend)
+    harness = ServiceHarness(backend)
     await backend.definitions.put(
         TENANT, Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
     )
-    await stage.submit(make_task("a", name="reviewed"), *behind)
-    await stage.complete(A, {"draft": 1})
-    return stage
+    await harness.submit(make_task("a", name="reviewed"), *behind)
+    await harness.complete(A, {"draft": 1})
+    return harness
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_waited_for_an_approval_goes_on_at_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend, make_task("b", "a"))
+        harness = await in_review(backend, make_task("b", "a"))
 
-        row = await make_review_decisions(stage).approve(TENANT, A, by="rita")
+        row = await make_review_decisions(harness).approve(TENANT, A, by="rita")
 
-        assert row == await stage.task("a")
-        assert await stage.states() == {"a": TaskState.COMPLETED, "b": TaskState.PENDING}
-        assert message_body(task_id("b")) in await stage.messages()
-        assert (await stage.event_types("a"))[-2:] == ["Task Approved", "Task Completed"]
+        assert row == await harness.task("a")
+        assert await harness.states() == {"a": TaskState.COMPLETED, "b": TaskState.PENDING}
+        assert message_body(task_id("b")) in await harness.messages()
+        assert (await harness.event_types("a"))[-2:] == ["Task Approved", "Task Completed"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_ends_with_the_approval_of_its_last_task(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
+        harness = await in_review(backend)
 
-        await make_review_decisions(stage).approve(TENANT, A, by="rita")
+        await make_review_decisions(harness).approve(TENANT, A, by="rita")
 
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_revision_is_a_new_attempt_with_the_feedback(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend, make_task("b", "a"))
-        seen = (await stage.task("a")).result
+        harness = await in_review(backend, make_task("b", "a"))
+        seen = (await harness.task("a")).result
 
-        row = await make_review_decisions(stage).revise(TENANT, A, by="rita", feedback="shorter")
+        row = await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback="shorter")
 
-        assert row == await stage.task("a")
+        assert row == await harness.task("a")
         assert (row.state, row.revision, row.feedback) == (TaskState.PENDING, 1, "shorter")
         assert row.previous_result == seen
-        assert message_body(A) in await stage.messages()
-        await stage.complete(A, {"draft": 2})
-        assert (await stage.task("a")).state is TaskState.IN_REVIEW
-        assert (await stage.task("b")).state is TaskState.WAITING
+        assert message_body(A) in await harness.messages()
+        await harness.complete(A, {"draft": 2})
+        assert (await harness.task("a")).state is TaskState.IN_REVIEW
+        assert (await harness.task("b")).state is TaskState.WAITING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_after_the_last_revision_only_an_approval_is_left(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        review = make_review_decisions(stage)
+        harness = await in_review(backend)
+        review = make_review_decisions(harness)
         for number in range(MAX_REVISIONS):
             await review.revise(TENANT, A, by="rita", feedback=f"again {number}")
-            await stage.complete(A)
+            await harness.complete(A)
         last = f"again {MAX_REVISIONS - 1}"
 
         with pytest.raises(CommandRefused, match="revised 5 times already: approve it or cancel"):
             await review.revise(TENANT, A, by="rita", feedback=last)
 
-        assert (await stage.task("a")).revision == MAX_REVISIONS
+        assert (await harness.task("a")).revision == MAX_REVISIONS
         await review.approve(TENANT, A, by="rita")
-        assert (await stage.job()).state is JobState.COMPLETED
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -119,13 +119,13 @@ async def test_feedback_that_cannot_be_taken_changes_nothing(
     feedback: str, kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        before = await stage.task("a")
+        harness = await in_review(backend)
+        before = await harness.task("a")
 
         with pytest.raises(CommandRefused, match="feedback must"):
-            await make_review_decisions(stage).revise(TENANT, A, by="rita", feedback=feedback)
+            await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback=feedback)
 
-        assert await stage.task("a") == before
+        assert await harness.task("a") == before
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -134,92 +134,96 @@ async def test_the_longest_feedback_of_the_widest_characters_is_kept(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
+        harness = await in_review(backend)
         feedback = "\U0001f600" * FEEDBACK_LIMIT_CHARACTERS
 
-        await make_review_decisions(stage).revise(TENANT, A, by="rita", feedback=feedback)
+        await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback=feedback)
 
-        assert (await stage.task("a")).feedback == feedback
+        assert (await harness.task("a")).feedback == feedback
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_another_tenant_s_task_is_not_there(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        before = await stage.task("a")
+        harness = await in_review(backend)
+        before = await harness.task("a")
 
         with pytest.raises(NotFound):
-            await make_review_decisions(stage).approve("umbrella", A, by="rita")
+            await make_review_decisions(harness).approve("umbrella", A, by="rita")
         with pytest.raises(NotFound):
-            await make_review_decisions(stage).revise("umbrella", A, by="rita", feedback="shorter")
+            await make_review_decisions(harness).revise(
+                "umbrella", A, by="rita", feedback="shorter"
+            )
         with pytest.raises(NotFound):
-            await make_review_decisions(stage).approve(TENANT, task_id("nobody"), by="rita")
+            await make_review_decisions(harness).approve(TENANT, task_id("nobody"), by="rita")
 
-        assert await stage.task("a") == before
+        assert await harness.task("a") == before
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_is_not_in_review_cannot_be_reviewed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         with pytest.raises(CommandRefused, match="the task is pending, not in review"):
-            await make_review_decisions(stage).approve(TENANT, A, by="rita")
-        await stage.complete(A)
+            await make_review_decisions(harness).approve(TENANT, A, by="rita")
+        await harness.complete(A)
         with pytest.raises(CommandRefused, match="the task is completed, not in review"):
-            await make_review_decisions(stage).approve(TENANT, A, by="rita")
+            await make_review_decisions(harness).approve(TENANT, A, by="rita")
         with pytest.raises(CommandRefused, match="the task is completed, not in review"):
-            await make_review_decisions(stage).revise(TENANT, A, by="rita", feedback="shorter")
+            await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback="shorter")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_who_approves_twice_is_told_that_it_is_done(kind: str, tmp_path: Path) -> None:
+async def test_a_second_approval_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        first = await make_review_decisions(stage).approve(TENANT, A, by="rita")
+        harness = await in_review(backend)
+        first = await make_review_decisions(harness).approve(TENANT, A, by="rita")
 
-        second = await make_review_decisions(stage).approve(TENANT, A, by="rita")
+        second = await make_review_decisions(harness).approve(TENANT, A, by="rita")
 
         assert second == first
-        assert (await stage.event_types("a")).count("Task Approved") == 1
+        assert (await harness.event_types("a")).count("Task Approved") == 1
         with pytest.raises(CommandRefused):
-            await make_review_decisions(stage).approve(TENANT, A, by="bob")
+            await make_review_decisions(harness).approve(TENANT, A, by="bob")
 
 
 @scenario
-async def test_an_approval_that_died_before_the_job_heard_of_it_is_finished_by_asking_again(
+async def test_an_approval_that_the_job_did_not_record_is_finished_by_a_repeated_request(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await in_review(backend, make_task("b", "a"))
-        dying = stage.with_ports(ledger=FlakyPort(backend.ledger, "get_job", RuntimeError("died")))
+        harness = await in_review(backend, make_task("b", "a"))
+        dying = harness.with_ports(
+            ledger=FlakyPort(backend.ledger, "get_job", RuntimeError("died"))
+        )
         with pytest.raises(RuntimeError, match="died"):
             await make_review_decisions(dying).approve(TENANT, A, by="rita")
-        assert (await stage.task("b")).state is TaskState.WAITING
+        assert (await harness.task("b")).state is TaskState.WAITING
 
-        await make_review_decisions(stage).approve(TENANT, A, by="rita")
+        await make_review_decisions(harness).approve(TENANT, A, by="rita")
 
-        assert (await stage.task("b")).state is TaskState.PENDING
+        assert (await harness.task("b")).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_one_who_asks_for_a_revision_twice_gets_one(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        review = make_review_decisions(stage)
+        harness = await in_review(backend)
+        review = make_review_decisions(harness)
         await review.revise(TENANT, A, by="rita", feedback="shorter")
 
         again = await review.revise(TENANT, A, by="rita", feedback="shorter")
-        await stage.claim(A)
+        await harness.claim(A)
         late = await review.revise(TENANT, A, by="rita", feedback="shorter")
 
         assert (again.revision, late.revision) == (1, 1)
-        assert (await stage.event_types("a")).count("Task Revision Requested") == 1
+        assert (await harness.event_types("a")).count("Task Revision Requested") == 1
         with pytest.raises(CommandRefused):
             await review.revise(TENANT, A, by="bob", feedback="shorter")
         with pytest.raises(CommandRefused):
@@ -230,10 +234,10 @@ async def test_one_who_asks_for_a_revision_twice_gets_one(kind: str, tmp_path: P
 @scenario
 async def test_a_decision_is_about_the_result_that_was_seen(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        review = make_review_decisions(stage)
+        harness = await in_review(backend)
+        review = make_review_decisions(harness)
         await review.revise(TENANT, A, by="rita", feedback="shorter", attempt=1)
-        await stage.complete(A, {"draft": 2})
+        await harness.complete(A, {"draft": 2})
 
         with pytest.raises(CommandRefused, match="attempt 2, not of 1"):
             await review.approve(TENANT, A, by="bob", attempt=1)
@@ -252,35 +256,35 @@ async def test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_as
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
+        harness = await in_review(backend)
         flaky = FlakyPort(backend.ledger, "commit", after_write=True)
 
         async def somebody_does_it() -> None:
-            await stage.complete(A, {"draft": 2})
+            await harness.complete(A, {"draft": 2})
 
         # The second commit is the repetition of the first.
         ledger = InterposedPort(flaky, "commit", before=somebody_does_it, at=2)
-        unlucky = make_review_decisions(stage.with_ports(ledger=ledger))
-        row = await stage.advance_until_done(
+        unlucky = make_review_decisions(harness.with_ports(ledger=ledger))
+        row = await harness.advance_until_done(
             unlucky.revise(TENANT, A, by="rita", feedback="shorter")
         )
 
         assert flaky.failures == 1
         assert (row.state, row.revision, row.attempt) == (TaskState.IN_REVIEW, 1, 2)
-        assert (await stage.event_types("a")).count("Task Revision Requested") == 1
+        assert (await harness.event_types("a")).count("Task Revision Requested") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_decided_since(
+async def test_a_repeated_decision_succeeds_whatever_was_decided_since(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
-        review = make_review_decisions(stage)
+        harness = await in_review(backend)
+        review = make_review_decisions(harness)
         for number, (by, feedback) in enumerate([("rita", "shorter"), ("bob", "longer")], start=1):
             await review.revise(TENANT, A, by=by, feedback=feedback, attempt=number)
-            await stage.complete(A)
+            await harness.complete(A)
         await review.approve(TENANT, A, by="bob", attempt=3)
 
         late = await review.revise(TENANT, A, by="rita", feedback="shorter", attempt=1)
@@ -294,39 +298,39 @@ async def test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_dec
         ]:
             with pytest.raises(CommandRefused):
                 await review.revise(TENANT, A, by=by, feedback=feedback, attempt=attempt)
-        assert (await stage.event_types("a")).count("Task Revision Requested") == 2
+        assert (await harness.event_types("a")).count("Task Revision Requested") == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_approval_whose_answer_was_lost_is_told_as_done(kind: str, tmp_path: Path) -> None:
+async def test_an_approval_with_a_lost_answer_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
+        harness = await in_review(backend)
         ledger = FlakyPort(backend.ledger, "commit", after_write=True)
 
-        row = await stage.advance_until_done(
-            make_review_decisions(stage.with_ports(ledger=ledger)).approve(TENANT, A, by="rita")
+        row = await harness.advance_until_done(
+            make_review_decisions(harness.with_ports(ledger=ledger)).approve(TENANT, A, by="rita")
         )
 
         assert row.state is TaskState.COMPLETED
-        assert (await stage.job()).state is JobState.COMPLETED
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_an_approval_and_a_cancellation_at_once_one_stands(
+async def test_of_a_concurrent_approval_and_cancellation_one_is_committed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await in_review(backend)
+        harness = await in_review(backend)
 
         async def faster() -> None:
-            await stage.canceller.cancel_job(job_id(), by="bob")
+            await harness.canceller.cancel_job(job_id(), by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
         with pytest.raises(CommandRefused, match="the task is cancelled"):
-            await make_review_decisions(stage.with_ports(ledger=ledger)).approve(
+            await make_review_decisions(harness.with_ports(ledger=ledger)).approve(
                 TENANT, A, by="rita"
             )
 
-        assert (await stage.job()).state is JobState.CANCELLED
+        assert (await harness.job()).state is JobState.CANCELLED

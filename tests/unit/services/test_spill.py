@@ -25,7 +25,7 @@ def job_end_change(job: JobRow, change_id: str, status: str) -> Change[JobRow]:
     return changed(jobs.apply(job, command, now=NOON, change_id=change_id))
 
 
-def test_two_who_tell_the_same_event_at_once_do_not_write_over_each_others_payload() -> None:
+def test_two_processes_that_emit_the_same_event_do_not_overwrite_the_payload() -> None:
     job = a_job(1)
     first = job_end_change(job, "change-1", "first")
     second = job_end_change(job, "change-2", "second")

@@ -29,51 +29,51 @@ from tests.unit.services.samples import LARGE_DIAMOND as DIAMOND
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_accepted_job_has_its_rows_its_event_and_a_ring_for_each_root(
+async def test_an_accepted_job_has_its_rows_its_event_and_a_message_for_each_root(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
-        accepted = await stage.submit(*DIAMOND)
+        accepted = await harness.submit(*DIAMOND)
 
         assert accepted.created
         assert accepted.roots == ("a",)
-        assert accepted.job == await stage.job()
+        assert accepted.job == await harness.job()
         assert accepted.job.total == 4
         assert accepted.job.intents == ()
         assert accepted.job.state is JobState.RUNNING
-        assert await stage.states() == {
+        assert await harness.states() == {
             "a": TaskState.PENDING,
             "b": TaskState.WAITING,
             "c": TaskState.WAITING,
             "d": TaskState.WAITING,
         }
-        assert await stage.job_event_types() == ["Job Created"]
-        assert await stage.event_types("a") == ["Task Pending"]
-        assert await stage.event_types("d") == []
-        assert await stage.messages() == [f'{{"requestId":"{task_id("a")}"}}']
+        assert await harness.job_event_types() == ["Job Created"]
+        assert await harness.event_types("a") == ["Task Pending"]
+        assert await harness.event_types("d") == []
+        assert await harness.messages() == [f'{{"requestId":"{task_id("a")}"}}']
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_keeps_the_newest_version_of_its_definition(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         own = Definition(name="own", runner=RunnerKind.COMMAND, queue="slow", priority=Priority.LOW)
         await backend.definitions.put(TENANT, own)
         await backend.definitions.put(
             TENANT, Definition(name="own", runner=RunnerKind.PYTHON, queue="fast")
         )
 
-        await stage.submit(make_task(name="own"), make_task("b", name="own", queue="other"))
+        await harness.submit(make_task(name="own"), make_task("b", name="own", queue="other"))
         await backend.definitions.delete(TENANT, "own")
 
-        assert (await stage.task("a")).spec.definition_version == 2
-        assert (await stage.task("a")).spec.queue == "fast"
-        assert (await stage.task("b")).spec.queue == "other"
+        assert (await harness.task("a")).spec.definition_version == 2
+        assert (await harness.task("a")).spec.queue == "fast"
+        assert (await harness.task("b")).spec.queue == "other"
         with pytest.raises(InvalidJob):
-            await stage.submit(make_task(name="own"), request_id="another")
+            await harness.submit(make_task(name="own"), request_id="another")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -82,19 +82,19 @@ async def test_the_same_request_gives_the_same_job_and_the_same_answer(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        first = await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        first = await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
         backwards = {"tasks": [dict(reversed(task.items())) for task in DIAMOND]}
 
-        again = await stage.producer.submit(TENANT, REQUEST, backwards)
+        again = await harness.producer.submit(TENANT, REQUEST, backwards)
 
         assert not again.created
-        assert again.job == await stage.job()
+        assert again.job == await harness.job()
         assert again.job.id == first.job.id
         assert again.roots == first.roots
-        assert (await stage.job_event_types()).count("Job Created") == 1
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.job_event_types()).count("Job Created") == 1
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -103,16 +103,16 @@ async def test_the_same_request_id_with_another_body_is_refused_and_changes_noth
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(input=LARGE))
-        before = await stage.job(), await stage.task("a"), await backend.blobs.list_keys("")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(input=LARGE))
+        before = await harness.job(), await harness.task("a"), await backend.blobs.list_keys("")
 
         with pytest.raises(AlreadyExists):
-            await stage.submit(make_task(input=LARGE + "!"))
+            await harness.submit(make_task(input=LARGE + "!"))
 
         assert (
-            await stage.job(),
-            await stage.task("a"),
+            await harness.job(),
+            await harness.task("a"),
             await backend.blobs.list_keys(""),
         ) == before
 
@@ -120,12 +120,12 @@ async def test_the_same_request_id_with_another_body_is_refused_and_changes_noth
 @scenario
 async def test_the_same_request_is_known_also_when_its_definition_is_gone(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
-        await stage.submit(make_task(name="own"))
+        await harness.submit(make_task(name="own"))
         await backend.definitions.delete(TENANT, "own")
 
-        again = await stage.submit(make_task(name="own"))
+        again = await harness.submit(make_task(name="own"))
 
         assert not again.created
 
@@ -135,16 +135,18 @@ async def test_the_same_request_is_known_also_when_its_definition_is_gone(tmp_pa
 async def test_a_moment_of_yaml_is_accepted_on_every_ledger(kind: str, tmp_path: Path) -> None:
     moment = datetime(2031, 1, 1, tzinfo=UTC)
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
-        await stage.submit(make_task(runAt=moment))
+        await harness.submit(make_task(runAt=moment))
 
-        assert (await stage.task("a")).due_at == moment
+        assert (await harness.task("a")).due_at == moment
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whatever_a_row_refers_to_is_stored_before_the_row(kind: str, tmp_path: Path) -> None:
+async def test_everything_that_a_row_refers_to_is_stored_before_the_row(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         children = [f"child-{n}" for n in range(200)]
@@ -162,14 +164,14 @@ async def test_whatever_a_row_refers_to_is_stored_before_the_row(kind: str, tmp_
 @scenario
 async def test_a_large_input_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
-        await stage.submit(make_task(input={"text": LARGE}))
-        row = await stage.task("a")
+        await harness.submit(make_task(input={"text": LARGE}))
+        row = await harness.task("a")
 
         assert row.spec.input is not None
         assert row.spec.input.text is None
-        assert await stage.documents.load(row.spec.input) == {"text": LARGE}
+        assert await harness.documents.load(row.spec.input) == {"text": LARGE}
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -182,31 +184,31 @@ async def test_two_clients_with_one_request_id_and_two_inputs_do_not_harm_each_o
     kind: str, port: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         other = make_task("a", input={"text": LARGE + "other"})
-        kept: list[str] = []
+        stored: list[str] = []
 
         async def the_other_client_submits() -> None:
             try:
-                await stage.submit(other)
+                await harness.submit(other)
             except AlreadyExists:
                 return
-            kept.append("other")
+            stored.append("other")
 
         interposed = InterposedPort(getattr(backend, port), method, before=the_other_client_submits)
         try:
             mine = make_task("a", input={"text": LARGE + "mine"})
-            await stage.with_ports(**{port: interposed}).submit(mine)
+            await harness.with_ports(**{port: interposed}).submit(mine)
         except AlreadyExists:
             pass
         else:
-            kept.append("mine")
+            stored.append("mine")
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert interposed.calls
-        assert len(kept) == 1
-        assert await stage.documents.load(row.spec.input) == {"text": LARGE + kept[0]}
-        assert (await stage.job_event_types()).count("Job Created") == 1
+        assert len(stored) == 1
+        assert await harness.documents.load(row.spec.input) == {"text": LARGE + stored[0]}
+        assert (await harness.job_event_types()).count("Job Created") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -215,35 +217,35 @@ async def test_the_event_of_a_job_with_thousands_of_tasks_is_whole_for_its_reade
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         tasks = [
             make_task("large", input={"text": LARGE}),
             make_task("odd", input={"_ref": {"key": "k"}}),
         ]
         tasks += [make_task(f"task-number-{n}", "large") for n in range(4_998)]
 
-        await stage.submit(*tasks)
+        await harness.submit(*tasks)
         created = await backend.events.latest(TENANT, f"JOB#{job_id()}")
         assert created is not None
         carried = properties_of(created)
-        whole = await stage.documents.restore(carried)
+        original = await harness.documents.restore(carried)
 
         assert "tasks" not in carried
         assert len(json.dumps(carried)) < EVENT_SIZE_LIMIT_BYTES
-        assert whole["totalTasks"] == 5_000
-        assert [task["taskId"] for task in whole["tasks"]] == [task["taskId"] for task in tasks]
-        assert [task["input"] for task in whole["tasks"]] == [task["input"] for task in tasks]
+        assert original["totalTasks"] == 5_000
+        assert [task["taskId"] for task in original["tasks"]] == [task["taskId"] for task in tasks]
+        assert [task["input"] for task in original["tasks"]] == [task["input"] for task in tasks]
 
 
 @scenario
 async def test_a_task_may_be_called_as_a_reference_is(tmp_path: Path) -> None:
     async with open_backend("atomic memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
-        await stage.submit(make_task("_literal"))
-        await stage.finish()
+        await harness.submit(make_task("_literal"))
+        await harness.finish()
         ended = await backend.events.latest(TENANT, f"JOB#{job_id()}")
         assert ended is not None
-        whole = await stage.documents.restore(properties_of(ended))
+        original = await harness.documents.restore(properties_of(ended))
 
-        assert whole["taskStatuses"] == {"_literal": "completed"}
+        assert original["taskStatuses"] == {"_literal": "completed"}

@@ -55,7 +55,7 @@ async def test_a_submit_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
     for at in range(1, 100):
         async with open_backend(kind, tmp_path) as backend:
             dying = crash_at(backend, at, after_call=after_the_call)
-            stage = ServiceHarness(backend)
+            harness = ServiceHarness(backend)
             try:
                 await ServiceHarness(dying).submit(*DIAMOND)
             except Crash:
@@ -64,11 +64,11 @@ async def test_a_submit_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
                 outcomes.append("passed")
 
             if await backend.ledger.get_job(job_id()) is None:
-                assert await stage.states() == {}
-                assert await stage.messages() == []
+                assert await harness.states() == {}
+                assert await harness.messages() == []
                 outcomes[-1] = "never was"
-                assert (await stage.submit(*DIAMOND)).created
-            await check_job_can_finish(stage)
+                assert (await harness.submit(*DIAMOND)).created
+            await check_job_can_finish(harness)
         if outcomes[-1] == "passed":
             break
 
@@ -84,46 +84,46 @@ async def test_a_submit_that_died_at_any_call_can_be_repeated(
 ) -> None:
     for at in range(1, 100):
         async with open_backend(kind, tmp_path) as backend:
-            stage = ServiceHarness(backend)
+            harness = ServiceHarness(backend)
             try:
                 await ServiceHarness(crash_at(backend, at, after_call=after_the_call)).submit(
                     *DIAMOND
                 )
             except Crash:
-                again = await stage.submit(*DIAMOND)
+                again = await harness.submit(*DIAMOND)
             else:
                 break
 
             assert again.job.id == job_id()
             assert again.roots == ("a",)
-            await check_job_can_finish(stage)
+            await check_job_can_finish(harness)
     assert at > 5
 
 
 @pytest.mark.parametrize("happens", ["sweep", "work"])
 @scenario
-async def test_whoever_comes_between_any_two_writes_of_a_submit_does_no_harm(
+async def test_a_concurrent_process_between_any_two_writes_of_a_submit_does_no_harm(
     happens: str, tmp_path: Path
 ) -> None:
     for at in range(1, 100):
         async with open_backend("memory", tmp_path) as backend:
-            stage = ServiceHarness(backend)
+            harness = ServiceHarness(backend)
 
-            async def somebody_is_fast(stage: ServiceHarness = stage) -> None:
-                await (stage.sweeper.sweep() if happens == "sweep" else stage.finish())
+            async def somebody_is_fast(harness: ServiceHarness = harness) -> None:
+                await (harness.sweeper.sweep() if happens == "sweep" else harness.finish())
 
             ledger = InterposedPort(backend.ledger, "commit", after=somebody_is_fast, at=at)
-            accepted = await stage.with_ports(ledger=ledger).submit(*DIAMOND)
+            accepted = await harness.with_ports(ledger=ledger).submit(*DIAMOND)
             if ledger.calls < at:
                 break
-            await stage.finish()
+            await harness.finish()
 
-            job = await stage.job()
+            job = await harness.job()
             assert accepted.created
             assert job.state is JobState.COMPLETED
             assert job.intents == ()
             for key in "abcd":
-                assert (await stage.event_types(key)).count("Task Pending") == 1
+                assert (await harness.event_types(key)).count("Task Pending") == 1
     assert at > 5
 
 
@@ -132,13 +132,13 @@ async def test_two_sweepers_that_finish_one_submit_count_it_once(tmp_path: Path)
     async with open_backend("memory", tmp_path) as backend:
         with pytest.raises(Crash):
             await ServiceHarness(crash_at(backend, 8, after_call=True)).submit(*DIAMOND)
-        one, other = ServiceHarness(backend), ServiceHarness(backend)
+        item, other = ServiceHarness(backend), ServiceHarness(backend)
         ledger = InterposedPort(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
-        one = one.with_ports(ledger=ledger)
+        item = item.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
-        finished = [stage.sweeper.repairs.intents_finished for stage in (one, other)]
+        finished = [harness.sweeper.repairs.intents_finished for harness in (item, other)]
         assert finished == [0, 1]
         assert (await other.job()).intents == ()
 
@@ -148,18 +148,18 @@ async def test_a_sweeper_that_finds_the_one_task_there_writes_little_and_counts_
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
-        assert (await stage.job()).intents != ()  # the end of the task would close it
-        before = (await stage.task("a")).version
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
+        assert (await harness.job()).intents != ()  # the end of the task would close it
+        before = (await harness.task("a")).version
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert repairs.intents_finished == 0
-        assert (await stage.job()).intents == ()
-        assert (await stage.task("a")).version == before
-        await stage.finish()
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert (await harness.job()).intents == ()
+        assert (await harness.task("a")).version == before
+        await harness.finish()
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @scenario
@@ -167,12 +167,12 @@ async def test_a_job_of_one_task_is_written_twice_and_its_creation_closed_by_its
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"))
 
-        await stage.finish()
+        await harness.finish()
 
-        job = await stage.job()
+        job = await harness.job()
         assert (job.version, job.state, job.intents) == (2, JobState.COMPLETED, ())
 
 
@@ -183,26 +183,26 @@ async def test_a_job_accepted_under_a_higher_limit_is_finished_under_a_lower_one
     async with open_backend("memory", tmp_path) as backend:
         with pytest.raises(Crash):
             await ServiceHarness(crash_at(backend, 8, after_call=True)).submit(*DIAMOND)
-        stage = ServiceHarness(backend, task_limit=1)
+        harness = ServiceHarness(backend, task_limit=1)
 
-        await check_job_can_finish(stage)
+        await check_job_can_finish(harness)
 
 
 @scenario
 async def test_a_submit_is_finished_with_the_definitions_it_began_with(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         own = Definition(name="own", runner=RunnerKind.COMMAND, queue="first")
         await backend.definitions.put(TENANT, own)
         tasks = [make_task(key, name="own") for key in "abcd"]
         with pytest.raises(Crash):
             await ServiceHarness(crash_at(backend, 8, after_call=True)).submit(*tasks)
-        half = len(await stage.states())
+        half = len(await harness.states())
         await backend.definitions.put(TENANT, replace(own, queue="second"))
 
-        await stage.sweeper.sweep()
+        await harness.sweeper.sweep()
 
-        rows = [await stage.task(key) for key in "abcd"]
+        rows = [await harness.task(key) for key in "abcd"]
         assert 0 < half < 4
         assert {(row.spec.queue, row.spec.definition_version) for row in rows} == {("first", 1)}
 
@@ -212,7 +212,7 @@ async def test_a_submit_that_cannot_be_finished_does_not_keep_others_from_it(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         dying = ServiceHarness(crash_at(backend, 8, after_call=True))
         with pytest.raises(Crash):
             await dying.submit(*DIAMOND, request_id="stuck")
@@ -221,10 +221,10 @@ async def test_a_submit_that_cannot_be_finished_does_not_keep_others_from_it(
         with pytest.raises(Crash):
             await ServiceHarness(crash_at(backend, 8, after_call=True)).submit(*DIAMOND)
 
-        await stage.sweeper.sweep()
+        await harness.sweeper.sweep()
 
-        assert (await stage.job("stuck")).intents != ()
-        assert (await stage.job()).intents == ()
+        assert (await harness.job("stuck")).intents != ()
+        assert (await harness.job()).intents == ()
 
 
 @pytest.mark.parametrize(
@@ -232,16 +232,16 @@ async def test_a_submit_that_cannot_be_finished_does_not_keep_others_from_it(
     [("ledger", "get_job"), ("definitions", "get"), ("blobs", "put"), ("ledger", "commit")],
 )
 @scenario
-async def test_a_store_out_of_reach_is_told_and_a_later_try_succeeds(
+async def test_an_unavailable_store_is_reported_and_a_later_try_succeeds(
     port: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend("atomic memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         flaky = FlakyPort(getattr(backend, port), method, times=None)
 
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(stage.with_ports(**{port: flaky}).submit(*DIAMOND))
-        accepted = await stage.submit(*DIAMOND)
+            await harness.advance_until_done(harness.with_ports(**{port: flaky}).submit(*DIAMOND))
+        accepted = await harness.submit(*DIAMOND)
 
         assert accepted.created
-        await check_job_can_finish(stage)
+        await check_job_can_finish(harness)

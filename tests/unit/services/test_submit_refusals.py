@@ -55,33 +55,33 @@ async def test_a_document_that_is_no_job_is_refused_and_nothing_is_stored(
     document: Any, paths: list[str], tmp_path: Path
 ) -> None:
     async with open_backend("atomic memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
         with pytest.raises(InvalidJob) as caught:
-            await stage.producer.submit(TENANT, REQUEST, document)
+            await harness.producer.submit(TENANT, REQUEST, document)
 
         assert [problem.path for problem in caught.value.problems] == paths
         assert await nothing_is_stored(backend)
 
 
 @scenario
-async def test_a_cycle_is_told_in_order(tmp_path: Path) -> None:
+async def test_a_cycle_is_reported_in_sequence(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
         with pytest.raises(InvalidJob, match="c -> b -> a -> c"):
-            await stage.submit(make_task("c", "b"), make_task("b", "a"), make_task("a", "c"))
+            await harness.submit(make_task("c", "b"), make_task("b", "a"), make_task("a", "c"))
 
 
 @scenario
-async def test_all_problems_are_told_at_once_also_those_that_only_the_store_knows(
+async def test_all_problems_are_reported_at_once_including_those_that_only_the_store_shows(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
 
         with pytest.raises(InvalidJob) as caught:
-            await stage.submit(
+            await harness.submit(
                 make_task("a", name="nobody"),
                 make_task("a b"),
                 make_task("c", "z"),
@@ -102,10 +102,10 @@ async def test_all_problems_are_told_at_once_also_those_that_only_the_store_know
 async def test_of_very_many_unknown_names_only_some_are_looked_up(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         definitions = FlakyPort(backend.definitions, "get", times=0)
-        stage = ServiceHarness(backend).with_ports(definitions=definitions)
+        harness = ServiceHarness(backend).with_ports(definitions=definitions)
 
         with pytest.raises(InvalidJob) as caught:
-            await stage.submit(*(make_task(f"t{n}", name=f"name-{n}") for n in range(1000)))
+            await harness.submit(*(make_task(f"t{n}", name=f"name-{n}") for n in range(1000)))
 
         assert len(caught.value.problems) == 100
         assert definitions.calls == 100
@@ -115,9 +115,9 @@ async def test_of_very_many_unknown_names_only_some_are_looked_up(tmp_path: Path
 async def test_one_definition_is_looked_up_once_however_many_tasks_name_it(tmp_path: Path) -> None:
     async with open_backend("atomic memory", tmp_path) as backend:
         definitions = FlakyPort(backend.definitions, "get", times=0)
-        stage = ServiceHarness(backend).with_ports(definitions=definitions)
+        harness = ServiceHarness(backend).with_ports(definitions=definitions)
 
-        await stage.submit(*(make_task(f"t{n}") for n in range(50)))
+        await harness.submit(*(make_task(f"t{n}") for n in range(50)))
 
         assert definitions.calls == 1
 

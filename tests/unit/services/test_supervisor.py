@@ -218,13 +218,13 @@ async def test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end(
 
         assert fleet.supervisor.failure is not None
         assert fleet.supervisor.failure.code == START_FAILED
-        told = [record for record in caplog.records if record.msg == "worker.start_failed"]
-        assert len(told) == 2
-        assert "no more processes" in told[0].error
+        notices = [record for record in caplog.records if record.msg == "worker.start_failed"]
+        assert len(notices) == 2
+        assert "no more processes" in notices[0].error
 
 
 @scenario
-async def test_last_words_that_come_after_the_end_are_not_heard() -> None:
+async def test_a_status_that_arrives_after_the_end_is_ignored() -> None:
     async with at_work(processes=2) as fleet:
         fleet.supervisor.recycle()
         await fleet.settle()
@@ -238,7 +238,7 @@ async def test_last_words_that_come_after_the_end_are_not_heard() -> None:
 
 
 @scenario
-async def test_a_supervisor_that_is_cancelled_kills_nobody() -> None:
+async def test_a_cancelled_supervisor_kills_no_worker() -> None:
     fleet = Fleet(FakeClock(), SupervisionPolicy())
     running = asyncio.ensure_future(fleet.supervisor.run())
     await fleet.serve()

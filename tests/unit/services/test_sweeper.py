@@ -36,25 +36,25 @@ async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        held = await stage.claim(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.claim(task_id("a"))
 
-        stage.clock.advance(TAKEN_OVER_AFTER - TICK)
-        early = await stage.sweeper.sweep()
-        untouched = await stage.task("a")
-        stage.clock.advance(TICK)
-        repairs = await stage.sweeper.sweep()
+        harness.clock.advance(TAKEN_OVER_AFTER - TICK)
+        early = await harness.sweeper.sweep()
+        untouched = await harness.task("a")
+        harness.clock.advance(TICK)
+        repairs = await harness.sweeper.sweep()
 
         assert not early
-        assert untouched == held
+        assert untouched == claimed
         assert repairs == Repairs(leases_ended=1)
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.state is TaskState.PENDING
         assert row.lease is None
-        assert row.due_at == stage.clock.now()
-        assert (await stage.event_types("a"))[-1] == "Task Processing Failed"
-        assert len(await stage.messages()) == 1
+        assert row.due_at == harness.clock.now()
+        assert (await harness.event_types("a"))[-1] == "Task Processing Failed"
+        assert len(await harness.messages()) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -63,15 +63,15 @@ async def test_a_silent_worker_uses_up_an_attempt_and_the_last_one_fails_the_tas
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(maxAttempts=2))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(maxAttempts=2))
         for _ in range(2):
-            await stage.claim(task_id("a"))
-            stage.clock.advance(TAKEN_OVER_AFTER)
-            await stage.sweeper.sweep()
+            await harness.claim(task_id("a"))
+            harness.clock.advance(TAKEN_OVER_AFTER)
+            await harness.sweeper.sweep()
 
-        row = await stage.task("a")
-        last = (await stage.history("a"))[-1]
+        row = await harness.task("a")
+        last = (await harness.history("a"))[-1]
         assert row.state is TaskState.FAILED
         assert row.attempts_used == 2
         assert last.type == "Task Failed"
@@ -85,15 +85,15 @@ async def test_a_cancelled_task_of_a_silent_worker_ends_as_cancelled(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"))
-        await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"))
+        await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        stage.clock.advance(TAKEN_OVER_AFTER)
-        await stage.sweeper.sweep()
+        harness.clock.advance(TAKEN_OVER_AFTER)
+        await harness.sweeper.sweep()
 
-        assert (await stage.task("a")).state is TaskState.CANCELLED
+        assert (await harness.task("a")).state is TaskState.CANCELLED
 
 
 class RecordingLedger:
@@ -117,14 +117,14 @@ async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_k
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
-        await stage.claim(task_id("a"), "dead")
-        await stage.claim(task_id("b"), "dead")
-        others = await stage.claim(task_id("c"), "alive")
-        calls = stage.worker_registry.calls
-        stage.worker_registry.kill("dead")
-        watched = stage.with_ports(ledger=RecordingLedger(backend.ledger, calls))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
+        await harness.claim(task_id("a"), "dead")
+        await harness.claim(task_id("b"), "dead")
+        others = await harness.claim(task_id("c"), "alive")
+        calls = harness.worker_registry.calls
+        harness.worker_registry.kill("dead")
+        watched = harness.with_ports(ledger=RecordingLedger(backend.ledger, calls))
 
         repairs = await watched.sweeper.sweep()
 
@@ -132,28 +132,28 @@ async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_k
         assert calls[0] == ("reap", "dead")
         assert sorted(calls[1:3]) == [("commit", task_id("a")), ("commit", task_id("b"))]
         assert calls[3:] == [("deregister", "dead")]
-        states = await stage.states()
+        states = await harness.states()
         assert (states["a"], states["b"]) == (TaskState.PENDING, TaskState.PENDING)
-        assert await stage.task("c") == others
-        assert stage.worker_registry.dead_workers() == []
+        assert await harness.task("c") == others
+        assert harness.worker_registry.dead_workers() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_here(
+async def test_a_lease_of_another_machine_does_not_end_because_its_worker_is_not_registered_here(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         claim = c.Claim(worker_id="w", process_id=1, lease_duration=LEASE.duration, local=False)
-        held = await stage.transitions.apply_to_task(task_id("a"), claim)
-        stage.worker_registry.kill("w")
+        claimed = await harness.transitions.apply_to_task(task_id("a"), claim)
+        harness.worker_registry.kill("w")
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert not repairs
-        assert await stage.task("a") == held
+        assert await harness.task("a") == claimed
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -162,60 +162,58 @@ async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"), "dead")
-        stage.worker_registry.kill("dead")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"), "dead")
+        harness.worker_registry.kill("dead")
         ledger = FlakyPort(backend.ledger, "commit", times=None)
 
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(
-                stage.with_ports(ledger=ledger).sweeper.reap_dead_workers()
+            await harness.advance_until_done(
+                harness.with_ports(ledger=ledger).sweeper.reap_dead_workers()
             )
-        remembered = stage.worker_registry.dead_workers()
-        await stage.sweeper.reap_dead_workers()
+        remembered = harness.worker_registry.dead_workers()
+        await harness.sweeper.reap_dead_workers()
 
         assert remembered == ["dead"]
-        assert stage.worker_registry.dead_workers() == []
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert harness.worker_registry.dead_workers() == []
+        assert (await harness.task("a")).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
+async def test_a_due_task_that_was_not_claimed_is_enqueued_again_later(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await lose_messages(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await lose_messages(harness)
 
-        stage.clock.advance(REENQUEUED_AFTER)
-        early = await stage.sweeper.sweep()
-        stage.clock.advance(TICK)
-        repairs = await stage.sweeper.sweep()
-        again = await stage.sweeper.sweep()
+        harness.clock.advance(REENQUEUED_AFTER)
+        early = await harness.sweeper.sweep()
+        harness.clock.advance(TICK)
+        repairs = await harness.sweeper.sweep()
+        again = await harness.sweeper.sweep()
 
         assert not early
         assert repairs == Repairs(reenqueued=1)
         assert not again
-        assert len(await stage.messages()) == 1
+        assert len(await harness.messages()) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_delayed_task_is_not_enqueued_before_it_is_due(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(delay=3600))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(delay=3600))
 
-        stage.clock.advance(timedelta(seconds=3599))
-        early = await stage.sweeper.sweep()
-        stage.clock.advance(SECOND)
-        await lose_messages(stage)
-        repairs = await stage.sweeper.sweep()
+        harness.clock.advance(timedelta(seconds=3599))
+        early = await harness.sweeper.sweep()
+        harness.clock.advance(SECOND)
+        await lose_messages(harness)
+        repairs = await harness.sweeper.sweep()
 
         assert not early
         assert repairs.reenqueued == 1
@@ -225,26 +223,26 @@ async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
 @scenario
 async def test_healthy_tasks_are_left_alone(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         keys = ("done", "waiting", "cancelled", "running")
-        await stage.submit(
+        await harness.submit(
             make_task("done"),
             make_task("waiting", "running"),
             make_task("cancelled"),
             make_task("running"),
         )
-        await stage.complete(task_id("done"))
-        await stage.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
-        await stage.dispatch()
-        stage.clock.advance(timedelta(hours=1))
-        await stage.claim(task_id("running"))
-        stage.clock.advance(LEASE.duration)
-        before = [await stage.task(key) for key in keys]
+        await harness.complete(task_id("done"))
+        await harness.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        await harness.dispatch()
+        harness.clock.advance(timedelta(hours=1))
+        await harness.claim(task_id("running"))
+        harness.clock.advance(LEASE.duration)
+        before = [await harness.task(key) for key in keys]
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert not repairs
-        assert [await stage.task(key) for key in keys] == before
+        assert [await harness.task(key) for key in keys] == before
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -254,77 +252,75 @@ async def test_two_sweepers_at_once_end_a_lease_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"))
-        stage.clock.advance(TAKEN_OVER_AFTER)
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"))
+        harness.clock.advance(TAKEN_OVER_AFTER)
         ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
-        one = stage.with_ports(ledger=ledger)
+        item = harness.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
-        assert one.sweeper.repairs.leases_ended + other.sweeper.repairs.leases_ended == 1
-        assert (await stage.event_types("a")).count("Task Processing Failed") == 1
-        assert (await stage.task("a")).attempts_used == 1
+        assert item.sweeper.repairs.leases_ended + other.sweeper.repairs.leases_ended == 1
+        assert (await harness.event_types("a")).count("Task Processing Failed") == 1
+        assert (await harness.task("a")).attempts_used == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["unqueued_tasks", "get_task", "commit"])
 @scenario
-async def test_two_sweepers_at_once_ring_for_a_task_once(
+async def test_two_concurrent_sweepers_enqueue_a_task_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task())
-        await lose_messages(stage)
-        stage.clock.advance(2 * REENQUEUED_AFTER)
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task())
+        await lose_messages(harness)
+        harness.clock.advance(2 * REENQUEUED_AFTER)
         ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
-        one = stage.with_ports(ledger=ledger)
+        item = harness.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
-        assert one.sweeper.repairs.reenqueued + other.sweeper.repairs.reenqueued == 1
-        assert len(await stage.messages()) == 1
+        assert item.sweeper.repairs.reenqueued + other.sweeper.repairs.reenqueued == 1
+        assert len(await harness.messages()) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
-async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
+async def test_a_task_that_is_claimed_during_the_sweep_is_not_enqueued(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await lose_messages(stage)
-        stage.clock.advance(2 * REENQUEUED_AFTER)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await lose_messages(harness)
+        harness.clock.advance(2 * REENQUEUED_AFTER)
 
         async def somebody_takes_it() -> None:
-            await stage.claim(task_id("a"))
+            await harness.claim(task_id("a"))
 
         ledger = InterposedPort(backend.ledger, method, before=somebody_takes_it)
-        repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
+        repairs = await harness.with_ports(ledger=ledger).sweeper.sweep()
 
         assert not repairs
-        assert (await stage.task("a")).state is TaskState.PROCESSING
+        assert (await harness.task("a")).state is TaskState.PROCESSING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_everything_that_is_left_behind_is_mended_in_one_sweep_however_much_it_is(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_one_sweep_repairs_everything_however_much_it_is(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(1_200)]
-        await stage.submit(*(make_task(key) for key in keys))
+        await harness.submit(*(make_task(key) for key in keys))
         for key in keys[:600]:
-            await stage.claim(task_id(key))
-        await lose_messages(stage)
-        stage.clock.advance(2 * REENQUEUED_AFTER)
+            await harness.claim(task_id(key))
+        await lose_messages(harness)
+        harness.clock.advance(2 * REENQUEUED_AFTER)
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(leases_ended=600, reenqueued=600)
 
@@ -336,25 +332,25 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        running = asyncio.ensure_future(stage.sweeper.run())
-        await stage.advance(SECOND)
-        await stage.claim(task_id("a"), "dead")
-        await stage.claim(task_id("b"), "silent")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        running = asyncio.ensure_future(harness.sweeper.run())
+        await harness.advance(SECOND)
+        await harness.claim(task_id("a"), "dead")
+        await harness.claim(task_id("b"), "silent")
 
-        stage.worker_registry.kill("dead")
-        await stage.advance(SECOND)
-        soon = await stage.states()
-        await stage.advance(TAKEN_OVER_AFTER - SECOND)
-        before_the_sweep = await stage.states()
-        await stage.advance(timedelta(seconds=15))
-        later = await stage.states()
+        harness.worker_registry.kill("dead")
+        await harness.advance(SECOND)
+        soon = await harness.states()
+        await harness.advance(TAKEN_OVER_AFTER - SECOND)
+        before_the_sweep = await harness.states()
+        await harness.advance(timedelta(seconds=15))
+        later = await harness.states()
 
         assert soon == {"a": TaskState.PENDING, "b": TaskState.PROCESSING}
         assert before_the_sweep["b"] is TaskState.PROCESSING
         assert later["b"] is TaskState.PENDING
-        assert stage.sweeper.repairs.leases_ended == 2
+        assert harness.sweeper.repairs.leases_ended == 2
         running.cancel()
 
 
@@ -364,28 +360,28 @@ async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"))
         ledger = FlakyPort(backend.ledger, "leased_tasks", times=5)
-        running = asyncio.ensure_future(stage.with_ports(ledger=ledger).sweeper.run())
+        running = asyncio.ensure_future(harness.with_ports(ledger=ledger).sweeper.run())
 
-        await stage.advance(timedelta(minutes=3))
+        await harness.advance(timedelta(minutes=3))
 
         assert ledger.failures == 5
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert (await harness.task("a")).state is TaskState.PENDING
         running.cancel()
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_is_counted_over_all_sweeps(kind: str, tmp_path: Path) -> None:
+async def test_repairs_are_counted_over_all_sweeps(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
         for key in "ab":
-            await stage.claim(task_id(key))
-            stage.clock.advance(TAKEN_OVER_AFTER)
-            await stage.sweeper.sweep()
+            await harness.claim(task_id(key))
+            harness.clock.advance(TAKEN_OVER_AFTER)
+            await harness.sweeper.sweep()
 
-        assert stage.sweeper.repairs.leases_ended == 2
+        assert harness.sweeper.repairs.leases_ended == 2

@@ -44,79 +44,79 @@ async def rewrite_job(harness: ServiceHarness, job: JobRow, **fields: object) ->
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_whose_parents_are_all_done_is_sent_on_although_no_event_told_of_it(
+async def test_a_task_whose_parents_completed_is_notified_without_an_event(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
 
-        stage.clock.advance(SETTLED_AFTER)
-        repairs = await stage.sweeper.sweep()
+        harness.clock.advance(SETTLED_AFTER)
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(ends_recorded=1)
-        assert (await stage.job()).completed == NumberSet([0])
-        states = await stage.states()
+        assert (await harness.job()).completed == NumberSet([0])
+        states = await harness.states()
         assert [states[key] for key in "bcd"] == [
             TaskState.PENDING,
             TaskState.PENDING,
             TaskState.WAITING,
         ]
         # That of its parent is still there: nobody has come to drop it.
-        assert await stage.messages() == [message_body(task_id(key)) for key in "abc"]
+        assert await harness.messages() == [message_body(task_id(key)) for key in "abc"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_whose_last_end_was_lost_is_completed_and_tells_so_once(
+async def test_a_job_whose_last_end_was_not_recorded_completes_and_emits_it_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.complete(task_id("a"))
 
-        stage.clock.advance(SETTLED_AFTER)
-        await stage.sweeper.sweep()
-        await stage.dispatch()
-        again = await stage.sweeper.sweep()
+        harness.clock.advance(SETTLED_AFTER)
+        await harness.sweeper.sweep()
+        await harness.dispatch()
+        again = await harness.sweeper.sweep()
 
         assert not again
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failure_that_was_lost_is_told_and_holds_back_what_is_behind_it(
+async def test_a_failure_that_was_not_recorded_is_emitted_and_blocks_its_dependents(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.fail(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.fail(task_id("a"))
 
-        stage.clock.advance(SETTLED_AFTER)
-        await stage.sweeper.sweep()
+        harness.clock.advance(SETTLED_AFTER)
+        await harness.sweeper.sweep()
 
-        job = await stage.job()
+        job = await harness.job()
         assert (job.state, job.blocked) == (JobState.FAILED, NumberSet([1, 2, 3]))
-        assert await stage.job_event_types() == ["Job Created", "Job Failure Detected"]
+        assert await harness.job_event_types() == ["Job Created", "Job Failure Detected"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_end_is_left_to_the_dispatcher_for_a_while(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
 
-        stage.clock.advance(SETTLED_AFTER - TICK)
-        early = await stage.sweeper.sweep()
-        stage.clock.advance(TICK)
-        late = await stage.sweeper.sweep()
+        harness.clock.advance(SETTLED_AFTER - TICK)
+        early = await harness.sweeper.sweep()
+        harness.clock.advance(TICK)
+        late = await harness.sweeper.sweep()
 
         assert not early
         assert late.ends_recorded == 1
@@ -129,45 +129,43 @@ async def test_a_dispatcher_that_begins_with_the_sweeper_gets_the_time_to_catch_
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
-        stage.clock.advance(timedelta(hours=1))
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
+        harness.clock.advance(timedelta(hours=1))
 
-        sweeping = asyncio.ensure_future(stage.sweeper.run())
-        await stage.advance(SETTLED_AFTER)
-        early = (await stage.task("b")).state
-        await stage.advance(MINUTE)
+        sweeping = asyncio.ensure_future(harness.sweeper.run())
+        await harness.advance(SETTLED_AFTER)
+        early = (await harness.task("b")).state
+        await harness.advance(MINUTE)
 
         assert early is TaskState.WAITING
-        assert (await stage.task("b")).state is TaskState.PENDING
-        assert stage.sweeper.repairs == Repairs(ends_recorded=1)
+        assert (await harness.task("b")).state is TaskState.PENDING
+        assert harness.sweeper.repairs == Repairs(ends_recorded=1)
         sweeping.cancel()
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whole_jobs_run_to_their_end_without_any_event_being_heard(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_whole_jobs_run_to_their_end_without_any_event(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         jobs = [f"request-{number}" for number in range(3)]
         for request in jobs:
-            await stage.submit(*DIAMOND, request_id=request)
+            await harness.submit(*DIAMOND, request_id=request)
 
         for wave in ("a", "bc", "d"):
             for request in jobs:
                 for key in wave:
-                    await stage.complete(task_id(key, request))
-            stage.clock.advance(SETTLED_AFTER)
-            await stage.sweeper.sweep()
+                    await harness.complete(task_id(key, request))
+            harness.clock.advance(SETTLED_AFTER)
+            await harness.sweeper.sweep()
 
-        assert stage.sweeper.repairs == Repairs(ends_recorded=12)
+        assert harness.sweeper.repairs == Repairs(ends_recorded=12)
         for request in jobs:
-            assert (await stage.job(request)).state is JobState.COMPLETED
+            assert (await harness.job(request)).state is JobState.COMPLETED
             for key in "abcd":
-                assert (await stage.event_types(key, request)).count("Task Pending") == 1
+                assert (await harness.event_types(key, request)).count("Task Pending") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -177,17 +175,17 @@ async def test_two_sweepers_at_once_record_an_end_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
-        stage.clock.advance(SETTLED_AFTER)
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.complete(task_id("a"))
+        harness.clock.advance(SETTLED_AFTER)
         ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
-        one = stage.with_ports(ledger=ledger)
+        item = harness.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
-        assert one.sweeper.repairs.ends_recorded + other.sweeper.repairs.ends_recorded == 1
-        assert (await stage.event_types("b")).count("Task Pending") == 1
+        assert item.sweeper.repairs.ends_recorded + other.sweeper.repairs.ends_recorded == 1
+        assert (await harness.event_types("b")).count("Task Pending") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -196,23 +194,23 @@ async def test_a_job_that_cannot_be_settled_does_not_keep_others_from_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         # Too many dependents for the row, so that there is a document to lose.
         children = [make_task(f"{'child' * 10}-{number}", "a") for number in range(40)]
-        await stage.submit(make_task(), *children, request_id="stuck")
+        await harness.submit(make_task(), *children, request_id="stuck")
         for key in await backend.blobs.list_keys("jobs/"):
             await backend.blobs.delete(key)
-        await stage.submit(make_task(), *children)
+        await harness.submit(make_task(), *children)
         for request in ("stuck", "request-1"):
-            await stage.complete(task_id("a", request))
+            await harness.complete(task_id("a", request))
 
-        stage.clock.advance(SETTLED_AFTER)
-        repairs = await stage.sweeper.sweep()
+        harness.clock.advance(SETTLED_AFTER)
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(ends_recorded=1)
-        states = set((await stage.states()).values())
+        states = set((await harness.states()).values())
         assert states == {TaskState.COMPLETED, TaskState.PENDING}
-        assert (await stage.job("stuck")).completed == NumberSet()
+        assert (await harness.job("stuck")).completed == NumberSet()
 
 
 async def resume_too_early(harness: ServiceHarness, request_id: str = REQUEST) -> None:
@@ -230,23 +228,23 @@ async def resume_too_early(harness: ServiceHarness, request_id: str = REQUEST) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_did_not_hear_of_its_parents_is_sent_on_by_what_its_job_knows(
+async def test_a_waiting_task_that_missed_its_parents_is_notified_from_the_job_s_row(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await resume_too_early(stage)
-        stuck = await stage.task("b")
+        harness = ServiceHarness(backend)
+        await resume_too_early(harness)
+        stuck = await harness.task("b")
 
-        repairs = await stage.sweeper.sweep()
-        again = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
+        again = await harness.sweeper.sweep()
 
         assert (stuck.state, stuck.awaits) == (TaskState.WAITING, NumberSet([0]))
         assert repairs == Repairs(dependents_notified=1)
         assert not again
-        assert (await stage.task("b")).state is TaskState.PENDING
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
+        assert (await harness.task("b")).state is TaskState.PENDING
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -256,56 +254,59 @@ async def test_two_sweepers_at_once_send_a_task_on_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await resume_too_early(stage)
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await resume_too_early(harness)
         ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
-        one = stage.with_ports(ledger=ledger)
+        item = harness.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
         assert (
-            one.sweeper.repairs.dependents_notified + other.sweeper.repairs.dependents_notified == 1
+            item.sweeper.repairs.dependents_notified + other.sweeper.repairs.dependents_notified
+            == 1
         )
-        assert (await stage.event_types("b")).count("Task Pending") == 1
+        assert (await harness.event_types("b")).count("Task Pending") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_finished_job_without_its_event_tells_it(kind: str, tmp_path: Path) -> None:
+async def test_the_missing_final_event_of_a_finished_job_is_emitted(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.complete(task_id("a"))
-        await rewrite_job(stage, await stage.job(), completed=NumberSet([0]))
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.complete(task_id("a"))
+        await rewrite_job(harness, await harness.job(), completed=NumberSet([0]))
         ledger = InterposedPort(backend.ledger, "unreported_ends", after=other.sweeper.sweep)
-        one = stage.with_ports(ledger=ledger)
+        item = harness.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
-        job = await stage.job()
-        assert one.sweeper.repairs.jobs_ended + other.sweeper.repairs.jobs_ended == 1
-        assert (job.end_emitted_round, job.finished_at) == (1, stage.clock.now())
-        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
+        job = await harness.job()
+        assert item.sweeper.repairs.jobs_ended + other.sweeper.repairs.jobs_ended == 1
+        assert (job.end_emitted_round, job.finished_at) == (1, harness.clock.now())
+        assert await harness.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_that_goes_its_way_is_left_alone(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
-        await stage.submit(*DIAMOND, request_id="fails")
-        await stage.complete(task_id("a"))
-        await stage.fail(task_id("a", "fails"))
-        await stage.dispatch()
-        await stage.claim(task_id("b"))
-        await stage.claim(task_id("c"))
-        stage.clock.advance(SETTLED_AFTER + SECOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
+        await harness.submit(*DIAMOND, request_id="fails")
+        await harness.complete(task_id("a"))
+        await harness.fail(task_id("a", "fails"))
+        await harness.dispatch()
+        await harness.claim(task_id("b"))
+        await harness.claim(task_id("c"))
+        harness.clock.advance(SETTLED_AFTER + SECOND)
         before = [
             await backend.ledger.get_job(job_id(request)) for request in ("request-1", "fails")
         ]
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert not repairs
         after = [
@@ -336,7 +337,7 @@ async def end_without_event(harness: ServiceHarness, request_id: str) -> None:
     ],
 )
 @scenario
-async def test_more_than_are_read_at_once_are_all_mended_in_one_sweep(
+async def test_one_sweep_repairs_more_than_one_page(
     kind: str,
     leave: Callable[[ServiceHarness, str], Awaitable[None]],
     repair: str,
@@ -345,11 +346,11 @@ async def test_more_than_are_read_at_once_are_all_mended_in_one_sweep(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         for number in range(5):
-            await leave(stage, f"request-{number}")
+            await leave(harness, f"request-{number}")
 
-        stage.clock.advance(SETTLED_AFTER)
-        repairs = await stage.sweeper.sweep()
+        harness.clock.advance(SETTLED_AFTER)
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(**{repair: 5})

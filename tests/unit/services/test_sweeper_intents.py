@@ -38,25 +38,25 @@ async def test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_o
     outcomes = set()
     for at in range(1, 100):
         async with open_backend("memory", tmp_path) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(*DIAMOND)
+            harness = ServiceHarness(backend)
+            await harness.submit(*DIAMOND)
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
                 await dying.canceller.cancel_job(job_id(), by="ann")
             except Crash:
-                begun = (await stage.job()).cancel is not None
+                begun = (await harness.job()).cancel is not None
                 outcomes.add("half done" if begun else "never was")
             else:
                 break
 
-            if (await stage.job()).cancel is not None:
-                await stage.sweeper.sweep()
-                await stage.dispatch()
-                assert (await stage.job()).intents == ()
-                assert set((await stage.states()).values()) == {TaskState.CANCELLED}
-                assert await stage.job_event_types() == ["Job Created", "Job Cancelled"]
+            if (await harness.job()).cancel is not None:
+                await harness.sweeper.sweep()
+                await harness.dispatch()
+                assert (await harness.job()).intents == ()
+                assert set((await harness.states()).values()) == {TaskState.CANCELLED}
+                assert await harness.job_event_types() == ["Job Created", "Job Cancelled"]
                 for key in "abcd":
-                    assert (await stage.event_types(key)).count("Task Cancelled") == 1
+                    assert (await harness.event_types(key)).count("Task Cancelled") == 1
     assert outcomes == {"half done", "never was"}
 
 
@@ -68,25 +68,25 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
     outcomes = set()
     for at in range(1, 100):
         async with open_backend("memory", tmp_path) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(*CHAIN)
-            await stage.canceller.cancel_job(job_id(), by="ann")
-            await stage.dispatch()
+            harness = ServiceHarness(backend)
+            await harness.submit(*CHAIN)
+            await harness.canceller.cancel_job(job_id(), by="ann")
+            await harness.dispatch()
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
                 await dying.resumer.resume(job_id(), IDS, by="ann")
             except Crash:
-                begun = (await stage.job()).round == 2
+                begun = (await harness.job()).round == 2
                 outcomes.add("half done" if begun else "never was")
             else:
                 break
 
-            if (await stage.job()).round == 2:
-                await stage.sweeper.sweep()
-                await stage.finish()
-                assert (await stage.job()).state is JobState.COMPLETED
-                assert (await stage.job()).intents == ()
-                assert await stage.job_event_types() == [
+            if (await harness.job()).round == 2:
+                await harness.sweeper.sweep()
+                await harness.finish()
+                assert (await harness.job()).state is JobState.COMPLETED
+                assert (await harness.job()).intents == ()
+                assert await harness.job_event_types() == [
                     "Job Created",
                     "Job Cancelled",
                     "Job Resumed",
@@ -101,29 +101,29 @@ async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_depen
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*CHAIN)
-        await stage.complete(task_id("a"))
-        await stage.dispatch()
-        await stage.canceller.cancel_job(job_id(), by="ann")
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(*CHAIN)
+        await harness.complete(task_id("a"))
+        await harness.dispatch()
+        await harness.canceller.cancel_job(job_id(), by="ann")
+        await harness.dispatch()
 
-        await stage.resumer.resume(job_id(), IDS[1:], by="ann")
+        await harness.resumer.resume(job_id(), IDS[1:], by="ann")
 
-        states = await stage.states()
+        states = await harness.states()
         assert [states[key] for key in "abc"] == [
             TaskState.COMPLETED,
             TaskState.PENDING,
             TaskState.WAITING,
         ]
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert (await stage.event_types("c"))[:3] == [
+        await harness.finish()
+        assert (await harness.job()).state is JobState.COMPLETED
+        assert (await harness.event_types("c"))[:3] == [
             "Task Cancelled",
             "Task Waiting",
             "Task Pending",
         ]
-        assert (await stage.history("c"))[1].body.round == 2
+        assert (await harness.history("c"))[1].body.round == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -132,24 +132,24 @@ async def test_a_parent_that_completes_while_its_child_is_being_resumed_is_not_m
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*CHAIN)
-        await stage.transitions.apply_to_task(task_id("b"), RequestCancel(by="ann"))
-        await stage.dispatch()
+        harness = ServiceHarness(backend)
+        await harness.submit(*CHAIN)
+        await harness.transitions.apply_to_task(task_id("b"), RequestCancel(by="ann"))
+        await harness.dispatch()
 
         async def the_parent_completes() -> None:
-            await stage.complete(task_id("a"))
-            await stage.dispatch()
+            await harness.complete(task_id("a"))
+            await harness.dispatch()
 
         # Between the look at the job and the commit.
         ledger = InterposedPort(backend.ledger, "get_tasks", after=the_parent_completes, at=2)
-        await stage.with_ports(ledger=ledger).resumer.resume(job_id(), [task_id("b")], by="ann")
-        await stage.dispatch()
-        await stage.sweeper.sweep()
+        await harness.with_ports(ledger=ledger).resumer.resume(job_id(), [task_id("b")], by="ann")
+        await harness.dispatch()
+        await harness.sweeper.sweep()
 
         assert ledger.calls >= 2
-        assert (await stage.task("b")).state is TaskState.PENDING
-        assert (await stage.event_types("b")).count("Task Pending") == 1
+        assert (await harness.task("b")).state is TaskState.PENDING
+        assert (await harness.event_types("b")).count("Task Pending") == 1
 
 
 @scenario
@@ -157,10 +157,10 @@ async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         with pytest.raises(Crash):
             await ServiceHarness(crash_at(backend, 5, after_call=True)).submit(*DIAMOND)
-        half = await stage.states()
+        half = await harness.states()
 
         async def cancel(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
             everything = NumberSet.below(row.total)
@@ -170,31 +170,31 @@ async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
             command = jobs.CancelJob(by="ann", intent=intent)
             return jobs.apply(row, command, now=now, change_id=change_id)
 
-        await stage.transitions.apply_to_job(job_id(), cancel)
+        await harness.transitions.apply_to_job(job_id(), cancel)
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert 0 < len(half) < 4
         assert repairs == Repairs(intents_finished=2)
-        assert set((await stage.states()).values()) == {TaskState.CANCELLED}
-        assert (await stage.job()).intents == ()
+        assert set((await harness.states()).values()) == {TaskState.CANCELLED}
+        assert (await harness.job()).intents == ()
 
 
 @scenario
 async def test_two_sweepers_that_finish_one_cancellation_count_it_once(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage, other = ServiceHarness(backend), ServiceHarness(backend)
-        await stage.submit(*DIAMOND)
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(*DIAMOND)
         with pytest.raises(Crash):
             await ServiceHarness(crash_at(backend, 3, after_call=True)).canceller.cancel_job(
                 job_id(), by="ann"
             )
         ledger = InterposedPort(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
-        one = stage.with_ports(ledger=ledger)
+        item = harness.with_ports(ledger=ledger)
 
-        await one.sweeper.sweep()
+        await item.sweeper.sweep()
 
-        finished = [stage.sweeper.repairs.intents_finished for stage in (one, other)]
+        finished = [harness.sweeper.repairs.intents_finished for harness in (item, other)]
         assert sorted(finished) == [0, 1]
 
 
@@ -205,12 +205,12 @@ async def test_a_submit_is_finished_with_the_retries_it_was_accepted_with(tmp_pa
         dying = ServiceHarness(crash_at(backend, 5, after_call=True), retry=accepted_with)
         with pytest.raises(Crash):
             await dying.submit(*DIAMOND)
-        stage = ServiceHarness(backend)
-        half = len(await stage.states())
+        harness = ServiceHarness(backend)
+        half = len(await harness.states())
 
-        await stage.sweeper.sweep()
+        await harness.sweeper.sweep()
 
-        rows = [await stage.task(key) for key in "abcd"]
+        rows = [await harness.task(key) for key in "abcd"]
         assert 0 < half < 4
         assert {row.spec.retry for row in rows} == {accepted_with}
 
@@ -221,7 +221,7 @@ async def test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         requests = [f"request-{number}" for number in range(5)]
         for request_id in requests:
             with pytest.raises(Crash):
@@ -229,10 +229,10 @@ async def test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep(
                     *DIAMOND, request_id=request_id
                 )
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(intents_finished=5)
-        assert [len(await stage.states(request_id)) for request_id in requests] == [4] * 5
+        assert [len(await harness.states(request_id)) for request_id in requests] == [4] * 5
 
 
 @pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
@@ -243,25 +243,25 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
     half_done = 0
     for at in range(1, 100):
         async with open_backend("memory", tmp_path) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(*CHAIN)
-            await stage.canceller.cancel_job(job_id(), by="ann")
+            harness = ServiceHarness(backend)
+            await harness.submit(*CHAIN)
+            await harness.canceller.cancel_job(job_id(), by="ann")
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
                 await dying.resumer.resume(job_id(), IDS, by="ann")
             except Crash:
-                if (await stage.job()).state is JobState.CANCELLED:
+                if (await harness.job()).state is JobState.CANCELLED:
                     continue
             else:
                 break
             half_done += 1
-            await stage.canceller.cancel_job(job_id(), by="bob")
+            await harness.canceller.cancel_job(job_id(), by="bob")
 
             # Whoever finds what is left of the resume must not undo the cancellation.
-            await stage.sweeper.sweep()
-            await stage.dispatch()
-            assert set((await stage.states()).values()) == {TaskState.CANCELLED}
-            job = await stage.job()
+            await harness.sweeper.sweep()
+            await harness.dispatch()
+            assert set((await harness.states()).values()) == {TaskState.CANCELLED}
+            job = await harness.job()
             assert (job.state, job.intents) == (JobState.CANCELLED, ())
     assert half_done > 2
 
@@ -271,20 +271,20 @@ async def test_who_finishes_a_resume_when_the_job_is_cancelled_changes_nothing_a
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(*CHAIN)
-        await stage.canceller.cancel_job(job_id(), by="ann")
+        harness = ServiceHarness(backend)
+        await harness.submit(*CHAIN)
+        await harness.canceller.cancel_job(job_id(), by="ann")
         dying = ServiceHarness(crash_at(backend, 8, after_call=True))
         with pytest.raises(Crash):
             await dying.resumer.resume(job_id(), IDS, by="ann")
-        half_done = await stage.job()
+        half_done = await harness.job()
         (intent,) = half_done.intents
 
         async def cancel() -> None:
-            await stage.canceller.cancel_job(job_id(), by="bob")
+            await harness.canceller.cancel_job(job_id(), by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=cancel, at=1)
-        await stage.with_ports(ledger=ledger).resumer.finish_resume(half_done, intent)
+        await harness.with_ports(ledger=ledger).resumer.finish_resume(half_done, intent)
 
-        assert set((await stage.states()).values()) == {TaskState.CANCELLED}
-        assert (await stage.job()).state is JobState.CANCELLED
+        assert set((await harness.states()).values()) == {TaskState.CANCELLED}
+        assert (await harness.job()).state is JobState.CANCELLED

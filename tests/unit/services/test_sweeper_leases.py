@@ -31,25 +31,25 @@ async def test_a_lease_that_is_renewed_while_the_sweeper_looks_stays(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        held = await stage.claim(A)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.claim(A)
         # Sent in time, and long on its way.
-        stage.clock.advance(LEASE.duration - TICK)
-        renew = c.Renew(fence=held.fence, lease_duration=LEASE.duration)
-        renewal = tasks.apply(held, renew, now=stage.clock.now(), change_id="under-way")
+        harness.clock.advance(LEASE.duration - TICK)
+        renew = c.Renew(fence=claimed.fence, lease_duration=LEASE.duration)
+        renewal = tasks.apply(claimed, renew, now=harness.clock.now(), change_id="under-way")
         assert isinstance(renewal, Change)
-        stage.clock.advance(TICK + LEASE.skew_margin)
+        harness.clock.advance(TICK + LEASE.skew_margin)
 
         async def it_arrives() -> None:
             await backend.ledger.commit(renewal)
 
         ledger = InterposedPort(backend.ledger, method, before=it_arrives)
-        repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
+        repairs = await harness.with_ports(ledger=ledger).sweeper.sweep()
 
         assert ledger.calls > 0
         assert not repairs
-        assert await stage.task("a") == renewal.row
+        assert await harness.task("a") == renewal.row
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -59,20 +59,20 @@ async def test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_look
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(A, "dead")
-        stage.worker_registry.kill("dead")
-        stage.clock.advance(SECOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(A, "dead")
+        harness.worker_registry.kill("dead")
+        harness.clock.advance(SECOND)
 
         async def another_takes_it() -> None:
-            await stage.end_lease("a")
-            await stage.claim(A, "alive")
+            await harness.end_lease("a")
+            await harness.claim(A, "alive")
 
         ledger = InterposedPort(backend.ledger, method, before=another_takes_it)
-        repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
+        repairs = await harness.with_ports(ledger=ledger).sweeper.sweep()
 
-        lease = (await stage.task("a")).lease
+        lease = (await harness.task("a")).lease
         assert ledger.calls > 0
         assert not repairs
         assert lease is not None

@@ -34,12 +34,12 @@ SWEEP = "ledger.open_intents"  # asked for once a sweep
 
 @contextmanager
 def sweeping(*stages: ServiceHarness) -> Iterator[list["asyncio.Task[None]"]]:
-    running = [asyncio.ensure_future(stage.sweeper.run()) for stage in stages]
+    running = [asyncio.ensure_future(harness.sweeper.run()) for harness in stages]
     try:
         yield running
     finally:
-        for one in running:
-            one.cancel()
+        for item in running:
+            item.cancel()
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -54,14 +54,14 @@ async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_
             closing(FileWorkerRegistry(tmp_path)) as of_one_process,
             closing(FileWorkerRegistry(tmp_path)) as of_another,
         ):
-            one = ServiceHarness(first, worker_registry=of_one_process)
+            item = ServiceHarness(first, worker_registry=of_one_process)
             other = ServiceHarness(second, worker_registry=of_another)
-            with sweeping(one, other) as (running, _):
-                await one.advance(4 * MINUTE)
+            with sweeping(item, other) as (running, _):
+                await item.advance(4 * MINUTE)
                 swept = (of_first.count(SWEEP), of_second.count(SWEEP))
                 running.cancel()
                 of_one_process.close()
-                await one.advance(SECOND)
+                await item.advance(SECOND)
 
         assert swept == (5, 0)
         assert of_first.count(SWEEP) == 5
@@ -70,54 +70,54 @@ async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(
+async def test_the_process_that_takes_over_ends_the_leases_of_the_dead_worker(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         presence = FakeWorkerRegistry(leading=False)
-        stage = ServiceHarness(backend, worker_registry=presence)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"), "leader")
-        with sweeping(stage):
-            await stage.advance(SECOND)
-            waits = (await stage.task("a")).state
+        harness = ServiceHarness(backend, worker_registry=presence)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"), "leader")
+        with sweeping(harness):
+            await harness.advance(SECOND)
+            waits = (await harness.task("a")).state
             presence.kill("leader")
             presence.leading = True
-            await stage.advance(SECOND)
+            await harness.advance(SECOND)
 
         assert waits is TaskState.PROCESSING
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert (await harness.task("a")).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the_same(
+async def test_if_the_process_with_the_role_hangs_the_others_sweep(
     kind: str,
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"))
-        with sweeping(stage):
-            await stage.advance(5 * MINUTE - SECOND)
-            early = (await stage.task("a")).state
-            await stage.advance(2 * SECOND)
+        harness = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"))
+        with sweeping(harness):
+            await harness.advance(5 * MINUTE - SECOND)
+            early = (await harness.task("a")).state
+            await harness.advance(2 * SECOND)
 
         assert early is TaskState.PROCESSING
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert (await harness.task("a")).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Path) -> None:
+async def test_a_standby_process_sweeps_again_and_again(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched, worker_registry=FakeWorkerRegistry(leading=False))
+        harness = ServiceHarness(watched, worker_registry=FakeWorkerRegistry(leading=False))
         swept = []
-        with sweeping(stage):
+        with sweeping(harness):
             for _ in range(4):
-                await stage.advance(5 * MINUTE)
+                await harness.advance(5 * MINUTE)
                 swept.append(calls.count(SWEEP))
 
         assert swept == [1, 2, 3, 4]
@@ -125,41 +125,43 @@ async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are(
+async def test_all_leases_of_a_dead_worker_are_ended_however_many_there_are(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(1_100)]
-        await stage.submit(*(make_task(key) for key in keys))
+        await harness.submit(*(make_task(key) for key in keys))
         # Those of others end earlier, and stand before its own wherever it is looked.
         for key in keys[:600]:
-            await stage.claim(task_id(key), "alive")
-        stage.clock.advance(SECOND)
+            await harness.claim(task_id(key), "alive")
+        harness.clock.advance(SECOND)
         for key in keys[600:]:
-            await stage.claim(task_id(key), "dead")
-        stage.worker_registry.kill("dead")
+            await harness.claim(task_id(key), "dead")
+        harness.worker_registry.kill("dead")
 
-        await stage.sweeper.reap_dead_workers()
+        await harness.sweeper.reap_dead_workers()
 
-        states = await stage.states()
-        assert stage.sweeper.repairs == Repairs(leases_ended=500)
+        states = await harness.states()
+        assert harness.sweeper.repairs == Repairs(leases_ended=500)
         assert {states[key] for key in keys[:600]} == {TaskState.PROCESSING}
         assert {states[key] for key in keys[600:]} == {TaskState.PENDING}
-        assert stage.worker_registry.dead_workers() == []
+        assert harness.worker_registry.dead_workers() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path: Path) -> None:
+async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         rung = []
         for minute in range(1, 200):
-            stage.clock.advance(MINUTE + timedelta(milliseconds=1))
-            await lose_messages(stage)
-            if (await stage.sweeper.sweep()).reenqueued:
+            harness.clock.advance(MINUTE + timedelta(milliseconds=1))
+            await lose_messages(harness)
+            if (await harness.sweeper.sweep()).reenqueued:
                 rung.append(minute)
 
         assert rung == [1, 2, 4, 8, 16, 32, 64, 128]
@@ -167,22 +169,22 @@ async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
+async def test_a_task_that_is_due_again_is_enqueued_as_soon_as_the_first_time(
     kind: str,
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await lose_messages(stage)
-        stage.clock.advance(timedelta(hours=3))
-        await stage.claim(task_id("a"))
-        stage.clock.advance(TAKEN_OVER_AFTER)
-        await stage.sweeper.sweep()
-        await lose_messages(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await lose_messages(harness)
+        harness.clock.advance(timedelta(hours=3))
+        await harness.claim(task_id("a"))
+        harness.clock.advance(TAKEN_OVER_AFTER)
+        await harness.sweeper.sweep()
+        await lose_messages(harness)
 
-        stage.clock.advance(MINUTE + SECOND)
-        repairs = await stage.sweeper.sweep()
+        harness.clock.advance(MINUTE + SECOND)
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(reenqueued=1)
 
@@ -193,68 +195,68 @@ async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await exhaust_receives(stage)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await exhaust_receives(harness)
 
-        repairs = await stage.sweeper.sweep()
+        repairs = await harness.sweeper.sweep()
 
         assert repairs == Repairs(dead_letters=1)
-        assert (await stage.task("a")).state is TaskState.FAILED
+        assert (await harness.task("a")).state is TaskState.FAILED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_is_told_by_kind(
+async def test_repairs_are_logged_by_kind(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
         for key in "ab":
-            await stage.claim(task_id(key))
-        await lose_messages(stage)
-        stage.clock.advance(TAKEN_OVER_AFTER + MINUTE)
+            await harness.claim(task_id(key))
+        await lose_messages(harness)
+        harness.clock.advance(TAKEN_OVER_AFTER + MINUTE)
         with caplog.at_level(logging.WARNING, "longshore"):
-            await stage.sweeper.sweep()
+            await harness.sweeper.sweep()
 
-        (record,) = [one for one in caplog.records if one.getMessage() == "sweep.repaired"]
+        (record,) = [item for item in caplog.records if item.getMessage() == "sweep.repaired"]
         assert (record.leases_ended, record.reenqueued) == (2, 1)
         assert not hasattr(record, "dependents_notified")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_sweep_that_finds_nothing_says_nothing(
+async def test_a_sweep_without_repairs_logs_nothing(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         with caplog.at_level(logging.DEBUG, "longshore.services.sweeper"):
-            await stage.sweeper.sweep()
+            await harness.sweeper.sweep()
 
         assert caplog.records == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_before_the_store_was_out_of_reach_is_counted(
+async def test_repairs_before_an_outage_are_counted(
     kind: str,
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"))
-        stage.clock.advance(TAKEN_OVER_AFTER)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"))
+        harness.clock.advance(TAKEN_OVER_AFTER)
         ledger = FlakyPort(backend.ledger, "open_intents", times=3)
-        stage = stage.with_ports(ledger=ledger)
-        with sweeping(stage):
-            await stage.advance(MINUTE)
+        harness = harness.with_ports(ledger=ledger)
+        with sweeping(harness):
+            await harness.advance(MINUTE)
 
         assert ledger.failures == 3
-        assert stage.sweeper.repairs.leases_ended == 1
+        assert harness.sweeper.repairs.leases_ended == 1
 
 
 @scenario
@@ -262,16 +264,16 @@ async def test_where_functions_sweep_a_worker_looks_after_its_own_machines_dead_
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        told, calls = record_calls(backend)
-        stage = ServiceHarness(told)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"), "dead")
-        stage.worker_registry.kill("dead")
-        sweeper = stage.build_sweeper(policy=SweeperPolicy(sweeps=False))
+        notices, calls = record_calls(backend)
+        harness = ServiceHarness(notices)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"), "dead")
+        harness.worker_registry.kill("dead")
+        sweeper = harness.build_sweeper(policy=SweeperPolicy(sweeps=False))
 
         running = asyncio.ensure_future(sweeper.run())
-        await stage.advance(10 * MINUTE)
+        await harness.advance(10 * MINUTE)
         running.cancel()
 
         assert SWEEP not in calls
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert (await harness.task("a")).state is TaskState.PENDING

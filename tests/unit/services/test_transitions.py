@@ -51,15 +51,15 @@ async def test_a_row_that_changed_since_it_was_read_is_read_again(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        claimed = await stage.transitions.apply_to_task(task_id("a"), a_claim())
-        await stage.transitions.apply_to_task(task_id("a"), a_renewal(claimed.fence), row=claimed)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.transitions.apply_to_task(task_id("a"), a_claim())
+        await harness.transitions.apply_to_task(task_id("a"), a_renewal(claimed.fence), row=claimed)
 
         command = c.SaveCheckpoint(fence=claimed.fence, key="step-1")
-        saved = await stage.transitions.apply_to_task(task_id("a"), command, row=claimed)
+        saved = await harness.transitions.apply_to_task(task_id("a"), command, row=claimed)
 
-        assert saved == await stage.task("a")
+        assert saved == await harness.task("a")
         assert saved.version == claimed.version + 2
         assert saved.checkpoint == "step-1"
         assert saved.lease is not None
@@ -72,18 +72,20 @@ async def test_a_refusal_from_a_row_of_yesterday_is_checked_against_the_row_of_t
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        held = await stage.transitions.apply_to_task(task_id("a"), a_claim())
-        await stage.transitions.apply_to_task(
-            task_id("a"), c.Release(fence=held.fence, reason="test")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        lease = await harness.transitions.apply_to_task(task_id("a"), a_claim())
+        await harness.transitions.apply_to_task(
+            task_id("a"), c.Release(fence=lease.fence, reason="test")
         )
 
-        claimed = await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-2"), row=held)
+        claimed = await harness.transitions.apply_to_task(
+            task_id("a"), a_claim("worker-2"), row=lease
+        )
 
         assert claimed.lease is not None
         assert claimed.lease.worker_id == "worker-2"
-        assert claimed.fence > held.fence
+        assert claimed.fence > lease.fence
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -92,22 +94,22 @@ async def test_a_refusal_of_the_row_as_it_is_comes_as_an_error_and_changes_nothi
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        held = await stage.transitions.apply_to_task(task_id("a"), a_claim())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.transitions.apply_to_task(task_id("a"), a_claim())
 
         with pytest.raises(LeaseHeld) as caught:
-            await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-2"))
+            await harness.transitions.apply_to_task(task_id("a"), a_claim("worker-2"))
         with pytest.raises(LeaseLost):
-            await stage.transitions.apply_to_task(task_id("a"), a_renewal(held.fence + 1))
+            await harness.transitions.apply_to_task(task_id("a"), a_renewal(claimed.fence + 1))
         with pytest.raises(CommandRefused):
-            await stage.transitions.apply_to_task(task_id("a"), c.Approve(by="ann"))
+            await harness.transitions.apply_to_task(task_id("a"), c.Approve(by="ann"))
         with pytest.raises(NotFound):
-            await stage.transitions.apply_to_task(task_id("b"), a_claim())
+            await harness.transitions.apply_to_task(task_id("b"), a_claim())
 
-        assert held.lease is not None
-        assert caught.value.until == held.lease.expires_at
-        assert await stage.task("a") == held
+        assert claimed.lease is not None
+        assert caught.value.until == claimed.lease.expires_at
+        assert await harness.task("a") == claimed
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -116,18 +118,18 @@ async def test_a_commit_whose_answer_was_lost_is_known_as_one_s_own(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         ledger = FlakyPort(backend.ledger, "commit", after_write=True)
-        forgetful = stage.with_ports(ledger=ledger)
+        forgetful = harness.with_ports(ledger=ledger)
 
-        claimed = await stage.advance_until_done(
+        claimed = await harness.advance_until_done(
             forgetful.transitions.apply_to_task(task_id("a"), a_claim())
         )
 
         assert ledger.failures == 1
-        assert claimed == await stage.task("a")
-        assert (await stage.event_types("a")).count("Task Processing Started") == 1
+        assert claimed == await harness.task("a")
+        assert (await harness.event_types("a")).count("Task Processing Started") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -136,23 +138,23 @@ async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         async def somebody_cancels() -> None:
-            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+            await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
         ledger = FlakyPort(
             InterposedPort(backend.ledger, "commit", after=somebody_cancels),
             "commit",
             after_write=True,
         )
-        forgetful = stage.with_ports(ledger=ledger)
-        claimed = await stage.advance_until_done(
+        forgetful = harness.with_ports(ledger=ledger)
+        claimed = await harness.advance_until_done(
             forgetful.transitions.apply_to_task(task_id("a"), a_claim())
         )
 
-        assert claimed == await stage.task("a")
+        assert claimed == await harness.task("a")
         assert claimed.lease is not None
         assert claimed.lease.worker_id == "worker-1"
         assert claimed.cancel is not None
@@ -161,49 +163,49 @@ async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_claim_that_somebody_else_won_is_not_taken_for_one_s_own(
+async def test_a_claim_of_another_worker_is_not_mistaken_for_the_own_claim(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        pending = await stage.task("a")
-        await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-2"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        pending = await harness.task("a")
+        await harness.transitions.apply_to_task(task_id("a"), a_claim("worker-2"))
 
         with pytest.raises(LeaseHeld):
-            await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-1"), row=pending)
+            await harness.transitions.apply_to_task(task_id("a"), a_claim("worker-1"), row=pending)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_outcome_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
+async def test_an_outcome_with_a_lost_answer_is_emitted_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        claimed = await stage.transitions.apply_to_task(task_id("a"), a_claim())
-        forgetful = stage.with_ports(
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.transitions.apply_to_task(task_id("a"), a_claim())
+        forgetful = harness.with_ports(
             ledger=FlakyPort(backend.ledger, "commit", times=3, after_write=True)
         )
 
         done = c.Complete(fence=claimed.fence, result=None, duration=SECOND)
-        row = await stage.advance_until_done(
+        row = await harness.advance_until_done(
             forgetful.transitions.apply_to_task(task_id("a"), done, row=claimed)
         )
 
         assert row.state is TaskState.COMPLETED
-        assert (await stage.event_types("a")).count("Task Completed") == 1
+        assert (await harness.event_types("a")).count("Task Completed") == 1
 
 
 @pytest.mark.parametrize("method", ["commit", "get_task"])
 @scenario
 async def test_an_outage_that_ends_in_time_is_waited_out(method: str, tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         ledger = FlakyPort(backend.ledger, method, times=TRIES - 1)
-        unlucky = stage.with_ports(ledger=ledger)
+        unlucky = harness.with_ports(ledger=ledger)
 
-        claimed = await stage.advance_until_done(
+        claimed = await harness.advance_until_done(
             unlucky.transitions.apply_to_task(task_id("a"), a_claim())
         )
 
@@ -213,25 +215,23 @@ async def test_an_outage_that_ends_in_time_is_waited_out(method: str, tmp_path: 
 
 @pytest.mark.parametrize("method", ["commit", "get_task"])
 @scenario
-async def test_an_outage_that_lasts_is_told_after_several_tries(
-    method: str, tmp_path: Path
-) -> None:
+async def test_a_long_outage_is_reported_after_several_tries(method: str, tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        before = await stage.task("a")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        before = await harness.task("a")
         ledger = FlakyPort(backend.ledger, method, times=None)
-        unlucky = stage.with_ports(ledger=ledger)
-        began = stage.clock.elapsed()
+        unlucky = harness.with_ports(ledger=ledger)
+        began = harness.clock.elapsed()
 
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(
+            await harness.advance_until_done(
                 unlucky.transitions.apply_to_task(task_id("a"), a_claim())
             )
 
         assert ledger.calls == TRIES
-        assert stage.clock.elapsed() - began >= SECOND
-        assert await stage.task("a") == before
+        assert harness.clock.elapsed() - began >= SECOND
+        assert await harness.task("a") == before
 
 
 class FullQueue:
@@ -251,23 +251,23 @@ class FullQueue:
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @pytest.mark.parametrize("trouble", ["down", "full"])
 @scenario
-async def test_a_ring_that_the_queue_does_not_take_is_left_to_the_sweeper(
+async def test_a_message_that_the_queue_refuses_is_left_to_the_sweeper(
     kind: str, trouble: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         queue = FlakyPort(backend.queue, "send", times=None)
-        silent = stage.with_ports(queue=queue if trouble == "down" else FullQueue(backend.queue))
+        silent = harness.with_ports(queue=queue if trouble == "down" else FullQueue(backend.queue))
 
         accepted = await silent.submit(make_task())
-        unrung = await stage.messages()
-        await stage.advance(timedelta(minutes=2))
-        repairs = await stage.sweeper.sweep()
+        unrung = await harness.messages()
+        await harness.advance(timedelta(minutes=2))
+        repairs = await harness.sweeper.sweep()
 
         assert accepted.created
         assert unrung == []
         assert repairs.reenqueued == 1
-        assert len(await stage.messages()) == 1
+        assert len(await harness.messages()) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -276,21 +276,21 @@ async def test_a_job_that_changed_meanwhile_is_decided_again_from_its_new_row(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
-        await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
+        await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
         seen: list[int] = []
 
         async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
             seen.append(len(row.cancelled))
             if len(seen) == 1:
-                await stage.dispatcher.settle([task_id("a")])
+                await harness.dispatcher.settle([task_id("a")])
             return jobs.apply(row, jobs.CancelJob(by="bob"), now=now, change_id=change_id)
 
-        row = await stage.transitions.apply_to_job(job_id(), decide)
+        row = await harness.transitions.apply_to_job(job_id(), decide)
 
         assert seen == [0, 1]
-        assert row == await stage.job()
+        assert row == await harness.job()
         assert row.cancel is not None
         assert len(row.cancelled) == 1
 
@@ -302,26 +302,28 @@ async def test_a_job_s_refusal_comes_as_an_error(kind: str, tmp_path: Path) -> N
         return Refusal(reason=RefusalReason.ENDED, detail="no")
 
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         with pytest.raises(CommandRefused, match="no"):
-            await stage.transitions.apply_to_job(job_id(), refuse)
+            await harness.transitions.apply_to_job(job_id(), refuse)
         with pytest.raises(NotFound):
-            await stage.transitions.apply_to_job("job-nobody", refuse)
+            await harness.transitions.apply_to_job("job-nobody", refuse)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_s_change_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
+async def test_a_job_s_change_whose_answer_was_lost_is_emitted_once(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
         ledger = FlakyPort(backend.ledger, "commit", after_write=True)
-        forgetful = stage.with_ports(ledger=ledger)
+        forgetful = harness.with_ports(ledger=ledger)
 
-        await stage.advance_until_done(forgetful.dispatcher.settle([task_id("a")]))
+        await harness.advance_until_done(forgetful.dispatcher.settle([task_id("a")]))
 
         assert ledger.failures == 1
-        assert (await stage.job_event_types()).count("Job Cancelled") == 1
+        assert (await harness.job_event_types()).count("Job Cancelled") == 1

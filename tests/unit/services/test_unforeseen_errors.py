@@ -44,14 +44,14 @@ class BrokenFor:
         self._about = about
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
+        result = getattr(self._port, name)
         if name != self._method:
-            return found
+            return result
 
         async def call(about: Any, *arguments: Any, **named: Any) -> Any:
             if about == self._about or self._about in about:
                 raise FAULT
-            return await found(about, *arguments, **named)
+            return await result(about, *arguments, **named)
 
         return call
 
@@ -62,41 +62,41 @@ async def test_a_job_that_cannot_be_moved_keeps_no_other_from_moving(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         for request in ("cursed", "well"):
-            await stage.submit(make_task("a"), make_task("b", "a"), request_id=request)
-            await stage.complete(task_id("a", request))
+            await harness.submit(make_task("a"), make_task("b", "a"), request_id=request)
+            await harness.complete(task_id("a", request))
         ledger = BrokenFor(backend.ledger, "get_job", job_id("cursed"))
-        dispatcher = stage.with_ports(ledger=ledger).dispatcher
+        dispatcher = harness.with_ports(ledger=ledger).dispatcher
 
         assert await dispatcher.step(NO_WAIT)
         assert not await dispatcher.step(NO_WAIT)
 
-        assert (await stage.job("well")).completed == NumberSet([0])
-        assert (await stage.task("b", "well")).state is TaskState.PENDING
-        assert (await stage.task("b", "cursed")).state is TaskState.WAITING
+        assert (await harness.job("well")).completed == NumberSet([0])
+        assert (await harness.task("b", "well")).state is TaskState.PENDING
+        assert (await harness.task("b", "cursed")).state is TaskState.WAITING
         # What was passed over is found by the sweeper, once it can be dealt with.
-        stage.clock.advance(SETTLED_AFTER)
-        assert (await stage.sweeper.sweep()).ends_recorded == 1
-        assert (await stage.task("b", "cursed")).state is TaskState.PENDING
+        harness.clock.advance(SETTLED_AFTER)
+        assert (await harness.sweeper.sweep()).ends_recorded == 1
+        assert (await harness.task("b", "cursed")).state is TaskState.PENDING
 
 
 @scenario
-async def test_a_store_out_of_reach_is_told_before_any_fault_so_that_all_is_done_again() -> None:
+async def test_an_unavailable_store_outranks_other_errors_so_that_all_is_delivered_again() -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         for request in ("cursed", "far"):
-            await stage.submit(make_task("a"), request_id=request)
-            await stage.complete(task_id("a", request))
+            await harness.submit(make_task("a"), request_id=request)
+            await harness.complete(task_id("a", request))
         ledger = BrokenFor(backend.ledger, "get_job", job_id("cursed"))
         far = FlakyPort(ledger, "get_tasks", BackendUnavailable("far"), None)
-        dispatcher = stage.with_ports(ledger=far).dispatcher
+        dispatcher = harness.with_ports(ledger=far).dispatcher
 
         with pytest.raises(BackendUnavailable):
-            await stage.advance_until_done(dispatcher.step(NO_WAIT))
+            await harness.advance_until_done(dispatcher.step(NO_WAIT))
 
-        assert await stage.dispatch() == 1
-        assert (await stage.job("far")).state is JobState.COMPLETED
+        assert await harness.dispatch() == 1
+        assert (await harness.job("far")).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -106,28 +106,28 @@ async def test_a_store_out_of_reach_is_told_before_any_fault_so_that_all_is_done
 @scenario
 async def test_a_repair_that_breaks_keeps_no_other_from_being_made(listing: str) -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await lose_messages(stage)
-        stage.clock.advance(2 * MINUTE)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await lose_messages(harness)
+        harness.clock.advance(2 * MINUTE)
         broken = FlakyPort(backend.ledger, listing, FAULT, None)
 
-        repairs = await stage.with_ports(ledger=broken).sweeper.sweep()
+        repairs = await harness.with_ports(ledger=broken).sweeper.sweep()
 
         assert broken.failures
         assert repairs == Repairs(reenqueued=1)
 
 
 @scenario
-async def test_a_task_that_cannot_be_rung_for_keeps_no_other_from_it() -> None:
+async def test_a_task_that_cannot_be_enqueued_does_not_prevent_others() -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
-        await lose_messages(stage)
-        stage.clock.advance(2 * MINUTE)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
+        await lose_messages(harness)
+        harness.clock.advance(2 * MINUTE)
         ledger = BrokenFor(backend.ledger, "get_task", task_id("b"))
 
-        repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
+        repairs = await harness.with_ports(ledger=ledger).sweeper.sweep()
 
         assert repairs == Repairs(reenqueued=2)
 
@@ -144,17 +144,17 @@ class UnclearableRegistry(FakeWorkerRegistry):
 @scenario
 async def test_tasks_of_a_worker_that_cannot_be_cleared_away_are_not_given_to_others() -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = ServiceHarness(backend, worker_registry=UnclearableRegistry())
+        harness = ServiceHarness(backend, worker_registry=UnclearableRegistry())
         for key in ("stubborn", "other"):
-            await stage.submit(make_task(key), request_id=key)
-            await stage.claim(task_id(key, key), key)
-            stage.worker_registry.kill(key)
+            await harness.submit(make_task(key), request_id=key)
+            await harness.claim(task_id(key, key), key)
+            harness.worker_registry.kill(key)
 
-        await stage.sweeper.reap_dead_workers()
+        await harness.sweeper.reap_dead_workers()
 
-        assert (await stage.task("other", "other")).state is TaskState.PENDING
-        assert (await stage.task("stubborn", "stubborn")).state is TaskState.PROCESSING
-        assert stage.worker_registry.dead_workers() == ["stubborn"]
+        assert (await harness.task("other", "other")).state is TaskState.PENDING
+        assert (await harness.task("stubborn", "stubborn")).state is TaskState.PROCESSING
+        assert harness.worker_registry.dead_workers() == ["stubborn"]
 
 
 @pytest.mark.parametrize("error", [FAULT, BackendRejected("denied")])
@@ -162,14 +162,14 @@ async def test_tasks_of_a_worker_that_cannot_be_cleared_away_are_not_given_to_ot
 async def test_a_worker_outlasts_a_queue_that_breaks(error: Exception) -> None:
     async with open_backend("memory", Path()) as backend:
         queue = FlakyPort(backend.queue, "receive", error, 3)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=5))
 
         assert queue.failures == 3
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 class FaultyRunner(FakeRunner):
@@ -193,75 +193,75 @@ def make_children_faulty(harness: ServiceHarness, method: str, *, times: int = 1
 
 
 @scenario
-async def test_a_fault_in_the_worker_costs_one_attempt_and_the_history_says_so() -> None:
+async def test_an_error_in_the_worker_costs_one_attempt_and_is_in_the_history() -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = make_children_faulty(ServiceHarness(backend), "ending")
-        await stage.submit(make_task())
+        harness = make_children_faulty(ServiceHarness(backend), "ending")
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
-            broken = await stage.task("a")
-            await stage.advance(MINUTE)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            broken = await harness.task("a")
+            await harness.advance(MINUTE)
 
         assert broken.state is TaskState.PENDING
         assert broken.attempts_used == 1
         assert broken.failure is not None
         assert broken.failure.category is ErrorCategory.CRASH
-        assert broken.failure.message == "the worker broke: RuntimeError: a fault in an adapter"
-        row = await stage.task("a")
+        assert broken.failure.message == "the worker failed: RuntimeError: a fault in an adapter"
+        row = await harness.task("a")
         assert (row.state, row.attempt) == (TaskState.COMPLETED, 2)
 
 
 @scenario
 async def test_a_folder_that_cannot_be_tidied_up_does_not_cost_the_work() -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = make_children_faulty(ServiceHarness(backend), "close")
-        stage.runner.set_scripts("a", Script(ending=succeeds(7)))
-        await stage.submit(make_task())
+        harness = make_children_faulty(ServiceHarness(backend), "close")
+        harness.runner.set_scripts("a", Script(ending=succeeds(7)))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.attempt) == (TaskState.COMPLETED, 1)
-        assert await stage.documents.load(row.result) == 7
+        assert await harness.documents.load(row.result) == 7
 
 
 @scenario
-async def test_nothing_is_told_of_an_attempt_whose_child_may_still_be_alive() -> None:
+async def test_no_outcome_is_reported_while_the_child_may_be_alive() -> None:
     async with open_backend("memory", Path()) as backend:
-        stage = make_children_faulty(ServiceHarness(backend), "stop", times=100)
-        await stage.submit(make_task())
+        harness = make_children_faulty(ServiceHarness(backend), "stop", times=100)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
-            held = await stage.task("a")
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            claimed = await harness.task("a")
 
-        assert held.state is TaskState.PROCESSING
-        assert "Task Completed" not in await stage.event_types("a")
+        assert claimed.state is TaskState.PROCESSING
+        assert "Task Completed" not in await harness.event_types("a")
 
 
 @scenario
 async def test_output_that_a_fault_swallows_has_a_marker_in_its_place() -> None:
     async with open_backend("memory", Path()) as backend:
         output = FlakyPort(backend.output, "append", FAULT, 1)
-        stage = ServiceHarness(backend).with_ports(output=output)
-        stage.runner.set_scripts("a", Script(reports=[prints("gone"), SECOND, prints("there")]))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend).with_ports(output=output)
+        harness.runner.set_scripts("a", Script(reports=[prints("gone"), SECOND, prints("there")]))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=3))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=3))
 
         entries = await backend.output.read(task_id("a"))
-        assert [(one.stream, one.sequence, one.end) for one in entries] == [
+        assert [(item.stream, item.sequence, item.end) for item in entries] == [
             (Stream.LOST, 1, 1),
             (Stream.STDOUT, 2, 2),
         ]
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.last_output) == (TaskState.COMPLETED, 2)
 
 
-def test_what_is_stepped_over_is_told_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skipped_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("longshore.edges")
     logger.propagate = True
     with (

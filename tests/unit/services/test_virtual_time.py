@@ -21,7 +21,7 @@ MANY = 200  # more than any number of turns of the loop that somebody might thin
 
 
 @scenario
-async def test_time_stands_still_while_a_thread_has_something_in_hand() -> None:
+async def test_virtual_time_waits_for_a_busy_thread() -> None:
     clock = FakeClock()
 
     async def work() -> list[timedelta]:
@@ -36,20 +36,18 @@ async def test_time_stands_still_while_a_thread_has_something_in_hand() -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_time_stands_still_while_a_backend_has_something_in_hand(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_virtual_time_waits_for_a_busy_backend(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, seen = ServiceHarness(backend), []
+        harness, seen = ServiceHarness(backend), []
 
         async def work() -> None:
             for number in range(MANY):
                 await backend.blobs.put(f"blob-{number}", b"x")
                 await backend.blobs.list_keys(f"blob-{number}")
-                seen.append(stage.clock.elapsed())
+                seen.append(harness.clock.elapsed())
 
         working = asyncio.ensure_future(work())
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         assert working.done()
         assert seen == [timedelta(0)] * MANY
@@ -61,16 +59,16 @@ async def test_each_sleeper_is_done_with_its_work_before_the_next_wakes(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage, order = ServiceHarness(backend), []
+        harness, order = ServiceHarness(backend), []
 
         async def work(number: int) -> None:
-            await stage.clock.sleep(number * SECOND)
+            await harness.clock.sleep(number * SECOND)
             for part in range(5):
                 await backend.blobs.put(f"blob-{number}-{part}", b"x")
-            order.append((number, stage.clock.elapsed()))
+            order.append((number, harness.clock.elapsed()))
 
         working = [asyncio.ensure_future(work(number)) for number in (3, 1, 2)]
-        await stage.advance(3 * SECOND)
+        await harness.advance(3 * SECOND)
         await asyncio.gather(*working)
 
         assert order == [(number, number * SECOND) for number in (1, 2, 3)]
@@ -78,26 +76,24 @@ async def test_each_sleeper_is_done_with_its_work_before_the_next_wakes(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_work_that_nobody_waits_for_any_more_is_waited_for_all_the_same(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_virtual_time_waits_for_abandoned_work_too(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         looks = [asyncio.ensure_future(backend.blobs.list_keys("blob")) for _ in range(20)]
         writes = [asyncio.ensure_future(backend.blobs.put("blob", b"x")) for _ in range(20)]
         await asyncio.sleep(0)
-        for one in (*looks, *writes):
-            one.cancel()
+        for item in (*looks, *writes):
+            item.cancel()
 
-        await stage.advance(NO_WAIT)
+        await harness.advance(NO_WAIT)
 
-        assert all(one.done() for one in (*looks, *writes))
-        await stage.advance(SECOND)
-        assert stage.clock.elapsed() == SECOND
+        assert all(item.done() for item in (*looks, *writes))
+        await harness.advance(SECOND)
+        assert harness.clock.elapsed() == SECOND
 
 
 @scenario
-async def test_nobody_who_waits_for_the_clock_or_for_ever_holds_it_up() -> None:
+async def test_a_task_that_waits_for_the_clock_or_for_ever_does_not_block_virtual_time() -> None:
     clock, woken = FakeClock(), []
 
     async def sleep() -> None:

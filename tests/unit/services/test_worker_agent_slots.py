@@ -22,7 +22,7 @@ def never() -> asyncio.Future[object]:
 
 
 def test_an_agent_waits_until_another_has_left() -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         room = AgentSlots(1)
         assert await room.acquire(make_spec(), never())
         second = asyncio.ensure_future(room.acquire(make_spec(), never()))
@@ -37,11 +37,11 @@ def test_an_agent_waits_until_another_has_left() -> None:
         room.release(make_spec())
         assert await third
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 def test_one_who_is_ended_while_it_waits_takes_no_room() -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         room, ended = AgentSlots(1), never()
         assert await room.acquire(make_spec(), never())
         waiting = asyncio.ensure_future(room.acquire(make_spec(), ended))
@@ -53,11 +53,11 @@ def test_one_who_is_ended_while_it_waits_takes_no_room() -> None:
         room.release(make_spec())
         assert await room.acquire(make_spec(), never())
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 def test_one_who_is_ended_in_the_moment_it_is_let_in_gives_its_room_back() -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         room, ended = AgentSlots(1), never()
         assert await room.acquire(make_spec(), never())
         waiting = asyncio.ensure_future(room.acquire(make_spec(), ended))
@@ -69,11 +69,11 @@ def test_one_who_is_ended_in_the_moment_it_is_let_in_gives_its_room_back() -> No
         assert not await waiting
         assert await room.acquire(make_spec(), never())
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 def test_one_who_is_cancelled_while_it_waits_takes_no_room() -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         room = AgentSlots(1)
         assert await room.acquire(make_spec(), never())
         waiting = asyncio.ensure_future(room.acquire(make_spec(), never()))
@@ -85,18 +85,18 @@ def test_one_who_is_cancelled_while_it_waits_takes_no_room() -> None:
         room.release(make_spec())
         assert await room.acquire(make_spec(), never())
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 @pytest.mark.parametrize(
     ("limit", "kind"), [(1, RunnerKind.COMMAND), (1, RunnerKind.PYTHON), (None, RunnerKind.AGENT)]
 )
 def test_others_and_those_without_a_ceiling_never_wait(limit: int | None, kind: RunnerKind) -> None:
-    async def play() -> None:
+    async def run_scenario() -> None:
         there = AgentSlots(limit)
         for _ in range(5):
             assert await there.acquire(make_spec(kind), never())
         for _ in range(5):
             there.release(make_spec(kind))
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())

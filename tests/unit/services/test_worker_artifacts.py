@@ -38,10 +38,10 @@ def make_harness(
     backend: Backend, tmp_path: Path, *scripts: Script, **given: Any
 ) -> ServiceHarness:
     """A process whose children have folders."""
-    stage = ServiceHarness(backend, **given)
-    stage.runner = FakeRunner(stage.clock, folder=tmp_path / "work")
-    stage.runner.set_scripts("a", *scripts)
-    return stage
+    harness = ServiceHarness(backend, **given)
+    harness.runner = FakeRunner(harness.clock, folder=tmp_path / "work")
+    harness.runner.set_scripts("a", *scripts)
+    return harness
 
 
 async def stored(backend: Backend) -> list[str]:
@@ -60,16 +60,16 @@ async def test_files_are_stored_before_the_outcome_and_the_folder_goes_after(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = make_harness(watched, tmp_path, LEAVES)
-        await stage.submit(make_task())
+        harness = make_harness(watched, tmp_path, LEAVES)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
 
-        (child,) = stage.runner.children
-        wanted = sorted(FILES)
+        (child,) = harness.runner.children
+        options = sorted(FILES)
         writes = [call for call in calls if call in ("blobs.put", "ledger.commit")]
-        assert await stored(backend) == wanted
+        assert await stored(backend) == options
         assert await backend.blobs.get(f"{PREFIX}artifacts/a.csv") == b"1,2"
         assert writes[-4:] == ["blobs.put"] * 3 + ["ledger.commit"]
         assert child.folder is not None
@@ -95,44 +95,44 @@ async def test_files_of_an_attempt_that_came_to_nothing_are_stored_too(
     kind: str, script: Script, wish: Any, state: TaskState, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, script)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, script)
+        await harness.submit(make_task())
 
-        async with stage.running_worker(context={"timeout": MINUTE}):
-            await stage.advance(timedelta(milliseconds=1))
+        async with harness.running_worker(context={"timeout": MINUTE}):
+            await harness.advance(timedelta(milliseconds=1))
             if wish is not None:
-                await stage.transitions.apply_to_task(task_id("a"), wish)
+                await harness.transitions.apply_to_task(task_id("a"), wish)
             elif script is HANGS_WITH_FILES:
-                await stage.advance(MINUTE)
-            await stage.advance(NO_WAIT)
-            row = await stage.task("a")
+                await harness.advance(MINUTE)
+            await harness.advance(NO_WAIT)
+            row = await harness.task("a")
 
         assert row.state is state
         assert await stored(backend) == sorted(FILES)
-        assert stage.runner.children[0].closed
+        assert harness.runner.children[0].closed
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_that_stops_gives_back_at_once_and_says_what_is_not_kept(
+async def test_a_worker_that_stops_releases_at_once_and_logs_which_files_are_missing(
     kind: str,
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, HANGS_WITH_FILES)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, HANGS_WITH_FILES)
+        await harness.submit(make_task())
 
-        async with stage.running_worker() as worker:
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker() as worker:
+            await harness.advance(NO_WAIT)
             worker.stop()
             worker.release_all()
-            await stage.advance(NO_WAIT)
-            row = await stage.task("a")
+            await harness.advance(NO_WAIT)
+            row = await harness.task("a")
 
         assert (row.state, row.attempts_used) == (TaskState.PENDING, 0)
         assert await stored(backend) == []
         assert await log_lines(backend) == [
-            "longshore: files that are not kept: all, the worker had no time left\n"
+            "longshore: files that are not stored: all, the worker had no time left\n"
         ]
         assert row.last_output == 1
 
@@ -143,15 +143,15 @@ async def test_a_worker_that_stops_does_not_store_a_summary_either(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[SummaryReport("one")], ending=None))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[SummaryReport("one")], ending=None))
+        await harness.submit(make_task())
 
-        async with stage.running_worker() as worker:
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker() as worker:
+            await harness.advance(NO_WAIT)
             worker.stop()
             worker.release_all()
-            await stage.advance(NO_WAIT)
+            await harness.advance(NO_WAIT)
 
         assert await stored(backend) == []
         assert "no time left" in (await log_lines(backend))[-1]
@@ -164,19 +164,19 @@ async def test_an_attempt_whose_time_was_up_stays_so_when_the_worker_stops_meanw
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, HANGS_WITH_FILES)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, HANGS_WITH_FILES)
+        await harness.submit(make_task())
 
         async def for_ever() -> None:
             worker.release_all()
             await asyncio.Event().wait()
 
         blobs = InterposedPort(backend.blobs, "put", before=for_ever)
-        storing = stage.with_ports(blobs=blobs)
+        storing = harness.with_ports(blobs=blobs)
         async with storing.running_worker(context={"timeout": SECOND}) as worker:
-            await stage.advance(SECOND)
+            await harness.advance(SECOND)
 
-        assert (await stage.event_types("a"))[-1] == "Task Timeout"
+        assert (await harness.event_types("a"))[-1] == "Task Timeout"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -186,8 +186,8 @@ async def test_finished_work_is_reported_although_the_worker_stops_while_its_fil
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, LEAVES)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, LEAVES)
+        await harness.submit(make_task())
         storing = asyncio.Event()
 
         async def for_ever() -> None:
@@ -195,12 +195,12 @@ async def test_finished_work_is_reported_although_the_worker_stops_while_its_fil
             await asyncio.Event().wait()
 
         blobs = InterposedPort(backend.blobs, "put", before=for_ever)
-        async with stage.with_ports(blobs=blobs).running_worker() as worker:
+        async with harness.with_ports(blobs=blobs).running_worker() as worker:
             await storing.wait()
             worker.release_all()
-            await stage.advance(NO_WAIT)
+            await harness.advance(NO_WAIT)
 
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
         assert await stored(backend) == []
         assert "no time left" in (await log_lines(backend))[-1]
 
@@ -213,19 +213,19 @@ async def test_the_time_to_store_files_is_not_the_attempt_s(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         script = Script(reports=[timedelta(seconds=50)], files=FILES)
-        stage = make_harness(backend, tmp_path, script)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, script)
+        await harness.submit(make_task())
 
         async def slow() -> None:
             if wish is not None:
-                await stage.transitions.apply_to_task(task_id("a"), wish)
-            await stage.clock.sleep(timedelta(seconds=15))
+                await harness.transitions.apply_to_task(task_id("a"), wish)
+            await harness.clock.sleep(timedelta(seconds=15))
 
         blobs = InterposedPort(backend.blobs, "put", before=slow)
-        async with stage.with_ports(blobs=blobs).running_worker(context={"timeout": MINUTE}):
-            await stage.advance(timedelta(seconds=65))
+        async with harness.with_ports(blobs=blobs).running_worker(context={"timeout": MINUTE}):
+            await harness.advance(timedelta(seconds=65))
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.state is TaskState.COMPLETED
         assert row.ran_for == timedelta(seconds=50)
         assert await stored(backend) == sorted(FILES)
@@ -235,15 +235,15 @@ async def test_the_time_to_store_files_is_not_the_attempt_s(
 @scenario
 async def test_files_survive_a_short_outage_of_the_store(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, LEAVES)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, LEAVES)
+        await harness.submit(make_task())
         blobs = FlakyPort(backend.blobs, "put", times=5)
 
-        async with stage.with_ports(blobs=blobs).running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.with_ports(blobs=blobs).running_worker():
+            await harness.advance(timedelta(seconds=5))
 
         assert blobs.failures == 5
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
         assert await stored(backend) == sorted(FILES)
 
 
@@ -254,14 +254,14 @@ async def test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome(
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, LEAVES)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, LEAVES)
+        await harness.submit(make_task())
         blobs = FlakyPort(backend.blobs, "put", times=None)
 
-        async with stage.with_ports(blobs=blobs).running_worker():
-            await stage.advance(timedelta(seconds=40))
+        async with harness.with_ports(blobs=blobs).running_worker():
+            await harness.advance(timedelta(seconds=40))
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.attempt) == (TaskState.COMPLETED, 1)
         assert "the store could not be reached" in (await log_lines(backend))[-1]
 
@@ -271,16 +271,18 @@ async def test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome(
 async def test_what_is_left_out_is_the_last_line_of_the_output(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         script = Script(reports=[prints("hello")], files=FILES)
-        stage = make_harness(backend, tmp_path, script)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, script)
+        await harness.submit(make_task())
 
-        async with stage.running_worker(context={"artifacts": ArtifactPolicy(limit_files=2)}):
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker(context={"artifacts": ArtifactPolicy(limit_files=2)}):
+            await harness.advance(NO_WAIT)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         entries = await backend.output.read(task_id("a"))
         last = entries[-1].data.decode()
-        assert last == ("longshore: files that are not kept: artifacts/a.csv (more than 2 files)\n")
+        assert last == (
+            "longshore: files that are not stored: artifacts/a.csv (more than 2 files)\n"
+        )
         assert (row.last_output, entries[-1].end) == (2, 2)
 
 
@@ -288,12 +290,14 @@ async def test_what_is_left_out_is_the_last_line_of_the_output(kind: str, tmp_pa
 @scenario
 async def test_a_summary_is_kept_of_an_attempt_without_a_folder(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[SummaryReport("one"), SummaryReport("two")]))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts(
+            "a", Script(reports=[SummaryReport("one"), SummaryReport("two")])
+        )
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
         assert await backend.blobs.get(f"{PREFIX}logs/summary.log") == b"one\ntwo\n"
 
@@ -304,17 +308,17 @@ async def test_no_files_are_kept_of_an_attempt_whose_lease_is_lost(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, HANGS_WITH_FILES)
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, HANGS_WITH_FILES)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
-            await stage.end_lease("a")
-            await stage.claim(task_id("a"), "other")
-            await stage.advance(timedelta(seconds=30))
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            await harness.end_lease("a")
+            await harness.claim(task_id("a"), "other")
+            await harness.advance(timedelta(seconds=30))
 
-        assert stage.runner.alive == []
-        assert stage.runner.children[0].closed
+        assert harness.runner.alive == []
+        assert harness.runner.children[0].closed
         assert await stored(backend) == []
 
 
@@ -331,15 +335,15 @@ async def test_a_child_that_was_never_supervised_leaves_no_folder(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(
+        harness = make_harness(
             backend, tmp_path, HANGS_WITH_FILES, worker_registry=FullDiskRegistry()
         )
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        (child,) = stage.runner.children
+        (child,) = harness.runner.children
         assert child.closed
 
 
@@ -350,8 +354,8 @@ async def test_a_worker_that_is_cancelled_while_it_stores_files_lets_go_of_every
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = make_harness(backend, tmp_path, Script(files=FILES, ending=succeeds(1)))
-        await stage.submit(make_task())
+        harness = make_harness(backend, tmp_path, Script(files=FILES, ending=succeeds(1)))
+        await harness.submit(make_task())
         storing = asyncio.Event()
 
         async def for_ever() -> None:
@@ -359,10 +363,10 @@ async def test_a_worker_that_is_cancelled_while_it_stores_files_lets_go_of_every
             await asyncio.Event().wait()
 
         blobs = InterposedPort(backend.blobs, "put", before=for_ever)
-        running = asyncio.ensure_future(stage.with_ports(blobs=blobs).worker().run())
+        running = asyncio.ensure_future(harness.with_ports(blobs=blobs).worker().run())
         await storing.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-        assert stage.runner.children[0].closed
-        assert (await stage.task("a")).state is TaskState.PROCESSING
+        assert harness.runner.children[0].closed
+        assert (await harness.task("a")).state is TaskState.PROCESSING

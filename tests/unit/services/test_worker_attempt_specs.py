@@ -32,37 +32,39 @@ from tests.unit.services.samples import HANGS, MINUTE
 async def test_results_of_the_parents_reach_the_child(kind: str, tmp_path: Path) -> None:
     large = ["x" * INLINE_LIMIT_BYTES]
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        await harness.submit(
             make_task("a"),
             make_task("b"),
             make_task("c", "a", "b", input={"argv": ["x"]}),
             make_task("d"),
         )
-        await stage.complete(task_id("a"), large)
-        await stage.complete(task_id("b"), {"n": 1})
-        await stage.dispatch()
+        await harness.complete(task_id("a"), large)
+        await harness.complete(task_id("b"), {"n": 1})
+        await harness.dispatch()
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        order = next(order for order in stage.runner.specs if order.key == "c")
+        order = next(order for order in harness.runner.specs if order.key == "c")
         assert order.dependency_outputs == {"a": large, "b": {"n": 1}}
         assert order.input == {"argv": ["x"]}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_order_says_all_that_the_child_needs(kind: str, tmp_path: Path) -> None:
+async def test_an_attempt_spec_contains_everything_that_the_child_needs(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        (order,) = stage.runner.specs
-        row = await stage.task("a")
+        (order,) = harness.runner.specs
+        row = await harness.task("a")
         assert (order.task_id, order.job_id, order.key) == (row.id, row.spec.job_id, "a")
         assert (order.tenant, order.attempt, order.fence) == (TENANT, 1, row.fence)
         assert order.definition.name == "command"
@@ -75,13 +77,13 @@ async def test_an_order_that_can_never_be_carried_out_fails_the_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(start_error=UsageError("no such command")), HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(start_error=UsageError("no such command")), HANGS)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=0.1))
-            row = await stage.task("a")
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=0.1))
+            row = await harness.task("a")
 
         assert row.state is TaskState.FAILED
         assert row.failure is not None
@@ -95,16 +97,16 @@ async def test_what_a_task_needs_is_looked_for_again_when_the_store_is_out_of_re
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(input={"argv": ["x" * 5000]}))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(input={"argv": ["x" * 5000]}))
         blobs = FlakyPort(backend.blobs, "get", times=3)
 
-        async with stage.with_ports(blobs=blobs).running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.with_ports(blobs=blobs).running_worker():
+            await harness.advance(timedelta(seconds=5))
 
         assert blobs.failures == 3
-        assert (await stage.task("a")).attempt == 1
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).attempt == 1
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -113,15 +115,15 @@ async def test_a_task_whose_definition_is_lost_fails_with_a_reason(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
-        await stage.submit(make_task(name="own"))
-        empty = memory_backend(stage.clock).definitions
+        await harness.submit(make_task(name="own"))
+        empty = memory_backend(harness.clock).definitions
 
-        async with stage.with_ports(definitions=empty).running_worker():
-            await stage.advance(SECOND)
+        async with harness.with_ports(definitions=empty).running_worker():
+            await harness.advance(SECOND)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.state is TaskState.FAILED
         assert row.failure is not None
         assert "own" in row.failure.message
@@ -133,17 +135,17 @@ async def test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         first = Definition(name="own", runner=RunnerKind.COMMAND, timeout=MINUTE)
         await backend.definitions.put(TENANT, first)
-        await stage.submit(make_task(name="own"), request_id="before")
+        await harness.submit(make_task(name="own"), request_id="before")
         await backend.definitions.put(TENANT, replace(first, timeout=2 * MINUTE))
-        await stage.submit(make_task(name="own"), request_id="after")
+        await harness.submit(make_task(name="own"), request_id="after")
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        orders = {order.task_id: order for order in stage.runner.specs}
-        told = [orders[task_id("a", request)] for request in ("before", "after")]
-        assert [order.definition.version for order in told] == [1, 2]
-        assert [order.timeout for order in told] == [MINUTE, 2 * MINUTE]
+        orders = {order.task_id: order for order in harness.runner.specs}
+        notices = [orders[task_id("a", request)] for request in ("before", "after")]
+        assert [order.definition.version for order in notices] == [1, 2]
+        assert [order.timeout for order in notices] == [MINUTE, 2 * MINUTE]

@@ -36,27 +36,27 @@ async def test_a_result_is_kept_with_all_that_is_to_be_known_of_the_attempt(
 ) -> None:
     usage = Usage(input_tokens=5, turns=1)
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         says = [
             UsageReport(Usage(turns=1)),
             prints("hello"),
             timedelta(seconds=3),
             UsageReport(usage),
         ]
-        stage.runner.set_scripts("a", Script(reports=says, ending=succeeds({"answer": 42})))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=says, ending=succeeds({"answer": 42})))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=5))
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.state is TaskState.COMPLETED
-        assert await stage.documents.load(row.result) == {"answer": 42}
+        assert await harness.documents.load(row.result) == {"answer": 42}
         assert row.ran_for == timedelta(seconds=3)
         assert row.usage == usage
         assert row.last_output == 1
         assert row.exit_code == 0
-        assert stage.worker_registry.children == {}
+        assert harness.worker_registry.children == {}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -66,17 +66,17 @@ async def test_a_large_result_is_stored_before_the_outcome_and_comes_back_whole(
 ) -> None:
     large = "x" * INLINE_LIMIT_BYTES * 2
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(ending=succeeds(large)))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(ending=succeeds(large)))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.result is not None
         assert row.result.text is None
-        assert await stage.documents.load(row.result) == large
+        assert await harness.documents.load(row.result) == large
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -88,14 +88,14 @@ async def test_a_result_that_cannot_be_kept_fails_the_task(
     kind: str, result: Any, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(ending=succeeds(result)))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(ending=succeeds(result)))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.state is TaskState.FAILED
         assert row.failure is not None
         assert row.failure.category is ErrorCategory.PARSE
@@ -105,23 +105,23 @@ async def test_a_result_that_cannot_be_kept_fails_the_task(
 @scenario
 async def test_a_passing_failure_is_tried_again_when_it_is_due(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(ending=fails()), Script())
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(ending=fails()), Script())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=0.499))
-            waiting, begun = await stage.task("a"), len(stage.runner.specs)
-            await stage.advance(timedelta(seconds=0.001))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=0.499))
+            waiting, begun = await harness.task("a"), len(harness.runner.specs)
+            await harness.advance(timedelta(seconds=0.001))
 
         assert waiting.state is TaskState.PENDING
         assert waiting.failure is not None
         assert waiting.failure.category is ErrorCategory.NETWORK
         assert waiting.attempts_used == 1
-        assert (begun, len(stage.runner.specs)) == (1, 2)
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert [order.attempt for order in stage.runner.specs] == [1, 2]
-        assert await stage.event_types("a") == [
+        assert (begun, len(harness.runner.specs)) == (1, 2)
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert [order.attempt for order in harness.runner.specs] == [1, 2]
+        assert await harness.event_types("a") == [
             "Task Pending",
             "Task Processing Started",
             "Task Processing Failed",
@@ -133,20 +133,22 @@ async def test_a_passing_failure_is_tried_again_when_it_is_due(kind: str, tmp_pa
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_is_not_tried_before_the_server_said(kind: str, tmp_path: Path) -> None:
+async def test_a_task_is_not_retried_before_the_time_that_the_server_requested(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         limited = fails(ErrorCategory.RATE_LIMIT, retry_after=MINUTE)
-        stage.runner.set_scripts("a", Script(ending=limited), Script())
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(ending=limited), Script())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
-            early = len(stage.runner.specs)
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
+            early = len(harness.runner.specs)
+            await harness.advance(SECOND)
 
-        row = await stage.task("a")
-        assert (early, len(stage.runner.specs)) == (1, 2)
+        row = await harness.task("a")
+        assert (early, len(harness.runner.specs)) == (1, 2)
         assert (row.state, row.attempts_used) == (TaskState.COMPLETED, 0)
 
 
@@ -154,16 +156,16 @@ async def test_a_task_is_not_tried_before_the_server_said(kind: str, tmp_path: P
 @scenario
 async def test_a_final_failure_ends_the_task(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(ending=fails(ErrorCategory.VALIDATION)))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(ending=fails(ErrorCategory.VALIDATION)))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
 
-        assert (await stage.task("a")).state is TaskState.FAILED
-        assert len(stage.runner.specs) == 1
-        assert (await stage.event_types("a"))[-1] == "Task Failed"
+        assert (await harness.task("a")).state is TaskState.FAILED
+        assert len(harness.runner.specs) == 1
+        assert (await harness.event_types("a"))[-1] == "Task Failed"
 
 
 FINAL = ("auth", "validation", "parse", "not-found", "programming", "exit-code", "unknown")
@@ -176,21 +178,21 @@ async def test_the_category_of_a_failure_decides_whether_there_is_another_attemp
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         for category in ErrorCategory:
-            stage.runner.set_scripts(category.value, Script(ending=fails(category)), Script())
-        await stage.submit(*(make_task(category.value) for category in ErrorCategory))
+            harness.runner.set_scripts(category.value, Script(ending=fails(category)), Script())
+        await harness.submit(*(make_task(category.value) for category in ErrorCategory))
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
 
-        states = await stage.states()
+        states = await harness.states()
         assert sorted(states) == sorted((*FINAL, *MAY_PASS))
         for category in FINAL:
             assert states[category] is TaskState.FAILED
-            assert (await stage.event_types(category))[-1] == "Task Failed"
+            assert (await harness.event_types(category))[-1] == "Task Failed"
         for category in MAY_PASS:
-            first = (await stage.history(category))[2]
+            first = (await harness.history(category))[2]
             assert states[category] is TaskState.COMPLETED
             assert first.type == "Task Processing Failed"
             assert first.body.error_category == category
@@ -202,36 +204,36 @@ async def test_a_task_may_decide_itself_whether_there_is_another_attempt(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         again = fails(ErrorCategory.VALIDATION, retry=True, retry_after=MINUTE)
-        stage.runner.set_scripts("retry", Script(ending=again), Script())
-        stage.runner.set_scripts("fail", Script(ending=fails(retry=False)), Script())
-        await stage.submit(make_task("retry"), make_task("fail"))
+        harness.runner.set_scripts("retry", Script(ending=again), Script())
+        harness.runner.set_scripts("fail", Script(ending=fails(retry=False)), Script())
+        await harness.submit(make_task("retry"), make_task("fail"))
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=59))
-            early = await stage.states()
-            await stage.advance(timedelta(seconds=2))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=59))
+            early = await harness.states()
+            await harness.advance(timedelta(seconds=2))
 
         assert early == {"retry": TaskState.PENDING, "fail": TaskState.FAILED}
-        assert (await stage.task("retry")).state is TaskState.COMPLETED
-        assert (await stage.task("fail")).attempt == 1
+        assert (await harness.task("retry")).state is TaskState.COMPLETED
+        assert (await harness.task("fail")).attempt == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_fails_when_its_attempts_are_used_up(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(ending=fails()))
-        await stage.submit(make_task(maxAttempts=4))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(ending=fails()))
+        await harness.submit(make_task(maxAttempts=4))
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(minutes=5))
+        async with harness.running_worker():
+            await harness.advance(timedelta(minutes=5))
 
-        last = (await stage.history("a"))[-1].body
-        assert len(stage.runner.specs) == 4
-        assert (await stage.task("a")).state is TaskState.FAILED
+        last = (await harness.history("a"))[-1].body
+        assert len(harness.runner.specs) == 4
+        assert (await harness.task("a")).state is TaskState.FAILED
         assert (last.retry_count, last.source, last.error_category) == (4, "worker", "network")
 
 
@@ -242,24 +244,24 @@ async def test_a_task_fails_when_its_attempts_are_used_up(kind: str, tmp_path: P
     ids=["obeys", "ignores"],
 )
 @scenario
-async def test_a_timeout_tells_which_signal_ended_the_attempt_and_how_long_it_ran(
+async def test_a_timeout_records_the_signal_and_the_duration(
     kind: str, script: Script, signal: str, seconds: int, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", script)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", script)
+        await harness.submit(make_task())
 
-        async with stage.running_worker(context={"timeout": MINUTE}):
-            await stage.advance(timedelta(seconds=70))
+        async with harness.running_worker(context={"timeout": MINUTE}):
+            await harness.advance(timedelta(seconds=70))
 
-        told = (await stage.history("a"))[-1]
-        assert told.type == "Task Timeout"
-        assert told.body.signal == signal
-        assert told.body.timeout == MINUTE
-        assert told.body.elapsed == timedelta(seconds=seconds)
-        assert (await stage.task("a")).state is TaskState.FAILED
-        assert stage.runner.alive == []
+        notices = (await harness.history("a"))[-1]
+        assert notices.type == "Task Timeout"
+        assert notices.body.signal == signal
+        assert notices.body.timeout == MINUTE
+        assert notices.body.elapsed == timedelta(seconds=seconds)
+        assert (await harness.task("a")).state is TaskState.FAILED
+        assert harness.runner.alive == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -269,23 +271,23 @@ async def test_a_definition_has_its_own_timeout_and_may_ask_for_another_try(
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         slow = Definition(
             name="slow", runner=RunnerKind.COMMAND, timeout=MINUTE, retry_on_timeout=True
         )
         await backend.definitions.put(TENANT, slow)
-        stage.runner.set_scripts("a", HANGS, Script())
-        await stage.submit(make_task(name="slow"))
+        harness.runner.set_scripts("a", HANGS, Script())
+        await harness.submit(make_task(name="slow"))
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=59))
-            early = len(stage.runner.specs)
-            await stage.advance(timedelta(seconds=10))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=59))
+            early = len(harness.runner.specs)
+            await harness.advance(timedelta(seconds=10))
 
         assert early == 1
-        assert stage.runner.specs[0].definition.name == "slow"
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert "Task Processing Failed" in await stage.event_types("a")
+        assert harness.runner.specs[0].definition.name == "slow"
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert "Task Processing Failed" in await harness.event_types("a")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -299,24 +301,24 @@ async def test_finished_work_survives_an_outage_of_the_store(
     kind: str, port: str, method: str, after: bool, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[SECOND], ending=succeeds("x" * 5000)))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[SECOND], ending=succeeds("x" * 5000)))
         flaky = FlakyPort(getattr(backend, port), method, times=0, after_write=after)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(**{port: flaky}).running_worker():
-            await stage.advance(timedelta(seconds=0.5))
+        async with harness.with_ports(**{port: flaky}).running_worker():
+            await harness.advance(timedelta(seconds=0.5))
             flaky.fail_always()
-            await stage.advance(timedelta(seconds=20))
+            await harness.advance(timedelta(seconds=20))
             flaky.recover()
-            await stage.advance(MINUTE)
+            await harness.advance(MINUTE)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert flaky.failures >= 6
-        assert len(stage.runner.specs) == 1
+        assert len(harness.runner.specs) == 1
         assert row.state is TaskState.COMPLETED
-        assert await stage.documents.load(row.result) == "x" * 5000
-        assert (await stage.event_types("a")).count("Task Completed") == 1
+        assert await harness.documents.load(row.result) == "x" * 5000
+        assert (await harness.event_types("a")).count("Task Completed") == 1
         assert (await backend.queue.depth("default")).hidden == 0
 
 
@@ -333,31 +335,31 @@ async def test_a_child_that_cannot_be_noted_down_is_not_left_alive(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend, worker_registry=FullDiskRegistry())
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend, worker_registry=FullDiskRegistry())
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        assert len(stage.runner.children) == 1
-        assert stage.runner.alive == []
+        assert len(harness.runner.children) == 1
+        assert harness.runner.alive == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_that_is_cancelled_kills_its_children(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
-        stage.runner.set_scripts("b", STUBBORN)
-        await stage.submit(make_task("a"), make_task("b"))
-        running = asyncio.ensure_future(stage.worker().run())
-        await stage.advance(SECOND)
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
+        harness.runner.set_scripts("b", STUBBORN)
+        await harness.submit(make_task("a"), make_task("b"))
+        running = asyncio.ensure_future(harness.worker().run())
+        await harness.advance(SECOND)
 
         running.cancel()
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         assert running.cancelled()
-        assert len(stage.runner.children) == 2
-        assert stage.runner.alive == []
+        assert len(harness.runner.children) == 2
+        assert harness.runner.alive == []

@@ -76,45 +76,48 @@ async def test_an_agent_is_answered_until_its_tasks_budget_is_used_up(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, budget=0.5)
-        stage.runner.set_scripts(
+        harness = await agent_harness(backend, budget=0.5)
+        harness.runner.set_scripts(
             "a", Script(reports=spend_turns(5)), Script(ending=succeeds("done"))
         )
-        await submit(stage)
-        async with stage.running_worker():
+        await submit(harness)
+        async with harness.running_worker():
             why = "budget of the task: $0.50 of $0.50 is spent"
-            assert await parked(stage) == (BudgetScope.TASK, why)
-            assert spend_answers(stage) == [[(1, None), (2, None), (3, why)]]
-            row = await stage.task("a")
+            assert await parked(harness) == (BudgetScope.TASK, why)
+            assert spend_answers(harness) == [[(1, None), (2, None), (3, why)]]
+            row = await harness.task("a")
             assert (row.usage.cost_usd, row.due_at, row.attempt) == (0.5, None, 1)
-            assert stage.runner.alive == []
-            assert await stage.messages() == []
+            assert harness.runner.alive == []
+            assert await harness.messages() == []
 
-            await stage.advance(10 * MINUTE)
-            assert len(stage.runner.specs) == 1
-            await stage.budget_operations.add_to_task_budget(
+            await harness.advance(10 * MINUTE)
+            assert len(harness.runner.specs) == 1
+            await harness.budget_operations.add_to_task_budget(
                 TENANT, row.id, Budget(usd=1.0), by="ann", request_id="r1"
             )
-            await stage.advance(NO_WAIT)
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-    assert [order.has_budget for order in stage.runner.specs] == [True, True]
+            await harness.advance(NO_WAIT)
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+    assert [order.has_budget for order in harness.runner.specs] == [True, True]
 
 
 @scenario
 async def test_what_earlier_attempts_have_spent_counts_for_the_task(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, budget=0.5)
-        stage.runner.set_scripts(
+        harness = await agent_harness(backend, budget=0.5)
+        harness.runner.set_scripts(
             "a", Script(reports=[*spend_turns(1), 20 * MINUTE]), Script(reports=spend_turns(5))
         )
-        await submit(stage)
-        async with stage.running_worker():
-            await stage.end_lease("a")
-            await stage.advance(MINUTE)
+        await submit(harness)
+        async with harness.running_worker():
+            await harness.end_lease("a")
+            await harness.advance(MINUTE)
 
-            assert spend_answers(stage)[1][0] == (1, None)
-            assert spend_answers(stage)[1][1] == (2, "budget of the task: $0.50 of $0.50 is spent")
-            row = await stage.task("a")
+            assert spend_answers(harness)[1][0] == (1, None)
+            assert spend_answers(harness)[1][1] == (
+                2,
+                "budget of the task: $0.50 of $0.50 is spent",
+            )
+            row = await harness.task("a")
             assert (row.state, row.attempts_used) == (TaskState.PARKED, 1)
 
 
@@ -125,24 +128,24 @@ async def test_a_step_has_a_budget_of_its_own(tmp_path: Path) -> None:
         {"name": "tell", "prompt": "Tell.", "budget": {"usd": 0.5}},
     ]
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        said = [
+        harness = ServiceHarness(backend)
+        message = [
             spend_request(1, 0.0, step="look"),
             UsageReport(usd(0.25), settled_request=1),
             *(spend_request(2, 0.25, step="tell"), UsageReport(usd(0.5), settled_request=2)),
             *(spend_request(3, 0.5, step="tell"), UsageReport(usd(0.75), settled_request=3)),
             spend_request(4, 0.75, step="tell"),
         ]
-        stage.runner.set_scripts("a", Script(reports=said))
+        harness.runner.set_scripts("a", Script(reports=message))
         definition = Definition(
             name="agent-task", runner=RunnerKind.AGENT, options={"steps": steps}
         )
         await backend.definitions.put(TENANT, definition)
-        await submit(stage)
-        async with stage.running_worker():
+        await submit(harness)
+        async with harness.running_worker():
             why = "budget of step 'tell': $0.50 of $0.50 is spent"
-            assert await parked(stage) == (BudgetScope.STEP, why)
-            assert spend_answers(stage) == [[(1, None), (2, None), (3, None), (4, why)]]
+            assert await parked(harness) == (BudgetScope.STEP, why)
+            assert spend_answers(harness) == [[(1, None), (2, None), (3, None), (4, why)]]
 
 
 class FakeSpender:
@@ -162,46 +165,48 @@ class FakeSpender:
 async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared: bool) -> None:
     """One that might be too much waits for the answers of the others."""
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, **({} if shared else {"budget": 0.5}))
-        await submit(stage, budget=0.5 if shared else None)
-        spender = FakeSpender(await stage.claim(task_id("a")))
+        harness = await agent_harness(backend, **({} if shared else {"budget": 0.5}))
+        await submit(harness, budget=0.5 if shared else None)
+        spender = FakeSpender(await harness.claim(task_id("a")))
         plan, _ = read_plan({"prompt": "Do it.", **({} if shared else {"budget": 0.5})})
         assert plan is not None
-        purse = BudgetCheck(stage.reservations, stage.clock, spender, plan, day_budget=NO_BUDGET)
-        assert await purse.open()
+        check = BudgetCheck(
+            harness.reservations, harness.clock, spender, plan, day_budget=NO_BUDGET
+        )
+        assert await check.open()
 
-        first = [await purse.decide(spend_request(number)) for number in (1, 2, 3)]
+        first = [await check.decide(spend_request(number)) for number in (1, 2, 3)]
         assert [type(state) for state in first] == [Granting, Granting, Waiting]
-        assert purse.waiting is not None
+        assert check.waiting is not None
 
-        await purse.settle(1, usd(0.1))
-        assert await purse.decide(purse.waiting) == Granting()
-        assert purse.waiting is None
-        await purse.settle(2, usd(0.6))
-        assert isinstance(await purse.decide(spend_request(4)), BudgetStop)
+        await check.settle(1, usd(0.1))
+        assert await check.decide(check.waiting) == Granting()
+        assert check.waiting is None
+        await check.settle(2, usd(0.6))
+        assert isinstance(await check.decide(spend_request(4)), BudgetStop)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_jobs_budget_is_shared_and_parks_whoever_finds_nothing_left(
+async def test_a_jobs_budget_is_shared_and_parks_tasks_when_nothing_is_left(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
+        harness = await agent_harness(backend)
         for key in "ab":
-            stage.runner.set_scripts(key, Script(reports=spend_turns(9, pause=SECOND)), Script())
-        await submit(stage, "a", "b", budget=1.0)
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
+            harness.runner.set_scripts(key, Script(reports=spend_turns(9, pause=SECOND)), Script())
+        await submit(harness, "a", "b", budget=1.0)
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
 
             spent = 0.0
             for key in "ab":
-                scope, why = await parked(stage, key)
+                scope, why = await parked(harness, key)
                 assert scope is BudgetScope.JOB
                 assert why.startswith("budget of the job: $1.")
-                spent += (await stage.task(key)).usage.cost_usd
+                spent += (await harness.task(key)).usage.cost_usd
             assert 1.0 <= spent <= 1.5
-            account = await job_budget(stage)
+            account = await job_budget(harness)
             assert (account.spent.cost_usd, account.reservations) == (spent, ())
 
 
@@ -211,28 +216,30 @@ async def test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_g
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        stage.runner.set_scripts(
+        harness = await agent_harness(backend, day_budget=DAY)
+        # A minute before midnight: half a day of an idle worker's polls would take very long.
+        harness.clock.advance(next_day_start(harness.clock.now()) - harness.clock.now() - MINUTE)
+        harness.runner.set_scripts(
             "a", Script(reports=spend_turns(9)), Script(reports=spend_turns(2))
         )
-        await submit(stage)
-        async with stage.running_worker():
-            midnight = next_day_start(stage.clock.now())
-            assert await parked(stage) == (
+        await submit(harness)
+        async with harness.running_worker():
+            midnight = next_day_start(harness.clock.now())
+            assert await parked(harness) == (
                 BudgetScope.DAY,
                 "budget of the day: $1.00 of $1.00 is spent",
             )
-            assert (await stage.task("a")).due_at == midnight
+            assert (await harness.task("a")).due_at == midnight
 
-            await stage.advance(midnight - stage.clock.now() - SECOND)
-            assert not await stage.sweeper.sweep()
-            assert (await stage.task("a")).state is TaskState.PARKED
-            await stage.advance(SECOND)
-            assert (await stage.sweeper.sweep()).unparked == 1
-            await stage.advance(NO_WAIT)
+            await harness.advance(midnight - harness.clock.now() - SECOND)
+            assert not await harness.sweeper.sweep()
+            assert (await harness.task("a")).state is TaskState.PARKED
+            await harness.advance(SECOND)
+            assert (await harness.sweeper.sweep()).unparked == 1
+            await harness.advance(NO_WAIT)
 
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert (await day_budget(stage)).spent.cost_usd == 0.5
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert (await day_budget(harness)).spent.cost_usd == 0.5
 
 
 @scenario
@@ -240,19 +247,19 @@ async def test_an_attempt_that_spans_midnight_spends_in_two_days_and_is_counted_
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, day_budget=DAY)
-        left = next_day_start(stage.clock.now()) - stage.clock.now()
-        stage.clock.advance(left - 10 * SECOND)
+        harness = await agent_harness(backend, day_budget=DAY)
+        left = next_day_start(harness.clock.now()) - harness.clock.now()
+        harness.clock.advance(left - 10 * SECOND)
         # The second is asked for before midnight, and answered after it: it is the old day's.
-        stage.runner.set_scripts("a", Script(reports=spend_turns(3, pause=8 * SECOND)))
-        await submit(stage)
-        async with stage.running_worker():
-            before = stage.clock.now()
-            await stage.advance(MINUTE)
+        harness.runner.set_scripts("a", Script(reports=spend_turns(3, pause=8 * SECOND)))
+        await submit(harness)
+        async with harness.running_worker():
+            before = harness.clock.now()
+            await harness.advance(MINUTE)
 
-            assert (await stage.task("a")).usage.cost_usd == 0.75
-            old = await stage.reservations.read(TENANT, day_budget_name(before))
-            new = await day_budget(stage)
+            assert (await harness.task("a")).usage.cost_usd == 0.75
+            old = await harness.reservations.read(TENANT, day_budget_name(before))
+            new = await day_budget(harness)
             assert (old.spent.cost_usd, new.spent.cost_usd) == (0.5, 0.25)
             assert (old.reservations, new.reservations) == ((), ())
 
@@ -260,69 +267,69 @@ async def test_an_attempt_that_spans_midnight_spends_in_two_days_and_is_counted_
 @scenario
 async def test_a_child_is_not_even_started_if_nothing_is_left(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", Script(reports=spend_turns(9)))
-        await submit(stage, "a", budget=0.5)
-        async with stage.running_worker():
-            assert (await parked(stage))[0] is BudgetScope.JOB
-            await stage.add_tasks(make_task("b", **AGENT))
-            await stage.advance(NO_WAIT)
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", Script(reports=spend_turns(9)))
+        await submit(harness, "a", budget=0.5)
+        async with harness.running_worker():
+            assert (await parked(harness))[0] is BudgetScope.JOB
+            await harness.add_tasks(make_task("b", **AGENT))
+            await harness.advance(NO_WAIT)
 
-            assert await parked(stage, "b") == (
+            assert await parked(harness, "b") == (
                 BudgetScope.JOB,
                 "budget of the job: $0.50 of $0.50 is spent",
             )
-            assert [order.key for order in stage.runner.specs] == ["a"]
-            assert (await stage.task("b")).usage == Usage()
+            assert [order.key for order in harness.runner.specs] == ["a"]
+            assert (await harness.task("b")).usage == Usage()
 
 
 @scenario
 async def test_what_is_no_agent_has_no_budget(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = ServiceHarness(backend, day_budget=DAY)
-        stage.runner.set_scripts("a", Script(reports=[spend_request(1, estimate=99.0)]))
-        await stage.submit(make_task())
-        async with stage.running_worker():
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert [order.has_budget for order in stage.runner.specs] == [False]
-            assert spend_answers(stage) == [[(1, None)]]
+        harness = ServiceHarness(backend, day_budget=DAY)
+        harness.runner.set_scripts("a", Script(reports=[spend_request(1, estimate=99.0)]))
+        await harness.submit(make_task())
+        async with harness.running_worker():
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert [order.has_budget for order in harness.runner.specs] == [False]
+            assert spend_answers(harness) == [[(1, None)]]
 
 
 @scenario
-async def test_an_agent_that_nothing_limits_is_not_told_to_ask(tmp_path: Path) -> None:
+async def test_an_agent_without_a_budget_makes_no_spend_requests(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", Script(reports=[*spend_turns(2), spend_request(9)]))
-        await submit(stage)
-        async with stage.running_worker():
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert [order.has_budget for order in stage.runner.specs] == [False]
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", Script(reports=[*spend_turns(2), spend_request(9)]))
+        await submit(harness)
+        async with harness.running_worker():
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert [order.has_budget for order in harness.runner.specs] == [False]
             # Whoever asks all the same is answered.
-            assert [why for _, why in spend_answers(stage)[0]] == [None, None, None]
-            assert (await job_budget(stage)).version == 0
+            assert [why for _, why in spend_answers(harness)[0]] == [None, None, None]
+            assert (await job_budget(harness)).version == 0
 
 
 @scenario
-async def test_more_that_is_allowed_while_the_agent_runs_is_heard_of(tmp_path: Path) -> None:
+async def test_a_budget_that_is_raised_while_the_agent_runs_is_noticed(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend, budget=0.25)
-        said = [
+        harness = await agent_harness(backend, budget=0.25)
+        message = [
             *spend_turns(1),
             MINUTE,
             spend_request(2, 0.25),
             UsageReport(usd(0.5), settled_request=2),
         ]
-        stage.runner.set_scripts("a", Script(reports=said))
-        await submit(stage)
-        async with stage.running_worker():
+        harness.runner.set_scripts("a", Script(reports=message))
+        await submit(harness)
+        async with harness.running_worker():
             more = {"by": "ann", "request_id": "r1"}
-            await stage.budget_operations.add_to_task_budget(
+            await harness.budget_operations.add_to_task_budget(
                 TENANT, task_id("a"), Budget(usd=1.0), **more
             )
-            await stage.advance(2 * MINUTE)
+            await harness.advance(2 * MINUTE)
 
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert spend_answers(stage) == [[(1, None), (2, None)]]
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert spend_answers(harness) == [[(1, None), (2, None)]]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -331,42 +338,42 @@ async def test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_n
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend, budget=0.25)
-        stage.runner.set_scripts("a", Script(reports=spend_turns(2)), Script())
-        await submit(stage)
+        harness = await agent_harness(backend, budget=0.25)
+        harness.runner.set_scripts("a", Script(reports=spend_turns(2)), Script())
+        await submit(harness)
 
         async def add() -> None:
-            await stage.budget_operations.add_to_task_budget(
+            await harness.budget_operations.add_to_task_budget(
                 TENANT, task_id("a"), Budget(usd=1.0), by="ann", request_id="r1"
             )
 
         ledger = BeforeParking(backend.ledger, add)
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(SECOND)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(SECOND)
 
             assert ledger.done
-            row = await stage.task("a")
+            row = await harness.task("a")
             assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 0)
-            assert "Task Parked" not in await stage.event_types("a")
+            assert "Task Parked" not in await harness.event_types("a")
 
 
 @scenario
-async def test_more_for_the_job_is_heard_of_before_a_task_is_parked(tmp_path: Path) -> None:
+async def test_a_raised_job_budget_is_read_before_a_task_is_parked(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        said = [
+        harness = await agent_harness(backend)
+        message = [
             *spend_turns(1),
             MINUTE,
             spend_request(2, 0.25),
             UsageReport(usd(0.5), settled_request=2),
         ]
-        stage.runner.set_scripts("a", Script(reports=said))
-        await submit(stage, "a", budget=0.25)
-        async with stage.running_worker():
-            await stage.budget_operations.add_to_job_budget(
+        harness.runner.set_scripts("a", Script(reports=message))
+        await submit(harness, "a", budget=0.25)
+        async with harness.running_worker():
+            await harness.budget_operations.add_to_job_budget(
                 TENANT, job_id(), Budget(usd=1.0), by="ann", request_id="r1"
             )
-            await stage.advance(2 * MINUTE)
+            await harness.advance(2 * MINUTE)
 
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert len(stage.runner.specs) == 1
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert len(harness.runner.specs) == 1

@@ -65,10 +65,10 @@ async def finish_on_another_worker(harness: ServiceHarness) -> None:
 
 async def check_done_once(harness: ServiceHarness) -> None:
     row = await harness.task("a")
-    told = await harness.event_types("a")
+    notices = await harness.event_types("a")
     assert row.state is TaskState.COMPLETED
-    assert told.count("Task Completed") == 1
-    assert told.count("Task Processing Started") == row.attempt
+    assert notices.count("Task Completed") == 1
+    assert notices.count("Task Processing Started") == row.attempt
     assert await harness.documents.load(row.result) == LARGE
     assert await harness.event_types("b") == [
         "Task Pending",
@@ -93,19 +93,19 @@ async def test_work_survives_a_worker_that_dies_at_any_call(
 ) -> None:
     for at in range(1, 200):
         async with open_backend(kind, tmp_path / str(at)) as backend:
-            stage = ServiceHarness(backend)
-            await stage.submit(make_task("a"), make_task("b", "a"))
+            harness = ServiceHarness(backend)
+            await harness.submit(make_task("a"), make_task("b", "a"))
             deaths: list[str] = []
             dying = crash_at(backend, at, after_call=after_the_call, crashes=deaths)
 
-            await run_until_crash(ServiceHarness(dying, worker_registry=stage.worker_registry))
+            await run_until_crash(ServiceHarness(dying, worker_registry=harness.worker_registry))
             if deaths:
-                stage.worker_registry.kill("dying")
-            await finish_on_another_worker(stage)
+                harness.worker_registry.kill("dying")
+            await finish_on_another_worker(harness)
 
-            await check_done_once(stage)
-            steps = [order.checkpoints for order in stage.runner.specs if order.key == "a"]
-            assert all(kept in ({}, {"first": 1}) for kept in steps)
+            await check_done_once(harness)
+            steps = [order.checkpoints for order in harness.runner.specs if order.key == "a"]
+            assert all(stored in ({}, {"first": 1}) for stored in steps)
         if not deaths:
             break
     assert at > 15
@@ -115,17 +115,17 @@ async def test_work_survives_a_worker_that_dies_at_any_call(
 @scenario
 async def test_a_finished_step_is_not_done_again_after_a_crash(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b", "a"))
-        stage.runner.set_scripts("a", WORK)
-        running = asyncio.ensure_future(stage.worker("dying").run())
-        await stage.advance(SECOND)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b", "a"))
+        harness.runner.set_scripts("a", WORK)
+        running = asyncio.ensure_future(harness.worker("dying").run())
+        await harness.advance(SECOND)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        stage.worker_registry.kill("dying")
+        harness.worker_registry.kill("dying")
 
-        await finish_on_another_worker(stage)
+        await finish_on_another_worker(harness)
 
-        assert [order.checkpoints for order in stage.runner.specs[:2]] == [{}, {"first": 1}]
-        assert (await stage.task("a")).attempts_used == 1
-        await check_done_once(stage)
+        assert [order.checkpoints for order in harness.runner.specs[:2]] == [{}, {"first": 1}]
+        assert (await harness.task("a")).attempts_used == 1
+        await check_done_once(harness)

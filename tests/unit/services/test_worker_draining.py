@@ -28,22 +28,22 @@ async def test_a_stopping_worker_lets_its_attempts_finish_within_the_grace(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[timedelta(seconds=29)]))
-        await stage.submit(make_task("a"), make_task("b", delay=5))
-        worker = stage.worker()
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[timedelta(seconds=29)]))
+        await harness.submit(make_task("a"), make_task("b", delay=5))
+        worker = harness.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         worker.stop()
-        await stage.advance(timedelta(seconds=27))
+        await harness.advance(timedelta(seconds=27))
         before = running.done()
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         assert (before, running.done()) == (False, True)
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert [order.key for order in stage.runner.specs] == ["a"]
-        assert stage.worker_registry.calls[-1] == ("deregister", "worker-1")
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert [order.key for order in harness.runner.specs] == ["a"]
+        assert harness.worker_registry.calls[-1] == ("deregister", "worker-1")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -52,50 +52,50 @@ async def test_what_outlasts_the_grace_is_released_at_once_and_costs_no_attempt(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[prints("x")], ending=None), Script())
-        await stage.submit(make_task())
-        worker = stage.worker()
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[prints("x")], ending=None), Script())
+        await harness.submit(make_task())
+        worker = harness.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         worker.stop()
-        await stage.advance(timedelta(seconds=29))
-        alive = stage.runner.alive
-        await stage.advance(SECOND)
-        row = await stage.task("a")
+        await harness.advance(timedelta(seconds=29))
+        alive = harness.runner.alive
+        await harness.advance(SECOND)
+        row = await harness.task("a")
         ready = await backend.queue.depth("default")
-        async with stage.running_worker("worker-2"):
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker("worker-2"):
+            await harness.advance(NO_WAIT)
 
         assert running.done()
         assert alive == ["a"]
         assert row.state is TaskState.PENDING
         assert (row.attempt, row.attempts_used, row.lease) == (1, 0, None)
         assert ready == QueueDepth(ready=1, hidden=0, dead_letters=0)
-        history = await stage.history("a")
+        history = await harness.history("a")
         (released,) = [event for event in history if event.type == "Task Released"]
         assert released.body.last_output == 1
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert stage.runner.specs[1].attempt == 2
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert harness.runner.specs[1].attempt == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_leases_are_kept_while_a_worker_drains(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[timedelta(minutes=3)]))
-        await stage.submit(make_task())
-        worker = stage.worker(drain_grace=timedelta(minutes=10))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[timedelta(minutes=3)]))
+        await harness.submit(make_task())
+        worker = harness.worker(drain_grace=timedelta(minutes=10))
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         worker.stop()
-        await stage.advance(timedelta(minutes=3))
+        await harness.advance(timedelta(minutes=3))
 
         assert running.done()
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -104,20 +104,20 @@ async def test_a_second_order_to_stop_gives_everything_back_at_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
-        worker = stage.worker()
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
+        worker = harness.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         worker.stop()
         worker.release_all()
-        await stage.advance(NO_WAIT)
+        await harness.advance(NO_WAIT)
 
         assert running.done()
-        assert stage.runner.alive == []
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert harness.runner.alive == []
+        assert (await harness.task("a")).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -126,39 +126,39 @@ async def test_what_is_being_claimed_when_everything_is_given_back_is_given_back
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
 
         async def stop_at_once() -> None:
             worker.stop()
             worker.release_all()
 
         ledger = InterposedPort(backend.ledger, "commit", after=stop_at_once)
-        worker = stage.with_ports(ledger=ledger).worker(drain_grace=timedelta(hours=1))
+        worker = harness.with_ports(ledger=ledger).worker(drain_grace=timedelta(hours=1))
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(SECOND)
+        await harness.advance(SECOND)
 
         assert running.done()
-        assert stage.runner.alive == []
-        assert (await stage.task("a")).state is TaskState.PENDING
+        assert harness.runner.alive == []
+        assert (await harness.task("a")).state is TaskState.PENDING
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_stopping_worker_claims_nothing_any_more(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         async def stop() -> None:
             worker.stop()
 
         ledger = InterposedPort(backend.ledger, "get_task", after=stop)
-        worker = stage.with_ports(ledger=ledger).worker()
+        worker = harness.with_ports(ledger=ledger).worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(NO_WAIT)
+        await harness.advance(NO_WAIT)
 
         assert running.done()
-        assert stage.runner.specs == []
+        assert harness.runner.specs == []
         assert (await backend.queue.depth("default")).ready == 1

@@ -42,47 +42,47 @@ async def beats(harness: ServiceHarness, key: str = "a") -> list[Event]:
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("doing", ["step_running", "sdk_query", "waiting"])
 @scenario
-async def test_a_heartbeat_tells_its_number_the_time_who_runs_it_its_memory_and_what_it_does(
+async def test_a_heartbeat_contains_its_number_time_worker_memory_and_activity(
     kind: str, doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeChild, "rss_bytes", lambda _: 256_000_000)
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        began = stage.clock.now()
+        harness = ServiceHarness(backend)
+        began = harness.clock.now()
         activity = Activity(type=doing, step_name="colour tags", timestamp=began)
-        stage.runner.set_scripts("a", Script(reports=[ActivityReport(activity)], ending=None))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=[ActivityReport(activity)], ending=None))
+        await harness.submit(make_task())
 
-        async with stage.running_worker("worker-7"):
-            await stage.advance(timedelta(seconds=59))
+        async with harness.running_worker("worker-7"):
+            await harness.advance(timedelta(seconds=59))
 
-        process_id = stage.runner.children[0].process_id
-        for number, beat in enumerate(await beats(stage), start=1):
-            told = properties_of(beat)
-            assert told["heartbeatNumber"] == number
-            assert told["elapsedMs"] == number * 20_000
-            assert (told["workerId"], told["processId"]) == ("worker-7", process_id)
-            assert told["memoryUsage"] == {"rss": 256_000_000}
-            assert told["lastActivity"]["type"] == doing
-            assert told["lastActivity"]["stepName"] == "colour tags"
+        process_id = harness.runner.children[0].process_id
+        for number, beat in enumerate(await beats(harness), start=1):
+            notices = properties_of(beat)
+            assert notices["heartbeatNumber"] == number
+            assert notices["elapsedMs"] == number * 20_000
+            assert (notices["workerId"], notices["processId"]) == ("worker-7", process_id)
+            assert notices["memoryUsage"] == {"rss": 256_000_000}
+            assert notices["lastActivity"]["type"] == doing
+            assert notices["lastActivity"]["stepName"] == "colour tags"
         assert number == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_end_of_the_lease_is_one_and_a_half_extensions_ahead_and_told_in_milliseconds(
+async def test_the_lease_ends_one_and_a_half_extensions_ahead_and_is_emitted_in_milliseconds(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
+        async with harness.running_worker():
             for number in (1, 2, 3):
-                await stage.advance(LEASE.renew_every)
-                beat, lease = (await beats(stage))[-1], (await stage.task("a")).lease
-                ahead = stage.clock.now() + timedelta(seconds=45)
+                await harness.advance(LEASE.renew_every)
+                beat, lease = (await beats(harness))[-1], (await harness.task("a")).lease
+                ahead = harness.clock.now() + timedelta(seconds=45)
                 assert lease is not None
                 assert (lease.heartbeats, lease.expires_at) == (number, ahead)
                 until_ms = properties_of(beat)["effectiveUntil"]
@@ -96,14 +96,14 @@ async def test_how_often_a_lease_is_renewed_and_how_far_ahead_can_be_set(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched)
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(watched)
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
 
-        async with stage.running_worker(context={"lease": QUICK}):
-            await stage.advance(timedelta(seconds=21))
-            lease = (await stage.task("a")).lease
-            last_sent = stage.clock.now() - SECOND
+        async with harness.running_worker(context={"lease": QUICK}):
+            await harness.advance(timedelta(seconds=21))
+            lease = (await harness.task("a")).lease
+            last_sent = harness.clock.now() - SECOND
             depth = await backend.queue.depth("default")
 
         assert lease is not None
@@ -120,18 +120,18 @@ async def test_the_messages_of_all_that_runs_are_extended_by_one_call(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched)
+        harness = ServiceHarness(watched)
         for key in "abc":
-            stage.runner.set_scripts(key, HANGS)
-        await stage.submit(*(make_task(key) for key in "abc"))
+            harness.runner.set_scripts(key, HANGS)
+        await harness.submit(*(make_task(key) for key in "abc"))
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE + SECOND)
+        async with harness.running_worker():
+            await harness.advance(MINUTE + SECOND)
             depth = await backend.queue.depth("default")
 
         assert calls.count("queue.extend") == 3
         assert depth == QueueDepth(ready=0, hidden=3, dead_letters=0)
-        assert [len(await beats(stage, key)) for key in "abc"] == [3, 3, 3]
+        assert [len(await beats(harness, key)) for key in "abc"] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -140,11 +140,11 @@ async def test_a_renewal_that_is_overtaken_by_the_outcome_changes_nothing(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts(
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts(
             "a", Script(reports=[timedelta(seconds=21)], ending=succeeds("done"))
         )
-        await stage.submit(make_task())
+        await harness.submit(make_task())
         ended = asyncio.Event()
 
         async def note() -> None:
@@ -153,15 +153,15 @@ async def test_a_renewal_that_is_overtaken_by_the_outcome_changes_nothing(
         # What reaches the store is the claim and the outcome, and then the renewal that was held.
         reached = InterposedPort(backend.ledger, "commit", after=note, at=2)
         ledger = InterposedPort(reached, "commit", before=ended.wait, at=2)
-        async with stage.with_ports(ledger=ledger).running_worker() as worker:
-            await stage.advance(timedelta(seconds=20, milliseconds=1))
-            held, told = ledger.calls, reached.calls
-            await stage.advance(MINUTE)
+        async with harness.with_ports(ledger=ledger).running_worker() as worker:
+            await harness.advance(timedelta(seconds=20, milliseconds=1))
+            claimed, notices = ledger.calls, reached.calls
+            await harness.advance(MINUTE)
             running = worker.running
 
-        row = await stage.task("a")
-        assert (held, told) == (2, 1)
+        row = await harness.task("a")
+        assert (claimed, notices) == (2, 1)
         assert (row.state, row.lease, running) == (TaskState.COMPLETED, None, [])
-        assert (await stage.event_types("a"))[-1] == "Task Completed"
-        assert await beats(stage) == []
+        assert (await harness.event_types("a"))[-1] == "Task Completed"
+        assert await beats(harness) == []
         assert await backend.queue.depth("default") == QueueDepth(ready=0, hidden=0, dead_letters=0)

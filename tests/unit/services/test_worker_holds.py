@@ -55,28 +55,28 @@ async def test_no_task_of_the_queue_begins_before_the_time_is_over_and_no_attemp
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited(), Script())
-        async with stage.running_worker(**ONE), stage.running_worker("worker-2", **ONE):
-            await stage.submit(make_task("a", **AGENT))
-            await stage.advance(NO_WAIT)
-            (held,) = await backend.queue_controls.list_pauses()
-            assert held == QueuePause(
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited(), Script())
+        async with harness.running_worker(**ONE), harness.running_worker("worker-2", **ONE):
+            await harness.submit(make_task("a", **AGENT))
+            await harness.advance(NO_WAIT)
+            (claimed,) = await backend.queue_controls.list_pauses()
+            assert claimed == QueuePause(
                 name="default",
-                by=held.by,
-                reason="the model's API asks to be left alone: rate limit",
-                at=stage.clock.now(),
-                until=stage.clock.now() + MINUTE,
+                by=claimed.by,
+                reason="rate limit of the model's API",
+                at=harness.clock.now(),
+                until=harness.clock.now() + MINUTE,
             )
-            assert held.by in ("worker-1", "worker-2")
+            assert claimed.by in ("worker-1", "worker-2")
 
-            await stage.submit(make_task("b", **AGENT), make_task("c"), request_id="later")
-            await stage.advance(MINUTE - SECOND)
-            assert started(stage) == ["a"]
+            await harness.submit(make_task("b", **AGENT), make_task("c"), request_id="later")
+            await harness.advance(MINUTE - SECOND)
+            assert started(harness) == ["a"]
 
-            await stage.advance(2 * SECOND)
-            assert set(started(stage)) == {"a", "b", "c"}
-            done = await stage.task("a")
+            await harness.advance(2 * SECOND)
+            assert set(started(harness)) == {"a", "b", "c"}
+            done = await harness.task("a")
             assert (done.state, done.attempt, done.attempts_used) == (TaskState.COMPLETED, 2, 0)
             assert await backend.queue_controls.list_pauses() == []
 
@@ -85,15 +85,15 @@ async def test_no_task_of_the_queue_begins_before_the_time_is_over_and_no_attemp
 @scenario
 async def test_other_queues_are_served_meanwhile(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited(), Script())
-        async with stage.running_worker(queues=("default", "other")):
-            await stage.submit(make_task("a", **AGENT))
-            await stage.advance(NO_WAIT)
-            await stage.submit(make_task("b", queue="other", **AGENT), request_id="other")
-            await stage.advance(NO_WAIT)
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited(), Script())
+        async with harness.running_worker(queues=("default", "other")):
+            await harness.submit(make_task("a", **AGENT))
+            await harness.advance(NO_WAIT)
+            await harness.submit(make_task("b", queue="other", **AGENT), request_id="other")
+            await harness.advance(NO_WAIT)
 
-            assert (await stage.task("b", "other")).state is TaskState.COMPLETED
+            assert (await harness.task("b", "other")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -111,22 +111,22 @@ async def test_nothing_else_that_happens_to_an_agent_holds_its_queue(
     tmp_path: Path, script: Script
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", script)
-        await stage.submit(make_task("a", **AGENT))
-        async with stage.running_worker():
-            assert (await stage.task("a")).attempt == 1
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", script)
+        await harness.submit(make_task("a", **AGENT))
+        async with harness.running_worker():
+            assert (await harness.task("a")).attempt == 1
             assert await backend.queue_controls.list_pauses() == []
 
 
 @scenario
-async def test_a_task_that_no_agent_does_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_task_of_another_runner_holds_no_queue(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited())
-        await stage.submit(make_task("a"))
-        async with stage.running_worker():
-            assert (await stage.task("a")).attempt == 1
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited())
+        await harness.submit(make_task("a"))
+        async with harness.running_worker():
+            assert (await harness.task("a")).attempt == 1
             assert await backend.queue_controls.list_pauses() == []
 
 
@@ -138,22 +138,22 @@ async def test_a_hold_lasts_no_longer_than_was_asked_for_nor_than_it_may(
     tmp_path: Path, longest: timedelta, lasts: timedelta
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited())
-        await stage.submit(make_task("a", **AGENT))
-        async with stage.running_worker(context={"longest_hold": longest}):
-            (held,) = await backend.queue_controls.list_pauses()
-            assert held.until == held.at + lasts
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited())
+        await harness.submit(make_task("a", **AGENT))
+        async with harness.running_worker(context={"longest_hold": longest}):
+            (claimed,) = await backend.queue_controls.list_pauses()
+            assert claimed.until == claimed.at + lasts
 
 
 @scenario
 async def test_a_worker_that_may_hold_nothing_holds_nothing(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited())
-        await stage.submit(make_task("a", **AGENT))
-        async with stage.running_worker(context={"longest_hold": NO_WAIT}):
-            assert (await stage.task("a")).attempt == 1
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited())
+        await harness.submit(make_task("a", **AGENT))
+        async with harness.running_worker(context={"longest_hold": NO_WAIT}):
+            assert (await harness.task("a")).attempt == 1
             assert await backend.queue_controls.list_pauses() == []
 
 
@@ -166,58 +166,58 @@ async def test_a_hold_that_cannot_be_kept_costs_no_outcome(
     async with open_backend(kind, tmp_path) as backend:
         await agent_harness(backend)
         queues = FlakyPort(backend.queue_controls, "hold", error, times=None)
-        stage = ServiceHarness(backend).with_ports(queue_controls=queues)
-        stage.runner.set_scripts("a", rate_limited(), Script())
-        await stage.submit(make_task("a", **AGENT))
-        async with stage.running_worker():
+        harness = ServiceHarness(backend).with_ports(queue_controls=queues)
+        harness.runner.set_scripts("a", rate_limited(), Script())
+        await harness.submit(make_task("a", **AGENT))
+        async with harness.running_worker():
             assert queues.failures == 1
-            waiting = await stage.task("a")
+            waiting = await harness.task("a")
             assert (waiting.state, waiting.attempts_used) == (TaskState.PENDING, 0)
             assert waiting.lease is None
 
-            await stage.advance(2 * MINUTE)
-            assert (await stage.task("a")).state is TaskState.COMPLETED
+            await harness.advance(2 * MINUTE)
+            assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_somebody_who_resumes_the_queue_ends_the_hold(kind: str, tmp_path: Path) -> None:
+async def test_resuming_the_queue_ends_the_hold(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited(), Script())
-        async with stage.running_worker():
-            await stage.submit(make_task("a", **AGENT))
-            await stage.advance(NO_WAIT)
-            await stage.submit(make_task("b", **AGENT), request_id="later")
-            await stage.advance(SECOND)
-            assert started(stage) == ["a"]
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited(), Script())
+        async with harness.running_worker():
+            await harness.submit(make_task("a", **AGENT))
+            await harness.advance(NO_WAIT)
+            await harness.submit(make_task("b", **AGENT), request_id="later")
+            await harness.advance(SECOND)
+            assert started(harness) == ["a"]
 
             await backend.queue_controls.resume("default")
-            await stage.advance(NO_WAIT)
-            assert started(stage) == ["a", "b"]
+            await harness.advance(NO_WAIT)
+            assert started(harness) == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_runs_when_its_queue_is_held_goes_on_and_the_longest_wait_counts(
+async def test_running_tasks_of_a_held_queue_continue_and_the_longest_hold_counts(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited(), Script())
-        stage.runner.set_scripts(
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited(), Script())
+        harness.runner.set_scripts(
             "b", Script(reports=[10 * SECOND], ending=rate_limited().ending), Script()
         )
-        stage.runner.set_scripts("c", Script(reports=[20 * SECOND]))
-        await stage.submit(*(make_task(key, **AGENT) for key in "abc"))
-        async with stage.running_worker():
-            began = stage.clock.now()
-            await stage.advance(30 * SECOND)
+        harness.runner.set_scripts("c", Script(reports=[20 * SECOND]))
+        await harness.submit(*(make_task(key, **AGENT) for key in "abc"))
+        async with harness.running_worker():
+            began = harness.clock.now()
+            await harness.advance(30 * SECOND)
 
-            assert (await stage.task("c")).state is TaskState.COMPLETED
-            (held,) = await backend.queue_controls.list_pauses()
-            assert held.until is not None
-            assert held.until - began >= 10 * SECOND + MINUTE
+            assert (await harness.task("c")).state is TaskState.COMPLETED
+            (claimed,) = await backend.queue_controls.list_pauses()
+            assert claimed.until is not None
+            assert claimed.until - began >= 10 * SECOND + MINUTE
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -226,20 +226,20 @@ async def test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = await agent_harness(backend)
-        stage.runner.set_scripts("a", rate_limited(5 * SECOND), Script())
-        await stage.submit(make_task("a", **AGENT))
-        async with stage.running_worker():
-            await stage.submit(make_task("b", **AGENT), request_id="later")
+        harness = await agent_harness(backend)
+        harness.runner.set_scripts("a", rate_limited(5 * SECOND), Script())
+        await harness.submit(make_task("a", **AGENT))
+        async with harness.running_worker():
+            await harness.submit(make_task("b", **AGENT), request_id="later")
 
             def nothing_left(horizon: timedelta) -> Any:
                 return wait_until_idle(
-                    backend, stage.dispatcher, tenant=TENANT, queues=["default"], horizon=horizon
+                    backend, harness.dispatcher, tenant=TENANT, queues=["default"], horizon=horizon
                 )
 
             await asyncio.wait_for(nothing_left(SECOND), 10)
-            assert (await stage.task("b", "later")).state is TaskState.PENDING
+            assert (await harness.task("b", "later")).state is TaskState.PENDING
 
-            await stage.advance_until_done(nothing_left(MINUTE))
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert (await stage.task("b", "later")).state is TaskState.COMPLETED
+            await harness.advance_until_done(nothing_left(MINUTE))
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert (await harness.task("b", "later")).state is TaskState.COMPLETED

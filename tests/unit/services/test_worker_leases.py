@@ -42,77 +42,77 @@ def end_of_lease(harness: ServiceHarness, row: TaskRow) -> timedelta:
 async def test_what_runs_is_renewed_and_its_message_kept_hidden(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched)
-        stage.runner.set_scripts("a", HANGS)
-        stage.runner.set_scripts("b", HANGS)
-        await stage.submit(make_task("a"), make_task("b"))
+        harness = ServiceHarness(watched)
+        harness.runner.set_scripts("a", HANGS)
+        harness.runner.set_scripts("b", HANGS)
+        await harness.submit(make_task("a"), make_task("b"))
 
-        async with stage.running_worker(), stage.running_worker("worker-2"):
+        async with harness.running_worker(), harness.running_worker("worker-2"):
             for _ in range(16):
-                await stage.advance(timedelta(seconds=15))
-                row = await stage.task("a")
+                await harness.advance(timedelta(seconds=15))
+                row = await harness.task("a")
                 assert row.lease is not None
-                assert row.lease.is_live(stage.clock.now())
+                assert row.lease.is_live(harness.clock.now())
             depth = await backend.queue.depth("default")
             # Had one been seen again by anybody, it would have been put off.
             assert "queue.delay" not in calls
 
-        assert len(stage.runner.specs) == 2
+        assert len(harness.runner.specs) == 2
         assert depth == QueueDepth(ready=0, hidden=2, dead_letters=0)
         assert row.lease.heartbeats == 12
-        assert (await stage.event_types("a")).count("Task Heartbeat") == 12
+        assert (await harness.event_types("a")).count("Task Heartbeat") == 12
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_whose_lease_went_to_another_kills_the_child_and_says_nothing(
+async def test_a_worker_that_lost_its_lease_kills_the_child_and_reports_nothing(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
 
-        async with stage.running_worker() as worker:
-            await stage.advance(SECOND)
-            await stage.end_lease("a")
-            taken = await stage.claim(task_id("a"), "worker-2")
-            told = await stage.event_types("a")
-            await stage.advance(LEASE.renew_every)
+        async with harness.running_worker() as worker:
+            await harness.advance(SECOND)
+            await harness.end_lease("a")
+            taken = await harness.claim(task_id("a"), "worker-2")
+            notices = await harness.event_types("a")
+            await harness.advance(LEASE.renew_every)
             running = worker.running
 
         assert running == []
-        assert stage.runner.alive == []
-        assert await stage.task("a") == taken
-        assert await stage.event_types("a") == told
-        assert len(stage.runner.specs) == 1
+        assert harness.runner.alive == []
+        assert await harness.task("a") == taken
+        assert await harness.event_types("a") == notices
+        assert len(harness.runner.specs) == 1
 
 
 # In SQLite a ring makes the receipt of the message in hand void: that cannot be deleted any more.
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_a_worker_that_lost_its_lease_leaves_the_message_to_whoever_is_next(
+async def test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS, Script())
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS, Script())
+        await harness.submit(make_task())
 
-        async with stage.running_worker(concurrency=1):
-            await stage.advance(SECOND)
-            await stage.end_lease("a")
+        async with harness.running_worker(concurrency=1):
+            await harness.advance(SECOND)
+            await harness.end_lease("a")
             # The ring for its end is lost on its way: there is only the message that is in hand.
-            await lose_messages(stage)
-            await stage.claim(task_id("a"), "worker-2")
-            await stage.advance(LEASE.renew_every)
-            alive = stage.runner.alive
+            await lose_messages(harness)
+            await harness.claim(task_id("a"), "worker-2")
+            await harness.advance(LEASE.renew_every)
+            alive = harness.runner.alive
             # The other one is never heard of again, and nobody sweeps.
-            await stage.advance(MINUTE)
+            await harness.advance(MINUTE)
 
         assert alive == []
-        assert [order.attempt for order in stage.runner.specs] == [1, 3]
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert [order.attempt for order in harness.runner.specs] == [1, 3]
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -121,40 +121,40 @@ async def test_a_task_whose_worker_could_not_renew_comes_to_another_by_its_messa
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS, Script())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS, Script())
         ledger = FlakyPort(backend.ledger, "commit", times=None, skip=1)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(LEASE.duration)
-            alive = stage.runner.alive
-        async with stage.running_worker("worker-2"):
-            await stage.advance(MINUTE)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(LEASE.duration)
+            alive = harness.runner.alive
+        async with harness.running_worker("worker-2"):
+            await harness.advance(MINUTE)
 
         assert alive == []
-        assert [order.attempt for order in stage.runner.specs] == [1, 2]
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert [order.attempt for order in harness.runner.specs] == [1, 2]
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_outcome_under_an_old_fence_changes_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts(
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts(
             "a", Script(reports=[timedelta(seconds=3)], ending=succeeds("stale"))
         )
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
-            await stage.end_lease("a")
-            taken = await stage.claim(task_id("a"), "worker-2")
-            await stage.advance(timedelta(seconds=5))
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            await harness.end_lease("a")
+            taken = await harness.claim(task_id("a"), "worker-2")
+            await harness.advance(timedelta(seconds=5))
 
-            assert stage.runner.alive == []
-            assert await stage.task("a") == taken
+            assert harness.runner.alive == []
+            assert await harness.task("a") == taken
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -165,26 +165,26 @@ async def test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends(
     kind: str, script: Script, renewals: int, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", script)
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", script)
         ledger = FlakyPort(backend.ledger, "commit", times=0)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(SECOND + renewals * LEASE.renew_every)
-            held = await stage.task("a")
-            lease_ends = end_of_lease(stage, held)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(SECOND + renewals * LEASE.renew_every)
+            claimed = await harness.task("a")
+            lease_ends = end_of_lease(harness, claimed)
             ledger.fail_always()
-            await stage.advance(MINUTE)
+            await harness.advance(MINUTE)
             ledger.recover()
-            await stage.advance(SECOND)
+            await harness.advance(SECOND)
 
-            (child,) = stage.runner.children
-            assert held.lease is not None
-            assert held.lease.heartbeats == renewals
+            (child,) = harness.runner.children
+            assert claimed.lease is not None
+            assert claimed.lease.heartbeats == renewals
             assert child.ended_at is not None
             assert child.ended_at <= lease_ends - LEASE.skew_margin
-            assert await stage.task("a") == held
+            assert await harness.task("a") == claimed
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -193,19 +193,19 @@ async def test_a_worker_fences_itself_as_early_when_the_time_of_day_was_set_back
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
         ledger = FlakyPort(backend.ledger, "commit", times=0)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(SECOND)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(SECOND)
             ledger.fail_always()
-            stage.clock.set(stage.clock.now() - timedelta(hours=1))
-            await stage.advance(MINUTE)
+            harness.clock.set(harness.clock.now() - timedelta(hours=1))
+            await harness.advance(MINUTE)
             ledger.recover()
 
-            (child,) = stage.runner.children
+            (child,) = harness.runner.children
             assert child.ended_at == LEASE.duration - LEASE.kill_grace - LEASE.skew_margin
 
 
@@ -216,24 +216,24 @@ async def test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_an
     kind: str, slow: int, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", STUBBORN)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", STUBBORN)
+        await harness.submit(make_task())
 
         async def the_answer_takes_its_time() -> None:
-            await stage.clock.sleep(10 * SECOND)
+            await harness.clock.sleep(10 * SECOND)
 
         # The slow one is the last that is written: from then on the child's time runs out.
         written = FlakyPort(backend.ledger, "commit", times=None, skip=slow)
         ledger = InterposedPort(written, "commit", after=the_answer_takes_its_time, at=slow)
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(2 * MINUTE)
-            held = await stage.task("a")
-            lease_ends = end_of_lease(stage, held)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(2 * MINUTE)
+            claimed = await harness.task("a")
+            lease_ends = end_of_lease(harness, claimed)
 
-            (child,) = stage.runner.children
-            assert held.lease is not None
-            assert held.lease.heartbeats == slow - 1
+            (child,) = harness.runner.children
+            assert claimed.lease is not None
+            assert claimed.lease.heartbeats == slow - 1
             assert child.ended_at == lease_ends - LEASE.skew_margin
 
 
@@ -241,22 +241,22 @@ async def test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_an
 @scenario
 async def test_a_short_outage_costs_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[timedelta(minutes=2)]))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[timedelta(minutes=2)]))
         ledger = FlakyPort(backend.ledger, "commit", times=0)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(timedelta(seconds=19))
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(timedelta(seconds=19))
             ledger.fail_always()
-            await stage.advance(timedelta(seconds=15))
+            await harness.advance(timedelta(seconds=15))
             ledger.recover()
-            await stage.advance(timedelta(minutes=2))
+            await harness.advance(timedelta(minutes=2))
 
         assert ledger.failures > 6
-        assert len(stage.runner.specs) == 1
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert (await stage.task("a")).attempt == 1
+        assert len(harness.runner.specs) == 1
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).attempt == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -265,17 +265,17 @@ async def test_a_queue_that_cannot_extend_does_not_stop_the_renewals(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[timedelta(minutes=3)]))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[timedelta(minutes=3)]))
         queue = FlakyPort(backend.queue, "extend", times=None)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(queue=queue).running_worker():
-            await stage.advance(timedelta(minutes=4))
+        async with harness.with_ports(queue=queue).running_worker():
+            await harness.advance(timedelta(minutes=4))
 
         assert queue.failures > 5
-        assert len(stage.runner.specs) == 1
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert len(harness.runner.specs) == 1
+        assert (await harness.task("a")).state is TaskState.COMPLETED
         assert (await backend.queue.depth("default")).ready == 0
 
 
@@ -283,53 +283,53 @@ async def test_a_queue_that_cannot_extend_does_not_stop_the_renewals(
 @scenario
 async def test_a_bug_in_a_renewal_does_not_end_the_renewing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[timedelta(minutes=2)]))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[timedelta(minutes=2)]))
         queue = FlakyPort(backend.queue, "extend", ValueError("a bug"), times=1)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(queue=queue).running_worker():
-            await stage.advance(timedelta(minutes=3))
+        async with harness.with_ports(queue=queue).running_worker():
+            await harness.advance(timedelta(minutes=3))
 
         assert queue.failures == 1
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancellation_is_noticed_by_the_next_renewal_if_no_nudge_comes(
+async def test_a_cancellation_is_noticed_by_the_next_renewal_without_a_wake_up(
     kind: str,
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", HANGS)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS)
+        await harness.submit(make_task())
         deaf = FlakyPort(backend.ledger, "wait_for_wake", times=None)
 
-        async with stage.with_ports(ledger=deaf).running_worker():
-            await stage.advance(SECOND)
-            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
-            await stage.advance(SECOND)
-            before = (await stage.task("a")).state
-            await stage.advance(LEASE.renew_every)
+        async with harness.with_ports(ledger=deaf).running_worker():
+            await harness.advance(SECOND)
+            await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+            await harness.advance(SECOND)
+            before = (await harness.task("a")).state
+            await harness.advance(LEASE.renew_every)
 
             assert deaf.failures > 1
             assert before is TaskState.PROCESSING
-            assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert (await harness.task("a")).state is TaskState.CANCELLED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_is_known_of_the_row_never_goes_back(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        began = stage.clock.elapsed()
-        claimed = await stage.claim(task_id("a"))
-        attempt = Attempt(stage.worker_context(), claimed, began)
-        renewed = await stage.transitions.apply_to_task(task_id("a"), attempt.renewal())
-        saved = await stage.transitions.apply_to_task(
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        began = harness.clock.elapsed()
+        claimed = await harness.claim(task_id("a"))
+        attempt = Attempt(harness.worker_context(), claimed, began)
+        renewed = await harness.transitions.apply_to_task(task_id("a"), attempt.renewal())
+        saved = await harness.transitions.apply_to_task(
             task_id("a"), c.SaveCheckpoint(fence=attempt.fence, key="step")
         )
 
@@ -343,11 +343,11 @@ async def test_what_is_known_of_the_row_never_goes_back(kind: str, tmp_path: Pat
 @scenario
 async def test_only_a_claimed_task_can_be_attempted(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         with pytest.raises(UsageError):
-            Attempt(stage.worker_context(), await stage.task("a"), NO_WAIT)
+            Attempt(harness.worker_context(), await harness.task("a"), NO_WAIT)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -356,18 +356,18 @@ async def test_no_child_is_started_when_the_lease_ran_out_on_the_way_to_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         async def stand_still() -> None:
-            stage.clock.advance(2 * LEASE.duration)
+            harness.clock.advance(2 * LEASE.duration)
 
         slow = InterposedPort(backend.ledger, "get_tasks", before=stand_still)
-        worker = stage.with_ports(ledger=slow).worker()
+        worker = harness.with_ports(ledger=slow).worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(5 * MINUTE)
+        await harness.advance(5 * MINUTE)
         worker.stop()
         await running
 
-        assert [order.attempt for order in stage.runner.specs] == [2]
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert [order.attempt for order in harness.runner.specs] == [2]
+        assert (await harness.task("a")).state is TaskState.COMPLETED

@@ -62,10 +62,10 @@ async def test_a_worker_with_nothing_to_do_asks_once_and_waits_twenty_seconds_fo
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = CountingQueue(backend.queue)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
+        harness = ServiceHarness(backend).with_ports(queue=queue)
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=59))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=59))
             waits = list(queue.waits)
 
         assert waits == [timedelta(seconds=20)] * 3
@@ -75,16 +75,16 @@ async def test_a_worker_with_nothing_to_do_asks_once_and_waits_twenty_seconds_fo
 @scenario
 async def test_three_tasks_run_at_once_if_no_other_number_is_set(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         for key in "abcde":
-            stage.runner.set_scripts(key, HANGS)
-        await stage.submit(*(make_task(key) for key in "abcde"))
+            harness.runner.set_scripts(key, HANGS)
+        await harness.submit(*(make_task(key) for key in "abcde"))
 
-        async with stage.running_worker() as worker:
-            await stage.advance(MINUTE)
+        async with harness.running_worker() as worker:
+            await harness.advance(MINUTE)
             running = worker.running
 
-        assert len(running) == len(stage.runner.specs) == 3
+        assert len(running) == len(harness.runner.specs) == 3
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -94,16 +94,16 @@ async def test_no_more_messages_are_taken_than_there_are_free_slots(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = CountingQueue(backend.queue)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
+        harness = ServiceHarness(backend).with_ports(queue=queue)
         for key in "abcde":
-            stage.runner.set_scripts(key, HANGS)
-        await stage.submit(*(make_task(key) for key in "abcde"))
+            harness.runner.set_scripts(key, HANGS)
+        await harness.submit(*(make_task(key) for key in "abcde"))
 
-        async with stage.running_worker(concurrency=2) as worker:
-            await stage.advance(timedelta(minutes=4))
-            running, given = worker.running, queue.delivered
+        async with harness.running_worker(concurrency=2) as worker:
+            await harness.advance(timedelta(minutes=4))
+            running, options = worker.running, queue.delivered
 
-        assert len(running) == given == 2
+        assert len(running) == options == 2
         assert max(queue.limits) == 2
         assert (await backend.queue.depth("default")).ready == 5  # those two were given back
 
@@ -112,15 +112,15 @@ async def test_no_more_messages_are_taken_than_there_are_free_slots(
 @scenario
 async def test_a_slot_is_filled_again_as_soon_as_it_is_free(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         for key, seconds in {"a": 3, "b": 100, "c": 4, "d": 1}.items():
-            stage.runner.set_scripts(key, takes(seconds))
-        await stage.submit(*(make_task(key) for key in "abcd"))
+            harness.runner.set_scripts(key, takes(seconds))
+        await harness.submit(*(make_task(key) for key in "abcd"))
 
-        async with stage.running_worker(concurrency=2):
-            await stage.advance(timedelta(seconds=10))
+        async with harness.running_worker(concurrency=2):
+            await harness.advance(timedelta(seconds=10))
 
-        ended = {child.spec.key: child.ended_at for child in stage.runner.children}
+        ended = {child.spec.key: child.ended_at for child in harness.runner.children}
         assert ended["a"] == timedelta(seconds=3)
         assert ended["c"] == timedelta(seconds=7)
         assert ended["d"] == timedelta(seconds=8)
@@ -132,13 +132,13 @@ async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=7))
-            await stage.submit(make_task())
-            await stage.advance(NO_WAIT)
+        harness = ServiceHarness(backend)
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=7))
+            await harness.submit(make_task())
+            await harness.advance(NO_WAIT)
 
-            assert (await stage.task("a")).state is TaskState.COMPLETED
+            assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -159,12 +159,12 @@ async def test_a_message_that_names_no_task_is_recorded_and_removed(
     kind: str, body: str, reason: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         await backend.queue.send([OutgoingMessage(queue="default", body=body)])
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
             depth = await backend.queue.depth("default")
 
         page = await backend.events.query(TENANT, event_type="Message Rejected")
@@ -172,7 +172,7 @@ async def test_a_message_that_names_no_task_is_recorded_and_removed(
         assert reason in rejected.body.reason
         assert rejected.body.queue == "default"
         assert depth == EMPTY
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -181,12 +181,12 @@ async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        await harness.submit(
             make_task("done"), make_task("cancelled"), make_task("waiting", "cancelled")
         )
-        await stage.complete(task_id("done"))
-        await stage.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        await harness.complete(task_id("done"))
+        await harness.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
         await backend.queue.send(
             [
                 OutgoingMessage(queue="default", body=message_body(task_id(key)))
@@ -194,36 +194,36 @@ async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
             ]
         )
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        assert stage.runner.specs == []
+        assert harness.runner.specs == []
         assert await backend.queue.depth("default") == EMPTY
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_somebody_else_runs_is_put_off_and_taken_over_when_its_lease_is_over(
+async def test_a_task_that_another_worker_runs_is_delayed_and_taken_over_when_its_lease_ends(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        held = await stage.claim(task_id("a"), "somebody else")
-        assert held.lease is not None
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.claim(task_id("a"), "somebody else")
+        assert claimed.lease is not None
         over_in = LEASE.duration + LEASE.skew_margin
 
-        async with stage.running_worker():
-            await stage.advance(over_in - timedelta(milliseconds=1))
-            before = await stage.task("a"), list(stage.runner.specs)
-            await stage.advance(timedelta(milliseconds=1))
+        async with harness.running_worker():
+            await harness.advance(over_in - timedelta(milliseconds=1))
+            before = await harness.task("a"), list(harness.runner.specs)
+            await harness.advance(timedelta(milliseconds=1))
 
-        row = await stage.task("a")
-        assert before == (held, [])
+        row = await harness.task("a")
+        assert before == (claimed, [])
         assert row.state is TaskState.COMPLETED
         assert row.attempt == 2
-        assert stage.runner.specs[0].fence > held.fence
-        assert await stage.event_types("a") == [
+        assert harness.runner.specs[0].fence > claimed.fence
+        assert await harness.event_types("a") == [
             "Task Pending",
             "Task Processing Started",
             "Task Processing Failed",
@@ -238,20 +238,20 @@ async def test_putting_a_message_off_again_and_again_never_makes_it_a_dead_lette
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        fence = (await stage.claim(task_id("a"), "somebody else")).fence
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        fence = (await harness.claim(task_id("a"), "somebody else")).fence
 
-        async with stage.running_worker():
+        async with harness.running_worker():
             for _ in range(60):
-                await stage.advance(timedelta(seconds=30))
+                await harness.advance(timedelta(seconds=30))
                 renewal = c.Renew(fence=fence, lease_duration=LEASE.duration)
-                await stage.transitions.apply_to_task(task_id("a"), renewal)
+                await harness.transitions.apply_to_task(task_id("a"), renewal)
             done = c.Complete(fence=fence, result=None, duration=SECOND)
-            row = await stage.transitions.apply_to_task(task_id("a"), done)
-            await stage.advance(timedelta(minutes=2))
+            row = await harness.transitions.apply_to_task(task_id("a"), done)
+            await harness.advance(timedelta(minutes=2))
 
-        assert stage.runner.specs == []
+        assert harness.runner.specs == []
         assert (row.attempt, row.attempts_used) == (1, 0)
         assert await backend.queue.depth("default") == EMPTY
 
@@ -262,18 +262,18 @@ async def test_of_two_workers_with_two_messages_of_one_task_one_runs_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", takes(30))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", takes(30))
+        await harness.submit(make_task())
         await backend.queue.send(
             [OutgoingMessage(queue="default", body=message_body(task_id("a")))]
         )
 
-        async with stage.running_worker("worker-1"), stage.running_worker("worker-2"):
-            await stage.advance(timedelta(minutes=2))
+        async with harness.running_worker("worker-1"), harness.running_worker("worker-2"):
+            await harness.advance(timedelta(minutes=2))
 
-        assert len(stage.runner.specs) == 1
-        assert (await stage.task("a")).attempt == 1
+        assert len(harness.runner.specs) == 1
+        assert (await harness.task("a")).attempt == 1
         assert await backend.queue.depth("default") == EMPTY
 
 
@@ -283,18 +283,18 @@ async def test_a_message_that_comes_before_its_task_is_due_waits_for_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(delay=60))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(delay=60))
         await backend.queue.send(
             [OutgoingMessage(queue="default", body=message_body(task_id("a")))]
         )
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=59.9))
-            early = len(stage.runner.specs)
-            await stage.advance(timedelta(seconds=0.1))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=59.9))
+            early = len(harness.runner.specs)
+            await harness.advance(timedelta(seconds=0.1))
 
-        assert (early, len(stage.runner.specs)) == (0, 1)
+        assert (early, len(harness.runner.specs)) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -304,11 +304,11 @@ async def test_the_outcome_is_committed_before_the_message_is_deleted(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
-        stage = ServiceHarness(watched)
-        await stage.submit(make_task())
+        harness = ServiceHarness(watched)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
         writes = [call for call in calls if call in ("ledger.commit", "queue.delete")]
         assert writes[-2:] == ["ledger.commit", "queue.delete"]
@@ -322,16 +322,16 @@ async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_agai
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = FlakyPort(backend.queue, "delete")
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
             left = await backend.queue.depth("default")
-            await stage.advance(timedelta(minutes=1))
+            await harness.advance(timedelta(minutes=1))
 
         assert queue.failures == 1
         assert left.hidden == 1
-        assert len(stage.runner.specs) == 1
+        assert len(harness.runner.specs) == 1
         assert await backend.queue.depth("default") == EMPTY
-        assert (await stage.event_types("a")).count("Task Completed") == 1
+        assert (await harness.event_types("a")).count("Task Completed") == 1

@@ -36,24 +36,24 @@ def covered(entries: Sequence[OutputChunk]) -> list[int]:
 @scenario
 async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts(
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts(
             "a",
             Script(reports=[prints("one"), prints("two", Stream.STDERR)], ending=fails()),
             Script(reports=[prints("three")]),
         )
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=5))
 
-        entries = await stored(stage, task_id("a"))
+        entries = await stored(harness, task_id("a"))
         assert [(entry.attempt, entry.sequence, entry.data) for entry in entries] == [
             (1, 1, b"one"),
             (1, 2, b"two"),
             (2, 1, b"three"),
         ]
-        history = await stage.history("a")
+        history = await harness.history("a")
         assert [getattr(event.body, "last_output", None) for event in history] == [
             None,
             None,
@@ -65,21 +65,21 @@ async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_output_is_in_the_log_before_the_outcome_is_told(kind: str, tmp_path: Path) -> None:
+async def test_output_is_stored_before_the_outcome_is_committed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=5)
-        stage.runner.set_scripts("a", Script(reports=[prints("last words")]))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=[prints("last words")]))
+        await harness.submit(make_task())
 
-        async with stage.with_ports(output=log).running_worker():
-            await stage.advance(NO_WAIT)
-            early = await stage.event_types("a"), await stored(stage, task_id("a"))
-            await stage.advance(timedelta(seconds=3))
+        async with harness.with_ports(output=log).running_worker():
+            await harness.advance(NO_WAIT)
+            early = await harness.event_types("a"), await stored(harness, task_id("a"))
+            await harness.advance(timedelta(seconds=3))
 
         assert early == (["Task Pending", "Task Processing Started"], [])
-        assert [entry.data for entry in await stored(stage, task_id("a"))] == [b"last words"]
-        assert (await stage.event_types("a"))[-1] == "Task Completed"
+        assert [entry.data for entry in await stored(harness, task_id("a"))] == [b"last words"]
+        assert (await harness.event_types("a"))[-1] == "Task Completed"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -88,20 +88,20 @@ async def test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=None)
-        stage.runner.set_scripts("a", Script(reports=[prints("x"), SECOND, prints("y")]))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=[prints("x"), SECOND, prints("y")]))
+        await harness.submit(make_task())
 
-        async with stage.with_ports(output=log).running_worker():
-            await stage.advance(timedelta(seconds=19))
+        async with harness.with_ports(output=log).running_worker():
+            await harness.advance(timedelta(seconds=19))
             log.recover()
-            await stage.advance(SECOND)
+            await harness.advance(SECOND)
 
-        row = await stage.task("a")
-        assert (await stage.event_types("a"))[-1] == "Task Completed"
+        row = await harness.task("a")
+        assert (await harness.event_types("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 2)
-        assert covered(await stored(stage, task_id("a"))) == [1, 2]
+        assert covered(await stored(harness, task_id("a"))) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -111,19 +111,19 @@ async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
     kind: str, error: BackendRejected | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", error, times=None, skip=1)
         says = [prints("x"), timedelta(seconds=2), prints("y")]
-        stage.runner.set_scripts("a", Script(reports=says))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=says))
+        await harness.submit(make_task())
 
-        async with stage.with_ports(output=log).running_worker():
-            await stage.advance(timedelta(minutes=2))
+        async with harness.with_ports(output=log).running_worker():
+            await harness.advance(timedelta(minutes=2))
 
-        row = await stage.task("a")
-        assert (await stage.event_types("a"))[-1] == "Task Completed"
+        row = await harness.task("a")
+        assert (await harness.event_types("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 1)
-        assert covered(await stored(stage, task_id("a"))) == [1]
+        assert covered(await stored(harness, task_id("a"))) == [1]
 
 
 @pytest.mark.parametrize("leases", [1.0, 1.3, 1.6, 1.9])
@@ -133,23 +133,23 @@ async def test_what_a_log_kept_without_an_answer_is_named_when_everything_is_bac
     kind: str, leases: float, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=None, after_write=True)
         ledger = FlakyPort(backend.ledger, "commit", times=None, skip=1)
         reads = FlakyPort(ledger, "get_task", times=None, skip=1)
-        stage.runner.set_scripts("a", Script(reports=[prints("x")]))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=[prints("x")]))
+        await harness.submit(make_task())
 
-        async with stage.with_ports(output=log, ledger=reads).running_worker():
+        async with harness.with_ports(output=log, ledger=reads).running_worker():
             # As long as a worker insists on storing output, and longer.
-            await stage.advance(LEASE.duration * leases)
-            kept_already = covered(await stored(stage, task_id("a")))
+            await harness.advance(LEASE.duration * leases)
+            kept_already = covered(await stored(harness, task_id("a")))
             log.recover()
             ledger.recover()
             reads.recover()
-            await stage.advance(timedelta(seconds=20))
+            await harness.advance(timedelta(seconds=20))
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert kept_already == [1]
-        assert (await stage.event_types("a"))[-1] == "Task Completed"
+        assert (await harness.event_types("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 1)

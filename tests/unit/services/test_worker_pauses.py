@@ -60,21 +60,21 @@ async def test_a_queue_that_is_paused_while_a_worker_waits_is_not_asked_until_it
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = RecordingQueue(backend.queue)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=7))
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=7))
             await pause(backend)
-            await stage.advance(NO_WAIT)
-            asked = len(queue.received_from)
+            await harness.advance(NO_WAIT)
+            request = len(queue.received_from)
 
-            await stage.submit(make_task())
-            await stage.advance(LONG)
-            assert (await stage.task("a")).state is TaskState.PENDING
-            assert len(queue.received_from) == asked
+            await harness.submit(make_task())
+            await harness.advance(LONG)
+            assert (await harness.task("a")).state is TaskState.PENDING
+            assert len(queue.received_from) == request
 
             await backend.queue_controls.resume("default")
-            await stage.advance(NO_WAIT)
-            assert (await stage.task("a")).state is TaskState.COMPLETED
+            await harness.advance(NO_WAIT)
+            assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -84,17 +84,17 @@ async def test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = RecordingQueue(backend.queue)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        await harness.submit(make_task())
         await pause(backend)
 
-        async with stage.running_worker():
-            await stage.advance(LONG)
+        async with harness.running_worker():
+            await harness.advance(LONG)
             assert queue.received_from == []
 
             await backend.queue_controls.resume("default")
-            await stage.advance(NO_WAIT)
-            assert (await stage.task("a")).state is TaskState.COMPLETED
+            await harness.advance(NO_WAIT)
+            assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -103,24 +103,24 @@ async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[3 * MINUTE]))
-        await stage.submit(make_task("a"), make_task("b", "a"))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[3 * MINUTE]))
+        await harness.submit(make_task("a"), make_task("b", "a"))
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
             await pause(backend)
-            await stage.advance(4 * MINUTE)
-            await stage.dispatch()
-            await stage.advance(MINUTE)
+            await harness.advance(4 * MINUTE)
+            await harness.dispatch()
+            await harness.advance(MINUTE)
 
-            done = await stage.task("a")
+            done = await harness.task("a")
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 1)
-            assert (await stage.task("b")).state is TaskState.PENDING
+            assert (await harness.task("b")).state is TaskState.PENDING
 
             await backend.queue_controls.resume("default")
-            await stage.advance(NO_WAIT)
-            assert (await stage.task("b")).state is TaskState.COMPLETED
+            await harness.advance(NO_WAIT)
+            assert (await harness.task("b")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -129,20 +129,20 @@ async def test_another_try_of_a_task_waits_for_the_end_of_the_pause(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[MINUTE], ending=fails()), Script())
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[MINUTE], ending=fails()), Script())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
             await pause(backend)
-            await stage.advance(LONG)
-            waiting = await stage.task("a")
+            await harness.advance(LONG)
+            waiting = await harness.task("a")
             assert (waiting.state, waiting.attempt) == (TaskState.PENDING, 1)
 
             await backend.queue_controls.resume("default")
-            await stage.advance(NO_WAIT)
-            done = await stage.task("a")
+            await harness.advance(NO_WAIT)
+            done = await harness.task("a")
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 2)
 
 
@@ -151,19 +151,19 @@ async def test_another_try_of_a_task_waits_for_the_end_of_the_pause(
 async def test_other_queues_of_a_worker_are_served_meanwhile(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = RecordingQueue(backend.queue)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
+        harness = ServiceHarness(backend).with_ports(queue=queue)
         await pause(backend, "other")
-        await stage.submit(make_task("a"), make_task("b", queue="other"))
+        await harness.submit(make_task("a"), make_task("b", queue="other"))
 
-        async with stage.running_worker(queues=QUEUES):
-            await stage.advance(MINUTE)
-            states = await stage.states()
+        async with harness.running_worker(queues=QUEUES):
+            await harness.advance(MINUTE)
+            states = await harness.states()
             assert states == {"a": TaskState.COMPLETED, "b": TaskState.PENDING}
             assert set(queue.received_from) == {("default",)}
 
             await backend.queue_controls.resume("other")
-            await stage.advance(NO_WAIT)
-            assert (await stage.task("b")).state is TaskState.COMPLETED
+            await harness.advance(NO_WAIT)
+            assert (await harness.task("b")).state is TaskState.COMPLETED
             assert queue.received_from[-1] == QUEUES
 
 
@@ -174,23 +174,23 @@ async def test_a_pause_of_a_queue_that_is_not_its_own_does_not_disturb_a_worker(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = RecordingQueue(backend.queue)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        async with stage.running_worker():
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        async with harness.running_worker():
             await pause(backend, "other")
             await backend.queue_controls.resume("other")
-            await stage.advance(SECOND)
+            await harness.advance(SECOND)
 
             assert queue.received_from == [("default",)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_every_worker_hears_of_a_pause_and_of_its_end(kind: str, tmp_path: Path) -> None:
+async def test_every_worker_notices_a_pause_and_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         first, second = ServiceHarness(backend), ServiceHarness(backend)
-        for stage in (first, second):
+        for harness in (first, second):
             for key in "abcdef":
-                stage.runner.set_scripts(key, HANGS)
+                harness.runner.set_scripts(key, HANGS)
         async with first.running_worker(), second.running_worker("worker-2"):
             await pause(backend)
             await first.advance(NO_WAIT)
@@ -209,16 +209,16 @@ async def test_two_who_pause_and_resume_at_once_leave_a_worker_that_does_what_ho
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        async with stage.running_worker():
+        harness = ServiceHarness(backend)
+        async with harness.running_worker():
             for turn in range(10):
                 calls = [pause(backend, by="ann"), backend.queue_controls.resume("default")]
                 await asyncio.gather(*(calls if turn % 2 else reversed(calls)))
-                await stage.submit(make_task(), request_id=f"request-{turn}")
-                await stage.advance(NO_WAIT)
+                await harness.submit(make_task(), request_id=f"request-{turn}")
+                await harness.advance(NO_WAIT)
 
                 paused = bool(await backend.queue_controls.list_pauses())
-                state = (await stage.task("a", f"request-{turn}")).state
+                state = (await harness.task("a", f"request-{turn}")).state
                 assert state is (TaskState.PENDING if paused else TaskState.COMPLETED)
 
 
@@ -247,28 +247,28 @@ class UnresponsiveQueue:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_delivered_just_when_a_worker_hears_of_the_pause_is_given_back(
+async def test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returned(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = UnresponsiveQueue(backend)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        async with stage.running_worker():
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        async with harness.running_worker():
             await pause(backend)
-            await stage.advance(NO_WAIT)
-            await stage.submit(make_task())
-            await stage.advance(SECOND)
+            await harness.advance(NO_WAIT)
+            await harness.submit(make_task())
+            await harness.advance(SECOND)
 
             assert queue.delivered == 1
-            assert (await stage.task("a")).attempt == 0
+            assert (await harness.task("a")).attempt == 0
             (message,) = await backend.queue.receive(
                 ["default"], limit=9, hidden_for=SECOND, wait=NO_WAIT
             )
             assert message.receive_count == 1  # this one alone
-            await backend.queue.delay(message.receipt, until=stage.clock.now())
+            await backend.queue.delay(message.receipt, until=harness.clock.now())
             await backend.queue_controls.resume("default")
-            await stage.advance(NO_WAIT)
-            assert (await stage.task("a")).state is TaskState.COMPLETED
+            await harness.advance(NO_WAIT)
+            assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -277,25 +277,25 @@ async def test_rings_for_tasks_of_a_paused_queue_wear_nothing_out(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         await pause(backend)
-        await stage.submit(make_task("a"), make_task("b", delay=30))
+        await harness.submit(make_task("a"), make_task("b", delay=30))
 
-        async with stage.running_worker():
+        async with harness.running_worker():
             for _ in range(25):
-                await stage.advance(4 * MINUTE)
-                await stage.sweeper.sweep()
+                await harness.advance(4 * MINUTE)
+                await harness.sweeper.sweep()
             depth = await backend.queue.depth("default")
             assert (depth.ready, depth.hidden, depth.dead_letters) == (2, 0, 0)
 
             await backend.queue_controls.resume("default")
-            await stage.advance(SECOND)
+            await harness.advance(SECOND)
 
         for key in "ab":
-            done = await stage.task(key)
+            done = await harness.task(key)
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 1)
         assert await backend.queue.dead_letters(None, limit=9) == []
-        assert len(stage.runner.specs) == 2
+        assert len(harness.runner.specs) == 2
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
@@ -306,38 +306,38 @@ async def test_a_worker_that_cannot_know_what_is_paused_begins_nothing(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queues = FlakyPort(backend.queue_controls, "paused_queues", error, times=None)
-        stage = ServiceHarness(backend).with_ports(queue_controls=queues)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend).with_ports(queue_controls=queues)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
-            assert (await stage.task("a")).state is TaskState.PENDING
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
+            assert (await harness.task("a")).state is TaskState.PENDING
 
             queues.recover()
-            await stage.advance(SECOND)
-            assert (await stage.task("a")).state is TaskState.COMPLETED
+            await harness.advance(SECOND)
+            assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_that_no_longer_hears_of_pauses_goes_on_with_what_it_knows(
+async def test_a_worker_that_cannot_read_pauses_continues_with_the_last_state(
     kind: str, tmp_path: Path, error: Exception
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queues = FlakyPort(backend.queue_controls, "paused_queues", error, times=30, skip=1)
-        stage = ServiceHarness(backend).with_ports(queue_controls=queues)
-        async with stage.running_worker():
-            await stage.submit(make_task(), request_id="meanwhile")
-            await stage.advance(SECOND)
-            assert (await stage.task("a", "meanwhile")).state is TaskState.COMPLETED
+        harness = ServiceHarness(backend).with_ports(queue_controls=queues)
+        async with harness.running_worker():
+            await harness.submit(make_task(), request_id="meanwhile")
+            await harness.advance(SECOND)
+            assert (await harness.task("a", "meanwhile")).state is TaskState.COMPLETED
 
             await pause(backend)
-            await stage.advance(MINUTE)
+            await harness.advance(MINUTE)
             assert queues.failures == 30
-            await stage.submit(make_task())
-            await stage.advance(MINUTE)
-            assert (await stage.task("a")).state is TaskState.PENDING
+            await harness.submit(make_task())
+            await harness.advance(MINUTE)
+            assert (await harness.task("a")).state is TaskState.PENDING
 
 
 async def stop_idle_worker(harness: ServiceHarness) -> None:
@@ -381,16 +381,16 @@ async def test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[MINUTE]))
-        await stage.submit(make_task("a"))
-        async with stage.running_worker(queues=QUEUES):
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[MINUTE]))
+        await harness.submit(make_task("a"))
+        async with harness.running_worker(queues=QUEUES):
             await pause(backend)
-            await stage.submit(make_task("b"), make_task("c", queue="other"), request_id="later")
-            began = stage.clock.elapsed()
-            await stage.advance_until_done(wait_until_idle_with(stage))
+            await harness.submit(make_task("b"), make_task("c", queue="other"), request_id="later")
+            began = harness.clock.elapsed()
+            await harness.advance_until_done(wait_until_idle_with(harness))
 
-            assert stage.clock.elapsed() - began >= MINUTE
-            assert (await stage.task("a")).state is TaskState.COMPLETED
-            assert (await stage.task("c", "later")).state is TaskState.COMPLETED
-            assert (await stage.task("b", "later")).state is TaskState.PENDING
+            assert harness.clock.elapsed() - began >= MINUTE
+            assert (await harness.task("a")).state is TaskState.COMPLETED
+            assert (await harness.task("c", "later")).state is TaskState.COMPLETED
+            assert (await harness.task("b", "later")).state is TaskState.PENDING

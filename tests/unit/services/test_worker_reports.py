@@ -42,14 +42,14 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         says = [prints("x"), ProgressReport(1, 3, "pages"), SummaryReport("all fine"), MINUTE]
-        stage.runner.set_scripts("a", Script(reports=says))
-        await stage.submit(make_task())
+        harness.runner.set_scripts("a", Script(reports=says))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
-            running, seen = stage.runner.alive, await lines(stage)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            running, seen = harness.runner.alive, await lines(harness)
 
         assert running == ["a"]
         assert seen == [
@@ -70,20 +70,22 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
     ids=["progress", "summary", "long"],
 )
 @scenario
-async def test_a_heartbeat_tells_what_was_last_said(
+async def test_a_heartbeat_contains_the_last_progress_report(
     kind: str, said: Any, activity: str, text: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        began = stage.clock.now()
+        harness = ServiceHarness(backend)
+        began = harness.clock.now()
         step = Activity(type="step_running", step_name="one")
-        stage.runner.set_scripts("a", Script(reports=[ActivityReport(step), SECOND, said, MINUTE]))
-        await stage.submit(make_task())
+        harness.runner.set_scripts(
+            "a", Script(reports=[ActivityReport(step), SECOND, said, MINUTE])
+        )
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=21))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=21))
 
-        beat = next(e for e in await stage.history("a") if e.type == "Task Heartbeat")
+        beat = next(e for e in await harness.history("a") if e.type == "Task Heartbeat")
         last = beat.body.last_activity
         assert (last.type, last.step_name) == (activity, text)
         assert last.timestamp == began + SECOND
@@ -114,19 +116,19 @@ async def test_what_a_given_back_attempt_has_used_is_not_forgotten(
 ) -> None:
     usage = Usage(input_tokens=7, cost_usd=0.5)
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[UsageReport(usage)], ending=None))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[UsageReport(usage)], ending=None))
+        await harness.submit(make_task())
 
-        async with stage.running_worker() as worker:
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker() as worker:
+            await harness.advance(NO_WAIT)
             worker.stop()
             worker.release_all()
-            await stage.advance(NO_WAIT)
+            await harness.advance(NO_WAIT)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.usage) == (TaskState.PENDING, usage)
-        assert (await stage.history("a"))[-1].body.usage == usage
+        assert (await harness.history("a"))[-1].body.usage == usage
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -139,18 +141,18 @@ async def test_what_a_given_back_attempt_has_used_is_not_forgotten(
     ],
 )
 @scenario
-async def test_how_much_memory_it_had_is_told_of_a_child_that_died(
+async def test_the_peak_memory_of_a_dead_child_is_recorded(
     kind: str, category: ErrorCategory, peak: int | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         failure = Failure(category=category, message="gone")
-        stage.runner.set_scripts(
+        harness.runner.set_scripts(
             "a", Script(ending=AttemptEnding(failure=failure, peak_rss_bytes=123))
         )
-        await stage.submit(make_task(maxAttempts=1))
+        await harness.submit(make_task(maxAttempts=1))
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-        assert (await stage.history("a"))[-1].body.peak_rss_bytes == peak
+        assert (await harness.history("a"))[-1].body.peak_rss_bytes == peak

@@ -27,18 +27,18 @@ async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharm
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task("a"), make_task("b"))
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"))
 
         async def stop() -> None:
             worker.stop()
 
-        interposed = stage.with_ports(queue=InterposedPort(backend.queue, "receive", after=stop))
+        interposed = harness.with_ports(queue=InterposedPort(backend.queue, "receive", after=stop))
         worker = interposed.worker()
         await worker.run()
         again = await backend.queue.receive(["default"], limit=10, hidden_for=SECOND, wait=NO_WAIT)
 
-        assert stage.runner.specs == []
+        assert harness.runner.specs == []
         assert [message.receive_count for message in again] == [1, 1]
 
 
@@ -46,19 +46,22 @@ async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharm
 @scenario
 async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        worker = stage.worker()
+        harness = ServiceHarness(backend)
+        worker = harness.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.advance(NO_WAIT)
-        began = stage.clock.elapsed()
+        await harness.advance(NO_WAIT)
+        began = harness.clock.elapsed()
 
         worker.stop()
         await running
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        assert stage.clock.elapsed() == began
-        assert len(await stage.messages()) == 1
-        assert stage.worker_registry.calls == [("register", "worker-1"), ("deregister", "worker-1")]
+        assert harness.clock.elapsed() == began
+        assert len(await harness.messages()) == 1
+        assert harness.worker_registry.calls == [
+            ("register", "worker-1"),
+            ("deregister", "worker-1"),
+        ]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -68,16 +71,16 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        running = asyncio.ensure_future(stage.worker().run())
-        await stage.advance(NO_WAIT)
+        harness = ServiceHarness(backend)
+        running = asyncio.ensure_future(harness.worker().run())
+        await harness.advance(NO_WAIT)
 
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await stage.submit(make_task())
-        await stage.advance(NO_WAIT)
+        await harness.submit(make_task())
+        await harness.advance(NO_WAIT)
 
-        assert len(await stage.messages()) == 1
+        assert len(await harness.messages()) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -85,14 +88,14 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
 async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = FlakyPort(backend.queue, "receive", times=4)
-        stage = ServiceHarness(backend).with_ports(queue=queue)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=5))
 
         assert queue.failures == 4
-        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -100,43 +103,43 @@ async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: P
     "error", [None, BackendRejected("denied"), ValueError("a bug")], ids=["down", "denied", "bug"]
 )
 @scenario
-async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_work(
+async def test_an_error_with_one_message_delays_it_and_the_worker_continues(
     kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         ledger = FlakyPort(backend.ledger, "get_task", error)
-        stage = ServiceHarness(backend).with_ports(ledger=ledger)
-        await stage.submit(make_task("a"), make_task("b"))
+        harness = ServiceHarness(backend).with_ports(ledger=ledger)
+        await harness.submit(make_task("a"), make_task("b"))
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
-            soon = sorted(state.value for state in (await stage.states()).values())
-            await stage.advance(timedelta(minutes=1))
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            soon = sorted(state.value for state in (await harness.states()).values())
+            await harness.advance(timedelta(minutes=1))
 
         assert soon == ["completed", "pending"]
-        assert set((await stage.states()).values()) == {TaskState.COMPLETED}
+        assert set((await harness.states()).values()) == {TaskState.COMPLETED}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_two_workers_cannot_have_one_name(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        async with stage.running_worker("twin"):
+        harness = ServiceHarness(backend)
+        async with harness.running_worker("twin"):
             with pytest.raises(UsageError):
-                await stage.worker("twin").run()
+                await harness.worker("twin").run()
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_serves_only_its_own_queues(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(
+        harness = ServiceHarness(backend)
+        await harness.submit(
             make_task("a", queue="fast"), make_task("b", queue="slow"), make_task("c")
         )
 
-        async with stage.running_worker(queues=("fast", "slow")):
-            await stage.advance(SECOND)
+        async with harness.running_worker(queues=("fast", "slow")):
+            await harness.advance(SECOND)
 
-        assert {order.key for order in stage.runner.specs} == {"a", "b"}
+        assert {order.key for order in harness.runner.specs} == {"a", "b"}

@@ -30,15 +30,15 @@ async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", NOT_NOW, Script())
-        await stage.submit(make_task(maxAttempts=1))
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", NOT_NOW, Script())
+        await harness.submit(make_task(maxAttempts=1))
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(seconds=5))
+        async with harness.running_worker():
+            await harness.advance(timedelta(seconds=5))
 
-        row = await stage.task("a")
-        released = (await stage.history("a"))[2]
+        row = await harness.task("a")
+        released = (await harness.history("a"))[2]
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 0)
         assert released.type == "Task Released"
         assert released.body.reason == "no child could be started: out of processes"
@@ -51,19 +51,19 @@ async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", NOT_NOW)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", NOT_NOW)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
+        async with harness.running_worker():
             begun = []
             for pause in (1, 2, 4, 8, 16, 30, 30):
-                await stage.advance(timedelta(seconds=pause) - MOMENT)
-                begun.append(len(stage.runner.specs))
-                await stage.advance(MOMENT)
+                await harness.advance(timedelta(seconds=pause) - MOMENT)
+                begun.append(len(harness.runner.specs))
+                await harness.advance(MOMENT)
 
         assert begun == [1, 2, 3, 4, 5, 6, 7]
-        assert (await stage.task("a")).attempts_used == 0
+        assert (await harness.task("a")).attempts_used == 0
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -72,17 +72,17 @@ async def test_what_counted_before_does_not_make_the_pause_longer(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        await stage.claim(task_id("a"))
-        await stage.end_lease("a")
-        stage.runner.set_scripts("a", NOT_NOW)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        await harness.claim(task_id("a"))
+        await harness.end_lease("a")
+        harness.runner.set_scripts("a", NOT_NOW)
 
-        async with stage.running_worker():
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(SECOND)
 
-            assert len(stage.runner.specs) == 2
-            assert (await stage.task("a")).attempts_used == 1
+            assert len(harness.runner.specs) == 2
+            assert (await harness.task("a")).attempts_used == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -91,16 +91,16 @@ async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", NOT_NOW)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", NOT_NOW)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MOMENT)
-            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(MOMENT)
+            await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+            await harness.advance(NO_WAIT)
 
-            assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert (await harness.task("a")).state is TaskState.CANCELLED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -109,18 +109,18 @@ async def test_a_worker_that_stops_does_not_wait_for_the_end_of_the_pause(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", NOT_NOW)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", NOT_NOW)
+        await harness.submit(make_task())
 
-        async with stage.running_worker() as worker:
-            await stage.advance(MOMENT)
+        async with harness.running_worker() as worker:
+            await harness.advance(MOMENT)
             worker.stop()
             worker.release_all()
-            await stage.advance(NO_WAIT)
+            await harness.advance(NO_WAIT)
 
-            assert (await stage.task("a")).state is TaskState.PENDING
-            assert (await stage.event_types("a"))[-1] == "Task Released"
+            assert (await harness.task("a")).state is TaskState.PENDING
+            assert (await harness.event_types("a"))[-1] == "Task Released"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -130,15 +130,15 @@ async def test_a_task_whose_lease_is_lost_in_the_pause_is_left_to_its_new_holder
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", NOT_NOW)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", NOT_NOW)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MOMENT)
-            await stage.end_lease("a")
-            taken = await stage.claim(task_id("a"), "other")
-            await stage.advance(SECOND)
+        async with harness.running_worker():
+            await harness.advance(MOMENT)
+            await harness.end_lease("a")
+            taken = await harness.claim(task_id("a"), "other")
+            await harness.advance(SECOND)
 
-            row = await stage.task("a")
+            row = await harness.task("a")
             assert (row.lease, row.version) == (taken.lease, taken.version)

@@ -28,24 +28,24 @@ async def test_a_second_attempt_gets_the_steps_that_were_finished(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts(
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts(
             "a",
             Script(reports=[StepReport("one", {"n": 1}), StepReport("two", None)], ending=fails()),
             Script(reports=[StepReport("three", "x" * 5000)], ending=fails()),
             Script(),
         )
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
 
-        assert [order.checkpoints for order in stage.runner.specs] == [
+        assert [order.checkpoints for order in harness.runner.specs] == [
             {},
             {"one": {"n": 1}, "two": None},
             {"one": {"n": 1}, "two": None, "three": "x" * 5000},
         ]
-        assert [child.saved_steps for child in stage.runner.children] == [
+        assert [child.saved_steps for child in harness.runner.children] == [
             ["one", "two"],
             ["three"],
             [],
@@ -60,14 +60,14 @@ async def test_steps_are_kept_through_renewals_and_cancellations_of_others(
 ) -> None:
     steps = [item for n in range(5) for item in (StepReport(f"s{n}", n), timedelta(seconds=19))]
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=steps, ending=fails()), Script())
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=steps, ending=fails()), Script())
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(timedelta(minutes=3))
+        async with harness.running_worker():
+            await harness.advance(timedelta(minutes=3))
 
-        assert stage.runner.specs[1].checkpoints == {f"s{n}": n for n in range(5)}
+        assert harness.runner.specs[1].checkpoints == {f"s{n}": n for n in range(5)}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -77,45 +77,45 @@ async def test_a_step_that_cannot_be_kept_ends_the_attempt_and_costs_none(
     kind: str, port: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[SECOND, StepReport("one", 1)]), Script())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[SECOND, StepReport("one", 1)]), Script())
         flaky = FlakyPort(getattr(backend, port), method, times=0)
-        await stage.submit(make_task())
+        await harness.submit(make_task())
 
-        async with stage.with_ports(**{port: flaky}).running_worker():
-            await stage.advance(timedelta(seconds=0.5))
+        async with harness.with_ports(**{port: flaky}).running_worker():
+            await harness.advance(timedelta(seconds=0.5))
             flaky.fail_always()
-            await stage.advance(timedelta(seconds=4))
-            alive = stage.runner.alive
+            await harness.advance(timedelta(seconds=4))
+            alive = harness.runner.alive
             flaky.recover()
-            await stage.advance(timedelta(seconds=10))
+            await harness.advance(timedelta(seconds=10))
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert flaky.failures >= 6
         assert alive == []
-        assert stage.runner.children[0].saved_steps == []
+        assert harness.runner.children[0].saved_steps == []
         assert row.state is TaskState.COMPLETED
         assert (row.attempt, row.attempts_used) == (2, 0)
-        assert "Task Released" in await stage.event_types("a")
+        assert "Task Released" in await harness.event_types("a")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_step_is_not_acknowledged_before_it_is_kept(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(reports=[StepReport("one", 1)]))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(reports=[StepReport("one", 1)]))
+        await harness.submit(make_task())
         seen: list[Any] = []
 
         async def look() -> None:
             seen.append(
-                (stage.runner.children[0].saved_steps[:], (await stage.task("a")).checkpoint)
+                (harness.runner.children[0].saved_steps[:], (await harness.task("a")).checkpoint)
             )
 
         ledger = InterposedPort(backend.ledger, "commit", before=look, at=2)
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(SECOND)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(SECOND)
 
         assert seen == [([], None)]
-        assert stage.runner.children[0].saved_steps == ["one"]
+        assert harness.runner.children[0].saved_steps == ["one"]

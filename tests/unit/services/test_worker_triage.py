@@ -44,16 +44,16 @@ async def bring(harness: ServiceHarness, *keys: str) -> None:
 @scenario
 async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
             assert await backend.queue.depth("default") == EMPTY
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.attempt, row.fence > 0) == (TaskState.COMPLETED, 1, True)
-        assert await stage.event_types("a") == [
+        assert await harness.event_types("a") == [
             "Task Pending",
             "Task Processing Started",
             "Task Completed",
@@ -66,21 +66,21 @@ async def test_of_two_who_claim_at_once_only_the_one_whose_commit_came_first_run
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
 
         async def somebody_is_faster() -> None:
-            await stage.claim(A, "somebody else")
+            await harness.claim(A, "somebody else")
 
         ledger = InterposedPort(backend.ledger, "commit", before=somebody_is_faster)
-        async with stage.with_ports(ledger=ledger).running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.with_ports(ledger=ledger).running_worker():
+            await harness.advance(NO_WAIT)
             depth = await backend.queue.depth("default")
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert row.lease is not None
         assert (row.lease.worker_id, row.attempt) == ("somebody else", 1)
-        assert stage.runner.specs == []
+        assert harness.runner.specs == []
         assert depth == QueueDepth(ready=0, hidden=1, dead_letters=0)
 
 
@@ -90,38 +90,38 @@ async def test_a_message_of_a_task_that_has_ended_is_dropped_as_a_duplicate(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         keys = ("completed", "failed", "cancelled")
-        await stage.submit(*(make_task(key) for key in keys))
-        await stage.complete(task_id("completed"))
-        await stage.fail(task_id("failed"))
-        await stage.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
-        before = [await stage.task(key) for key in keys]
-        await bring(stage, *keys)
+        await harness.submit(*(make_task(key) for key in keys))
+        await harness.complete(task_id("completed"))
+        await harness.fail(task_id("failed"))
+        await harness.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        before = [await harness.task(key) for key in keys]
+        await bring(harness, *keys)
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
             assert await backend.queue.depth("default") == EMPTY
 
         assert [row.state.value for row in before] == list(keys)
-        assert [await stage.task(key) for key in keys] == before
-        assert stage.runner.specs == []
+        assert [await harness.task(key) for key in keys] == before
+        assert harness.runner.specs == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_of_no_task_is_dropped_recorded_and_told_of(
+async def test_a_message_without_a_task_is_dropped_recorded_and_logged(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
+        harness = ServiceHarness(backend)
         await backend.queue.send(
             [OutgoingMessage(queue="default", body=message_body("job-nobody_a"))]
         )
 
         with caplog.at_level(logging.ERROR, "longshore"):
-            async with stage.running_worker():
-                await stage.advance(NO_WAIT)
+            async with harness.running_worker():
+                await harness.advance(NO_WAIT)
                 assert await backend.queue.depth("default") == EMPTY
 
         (event,) = (await backend.events.query(TENANT, event_type="Message Rejected")).items
@@ -135,28 +135,28 @@ async def test_a_task_in_good_hands_is_put_off_until_its_lease_could_be_over(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        held = await stage.claim(A, "somebody else")
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        claimed = await harness.claim(A, "somebody else")
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
 
-        assert await stage.task("a") == held
-        assert stage.runner.specs == []
-        stage.clock.advance(TAKEN_OVER_AFTER - TICK)
-        assert await received(stage) == []
-        stage.clock.advance(TICK)
+        assert await harness.task("a") == claimed
+        assert harness.runner.specs == []
+        harness.clock.advance(TAKEN_OVER_AFTER - TICK)
+        assert await received(harness) == []
+        harness.clock.advance(TICK)
         # A skip is not an attempt, and not a delivery that wears the message out either.
-        assert await received(stage) == [1]
+        assert await received(harness) == [1]
 
 
 async def received(harness: ServiceHarness) -> list[int]:
     """How often the messages that can be seen now have been delivered; they stay."""
-    found = await harness.backend.queue.receive(
+    result = await harness.backend.queue.receive(
         ["default"], limit=10, hidden_for=SECOND, wait=NO_WAIT
     )
-    return [message.receive_count for message in found]
+    return [message.receive_count for message in result]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -165,18 +165,18 @@ async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
-        lost = await stage.claim(A, "somebody else")
-        stage.clock.advance(TAKEN_OVER_AFTER)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        lost = await harness.claim(A, "somebody else")
+        harness.clock.advance(TAKEN_OVER_AFTER)
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 1)
         assert row.fence > lost.fence
-        assert [order.fence for order in stage.runner.specs] == [row.fence]
+        assert [order.fence for order in harness.runner.specs] == [row.fence]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -185,36 +185,36 @@ async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_a
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task(maxAttempts=1))
-        await stage.claim(A, "somebody else")
-        stage.clock.advance(TAKEN_OVER_AFTER)
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task(maxAttempts=1))
+        await harness.claim(A, "somebody else")
+        harness.clock.advance(TAKEN_OVER_AFTER)
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
             assert await backend.queue.depth("default") == EMPTY
 
-        last = (await stage.history("a"))[-1]
+        last = (await harness.history("a"))[-1]
         assert (last.type, last.body.retry_count) == ("Task Failed", 1)
-        assert stage.runner.specs == []
+        assert harness.runner.specs == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_has_three_attempts_if_nothing_else_is_said(kind: str, tmp_path: Path) -> None:
+async def test_a_task_has_three_attempts_by_default(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        stage.runner.set_scripts("a", Script(ending=fails()))
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", Script(ending=fails()))
+        await harness.submit(make_task())
 
-        async with stage.running_worker():
-            await stage.advance(MINUTE)
+        async with harness.running_worker():
+            await harness.advance(MINUTE)
 
-        row, last = await stage.task("a"), (await stage.history("a"))[-1]
+        row, last = await harness.task("a"), (await harness.history("a"))[-1]
         assert RetryPolicy().max_attempts == 3
         assert (row.state, row.attempts_used) == (TaskState.FAILED, 3)
         assert (last.body.source, last.body.retry_count) == ("worker", 3)
-        assert [order.attempt for order in stage.runner.specs] == [1, 2, 3]
+        assert [order.attempt for order in harness.runner.specs] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -223,17 +223,17 @@ async def test_attempts_are_counted_on_the_row_and_not_by_deliveries(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        stage = ServiceHarness(backend)
-        await stage.submit(make_task())
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
         # More deliveries than there are attempts, of which nothing came.
         for _ in range(2 * RetryPolicy().max_attempts):
-            stage.clock.advance(2 * SECOND)
-            assert len(await received(stage)) == 1
-        stage.clock.advance(2 * SECOND)
+            harness.clock.advance(2 * SECOND)
+            assert len(await received(harness)) == 1
+        harness.clock.advance(2 * SECOND)
 
-        async with stage.running_worker():
-            await stage.advance(NO_WAIT)
+        async with harness.running_worker():
+            await harness.advance(NO_WAIT)
 
-        row = await stage.task("a")
+        row = await harness.task("a")
         assert 2 * RetryPolicy().max_attempts < RECEIVE_LIMIT
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 1, 0)

@@ -1,28 +1,28 @@
-"""Blobs in S3: a key is a key, a blob an object, and what S3 shows is always one whole version.
+"""Blobs in S3: a blob is an object, and a reader always sees one whole version.
 
-Up to 8 MB go by one request. More, and a stream that turns out to be more, go in parts, a few at a
-time, and are shown by the request that joins them. A put that fails in between takes back its
-parts, and what even that misses is removed by the bucket's rule for uploads that were never
-finished. A put holds about six parts in memory. Encryption is the bucket's default.
+Up to 8 MB are sent in one request. More is sent as a multipart upload, a few parts at a time, and
+becomes visible with the request that completes it. A put that fails aborts its upload; the bucket's
+lifecycle rule removes uploads that were never finished. A put holds about six parts in memory.
+Encryption is the bucket's default.
 
-A reader whose connection breaks goes on where it was, but only in the version that it began with.
+A reader whose connection breaks continues where it was, in the version that it started with.
 
 ==========  ==========================================================
 call        requests
 ==========  ==========================================================
 ``put``     1; in parts 2, and 1 for each 8 MB (fewer above 8 GB)
 ``get``     1, and 1 for each time the connection breaks
-``stream``  likewise
+``stream``  as ``get``
 ``size``    1
 ``delete``  2, 1 if there is none
 ``keys``    1 for each 1,000
 ``url``     none
 ==========  ==========================================================
 
-If the answer to a put or a delete is lost, it is made again: both do the same when done twice. Of
-several who delete one blob at once each may be told that it was there. ``size`` and ``delete`` take
-a bucket that does not exist for one without this blob, because S3 tells no more. The role needs
-``s3:ListBucket``: without it S3 does not say that a blob is not there, but that it is denied.
+If the answer to a put or a delete is lost, it is repeated: both are idempotent. Of several
+concurrent deletes of one blob, each may return True. ``size`` and ``delete`` cannot distinguish a
+missing bucket from a missing blob, because S3 does not. The role needs ``s3:ListBucket``: without
+it S3 answers "denied" for a missing blob.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-# Some of its errors come through the client library as they are.
+# The client library lets some of its errors through.
 import aiohttp
 from botocore.exceptions import BotoCoreError
 
@@ -51,7 +51,7 @@ from longshore.errors import (
 )
 
 PART_BYTES = 8 * 1024 * 1024
-"""What goes in one request; S3 wants at least 5 MB in every part but the last."""
+"""The size of one request; S3 wants at least 5 MB in every part but the last."""
 
 _PARALLEL_PARTS = 4
 _PARTS_PER_SIZE = 1000
@@ -88,14 +88,14 @@ class S3BlobStore:
         return await self._put_multipart(key, _chain(first, second, parts))
 
     async def get(self, key: str) -> bytes:
-        pieces = [piece async for piece in self.stream(key)]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        chunks = [chunk async for chunk in self.stream(key)]
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         validate_key(key)
         async with _BlobReader(self._aws, self._bucket, key) as reader:
-            while piece := await reader.read():
-                yield piece
+            while chunk := await reader.read():
+                yield chunk
 
     async def size(self, key: str) -> int | None:
         validate_key(key)
@@ -110,24 +110,24 @@ class S3BlobStore:
         return True
 
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        found: list[str] = []
-        place = {"StartAfter": after} if after else {}
-        while len(found) < limit:
-            # S3 orders by the bytes of UTF-8, which is the order of the characters' numbers.
+        keys: list[str] = []
+        start = {"StartAfter": after} if after else {}
+        while len(keys) < limit:
+            # S3 orders by UTF-8 bytes, which is the order of code points.
             answer = await self._call(
                 "list_objects_v2",
                 Prefix=prefix,
-                MaxKeys=min(limit - len(found), _LIST_LIMIT),
-                **place,
+                MaxKeys=min(limit - len(keys), _LIST_LIMIT),
+                **start,
             )
-            found += [each["Key"] for each in answer.get("Contents", ())]
-            if not (more := answer.get("NextContinuationToken")):
+            keys += [item["Key"] for item in answer.get("Contents", ())]
+            if not (token := answer.get("NextContinuationToken")):
                 break
-            place = {"ContinuationToken": more}
-        return found
+            start = {"ContinuationToken": token}
+        return keys
 
     async def url(self, key: str, *, expires_in: timedelta) -> str | None:
-        """At most for a week, and not longer than the credentials that sign it."""
+        """A URL that is valid for a week at most, and not longer than the credentials."""
         validate_key(key)
         client = await self._aws.client("s3")
         seconds = int(min(expires_in, _URL_LIFETIME_LIMIT).total_seconds())
@@ -149,23 +149,23 @@ class S3BlobStore:
         return len(data)
 
     async def _put_multipart(self, key: str, parts: AsyncIterator[bytes]) -> int:
-        mark = new_token()
-        # One whose answer is lost has no parts, costs nothing, and goes by the bucket's rule.
-        begun = await retry_unknown_outcome(
+        token = new_token()
+        # An upload whose answer is lost has no parts, costs nothing, and expires.
+        upload_answer = await retry_unknown_outcome(
             lambda: self._call(
                 "create_multipart_upload",
                 alters=True,
                 Key=key,
                 ChecksumAlgorithm=_CHECKSUM,
-                Metadata={_UPLOAD_METADATA_KEY: mark},
+                Metadata={_UPLOAD_METADATA_KEY: token},
             )
         )
-        upload = {"Key": key, "UploadId": begun["UploadId"]}
+        upload = {"Key": key, "UploadId": upload_answer["UploadId"]}
         try:
             size, sent = await self._upload_parts(upload, parts)
-            await self._complete_upload(upload, sent, mark)
+            await self._complete_upload(upload, sent, token)
         except BaseException:
-            # What went wrong is what the caller is to hear, not that this failed too.
+            # The first error is raised, not one of the cleanup.
             with suppress(BackendError):
                 await self._call("abort_multipart_upload", alters=True, **upload)
             raise
@@ -174,7 +174,7 @@ class S3BlobStore:
     async def _upload_parts(
         self, upload: dict[str, str], parts: AsyncIterator[bytes]
     ) -> tuple[int, list[AwsResponse]]:
-        """Send all parts, some at a time; their size, and what joins them."""
+        """Upload all parts, some concurrently. Returns their size, and their list for S3."""
         size = 0
         sending: list[asyncio.Task[AwsResponse]] = []
         try:
@@ -184,16 +184,16 @@ class S3BlobStore:
                     await sending[-_PARALLEL_PARTS]
                 number = len(sending) + 1
                 sending.append(asyncio.create_task(self._upload_part(upload, number, part)))
-            return size, [await each for each in sending]
+            return size, [await task for task in sending]
         finally:
-            for each in sending:
-                each.cancel()
+            for task in sending:
+                task.cancel()
             await asyncio.gather(*sending, return_exceptions=True)
 
     async def _upload_part(self, upload: dict[str, str], number: int, part: bytes) -> AwsResponse:
-        tries = 0
+        attempt = 0
         while True:
-            tries += 1
+            attempt += 1
             try:
                 answer = await self._call(
                     "upload_part",
@@ -204,8 +204,8 @@ class S3BlobStore:
                     **upload,
                 )
             except BackendUnavailable:
-                # Throttled too: one part must not cost all the others.
-                if tries == _PART_ATTEMPTS:
+                # Retried even if throttled: one part must not fail the whole upload.
+                if attempt == _PART_ATTEMPTS:
                     raise
             else:
                 sums = {name: answer[name] for name in answer if name.startswith("Checksum")}
@@ -225,11 +225,10 @@ class S3BlobStore:
                 )
             )
         except CallRefused as refused:
-            # An upload is gone when it was joined, by a try whose answer was lost; or somebody
-            # has thrown it away.
+            # An earlier attempt whose answer was lost has completed the upload, or it was aborted.
             head = await self._head(upload["Key"])
             if head is None or head.get("Metadata", {}).get(_UPLOAD_METADATA_KEY) != token:
-                message = "s3.complete_multipart_upload: the upload is gone, and not what is there"
+                message = "s3.complete_multipart_upload: the upload is gone and was not completed"
                 raise OutcomeUnknown(message) from refused
 
     async def _head(self, key: str) -> AwsResponse | None:
@@ -243,7 +242,7 @@ class S3BlobStore:
 
 
 class _BlobReader:
-    """One version of a blob, read to its end, however often the connection breaks."""
+    """Reads one version of a blob to its end, and reconnects if the connection breaks."""
 
     def __init__(self, aws: AwsClient, bucket: str, key: str) -> None:
         self._aws = aws
@@ -274,23 +273,23 @@ class _BlobReader:
         self._close()
 
     async def read(self) -> bytes:
-        """The next piece; empty at the end."""
-        tries = 0
+        """The next chunk; empty at the end."""
+        attempt = 0
         while True:
-            tries += 1
+            attempt += 1
             try:
                 if self._body is None:
                     await self._resume()
-                piece: bytes = await self._body.read(_CHUNK_BYTES)
+                chunk: bytes = await self._body.read(_CHUNK_BYTES)
             except _CONNECTION_ERRORS as error:
                 self._close()
-                # At the end it is the checksum that is wrong: what was read cannot be taken back.
-                if tries == _READ_ATTEMPTS or self._offset >= self._size:
+                # At the end the checksum is wrong, and the data was returned already.
+                if attempt == _READ_ATTEMPTS or self._offset >= self._size:
                     message = f"s3.get_object: {type(error).__name__}"
                     raise BackendUnavailable(message) from error
             else:
-                self._offset += len(piece)
-                return piece
+                self._offset += len(chunk)
+                return chunk
 
     async def _resume(self) -> None:
         try:
@@ -320,17 +319,17 @@ async def _split(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def _regroup_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in parts, which grow, because an upload has at most 10,000 of them."""
-    gathered = bytearray()
+    """Regroup chunks into parts, which grow, because an upload has at most 10,000 parts."""
+    buffer = bytearray()
     number = 0
-    async for piece in chunks:
-        gathered += piece
-        while len(gathered) >= (size := PART_BYTES << number // _PARTS_PER_SIZE):
-            yield bytes(gathered[:size])
-            del gathered[:size]
+    async for chunk in chunks:
+        buffer += chunk
+        while len(buffer) >= (size := PART_BYTES << number // _PARTS_PER_SIZE):
+            yield bytes(buffer[:size])
+            del buffer[:size]
             number += 1
-    if gathered:
-        yield bytes(gathered)
+    if buffer:
+        yield bytes(buffer)
 
 
 async def _chain(first: bytes, second: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

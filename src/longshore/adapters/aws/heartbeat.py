@@ -1,17 +1,16 @@
-"""A heartbeat for a message of SQS: keeps it hidden while whoever received it is at work.
+"""A heartbeat for an SQS message: keeps it hidden while its receiver works.
 
-For use by itself, in a Lambda or any other program that blocks: a daemon thread and a client, and
-nothing else of Longshore. Nothing is imported before it is needed. ::
+For use on its own, in a Lambda function or any other blocking program: a daemon thread and a
+client, and nothing else of Longshore. ::
 
     with SQSHeartbeat(queue_url, receipt_handle, interval_sec=300) as heartbeat:
         work()
 
-A call that fails ends it: the message may be on its way to somebody else. What was told to it about
-its message is never told on: errors of AWS may quote the receipt handle, so only their codes are
-kept.
+A call that fails ends the heartbeat: another receiver may get the message. Errors of AWS may quote
+the receipt handle, so only their codes are used.
 
-SQS hides a message for 12 hours after it was received, and not a second longer. That the end comes
-is announced while there is time to come to an end, and the heartbeat ends a little before it does.
+SQS hides a message for at most 12 hours after it was received. ``on_ceiling`` is called while there
+is time to finish, and the heartbeat ends a little before the limit.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from longshore.errors import LongshoreError
 
 DEFAULT_VISIBILITY_TIMEOUT_SEC = 600
 CEILING_SEC = 12 * 60 * 60
-"""How long SQS hides a message at most, from when it was received."""
+"""How long SQS hides a message at most, from its receive on."""
 
-_CEILING_MARGIN_SEC = 30  # the message was received before we heard of it
-_STOP_TIMEOUT_SEC = 5  # longer than an interval, when it is stopped
+_CEILING_MARGIN_SEC = 30  # the message was received before the heartbeat was created
+_STOP_TIMEOUT_SEC = 5  # added to the interval
 _RECEIPT_SUFFIX_LENGTH = 6  # characters of a receipt handle
 _ERROR_CODE = re.compile(r"[A-Za-z0-9.]{1,80}")
 _CEILING_REACHED = "SQS hides no message for more than 12 hours"
-_CALL_STUCK = "a call has not come back"
+_CALL_STUCK = "a call did not return"
 _TOO_LATE = "it was not extended in time"
 # Linux has a monotonic clock that counts the time in which the machine was asleep.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -48,7 +47,7 @@ _client_lock = threading.Lock()
 
 
 class HeartbeatLost(LongshoreError):
-    """The message is no longer kept hidden, or was not reliably; ``reason`` is a code or a name."""
+    """The message is no longer kept hidden; ``reason`` is an error code or a name."""
 
     def __init__(self, queue: str, reason: str) -> None:
         self.queue = queue
@@ -60,17 +59,17 @@ class HeartbeatLost(LongshoreError):
 
 
 class _Run:
-    """From one start to its stop."""
+    """The time from one start to its stop."""
 
     def __init__(self, beat: Callable[[_Run], None]) -> None:
         self.stopped = threading.Event()
-        self.abandoned = False  # it was not waited for any longer, so it has nothing to tell
-        self.hidden_until: float | None = None  # None: as long as the queue says
+        self.abandoned = False  # ``stop`` gave up waiting, so its error is ignored
+        self.hidden_until: float | None = None  # None: the queue's timeout
         self.thread = threading.Thread(target=beat, args=(self,), name="sqs-heartbeat", daemon=True)
 
 
 class SQSHeartbeat:
-    """Extends the visibility timeout of one message, again and again, until it is stopped."""
+    """Extends the visibility timeout of one message at intervals, until it is stopped."""
 
     def __init__(
         self,
@@ -84,19 +83,19 @@ class SQSHeartbeat:
         on_ceiling: Callable[[float], object] | None = None,
         age_sec: float = 0,
     ) -> None:
-        """Say what to keep hidden; ``start`` begins to.
+        """Create a heartbeat; ``start`` starts it.
 
         Args:
             interval_sec: Time between two extensions; well below the timeout.
-            visibility_timeout_sec: How long each extension hides the message, from when it is made.
-            client: A client of SQS, of boto3 or botocore; None: one that all heartbeats share.
-            on_lost: Called once if it ends by itself, in its own thread.
-            on_ceiling: Called once, in its own thread, when the 12 hours end soon: with the seconds
-                that are left, which are more than a timeout if there were so many at the start.
-            age_sec: How long ago the message was received, if that was not just now.
+            visibility_timeout_sec: How long each extension hides the message.
+            client: An SQS client of boto3 or botocore; None: one that all heartbeats share.
+            on_lost: Called once, in the heartbeat's thread, if the heartbeat fails.
+            on_ceiling: Called once, in the heartbeat's thread, when the 12 hours end soon, with the
+                seconds left: more than a timeout, if there were as many at the start.
+            age_sec: How long ago the message was received.
 
         Raises:
-            ValueError: a parameter makes no sense.
+            ValueError: a parameter is invalid.
         """
         _validate(queue_url, receipt_handle, interval_sec, visibility_timeout_sec, age_sec)
         self._queue_url = queue_url
@@ -113,12 +112,12 @@ class SQSHeartbeat:
 
     def __repr__(self) -> str:
         state = "running" if self.running else "not running"
-        shown = (
+        suffix = (
             self._receipt_handle[-_RECEIPT_SUFFIX_LENGTH:]
             if len(self._receipt_handle) > 4 * _RECEIPT_SUFFIX_LENGTH
             else ""
         )
-        return f"<SQSHeartbeat of {self._queue!r}, receipt …{shown}, {state}>"
+        return f"<SQSHeartbeat of {self._queue!r}, receipt …{suffix}, {state}>"
 
     @property
     def _queue(self) -> str:
@@ -136,7 +135,7 @@ class SQSHeartbeat:
         return max(0.0, self._ends_at - _now())
 
     def start(self) -> None:
-        """Begin; nothing happens if it has begun. Started again, it forgets its error."""
+        """Start, unless it runs already. A restart clears the error."""
         with self._lock:
             if self._live_run() is not None:
                 return
@@ -146,10 +145,10 @@ class SQSHeartbeat:
             self._run = run
 
     def stop(self) -> None:
-        """End it: when this returns, no call follows. Any number of times, also before it began.
+        """Stop: no call is made after this returns. Idempotent, also before ``start``.
 
-        A call that is under way is waited for, because it would undo what is done to the message
-        next; but not for ever. From within a callback it only sees to it that no call follows.
+        Waits for a call in progress, because it would undo what is done to the message next, but
+        not forever. Inside a callback it only prevents further calls.
         """
         with self._lock:
             run = self._run
@@ -170,7 +169,7 @@ class SQSHeartbeat:
         logger.warning("heartbeat.call_stuck", extra=self._log_fields())
 
     def check_for_errors(self) -> HeartbeatLost | None:
-        """What went wrong first since it was started; None if nothing did."""
+        """The first error since the start, or None."""
         with self._lock:
             return self._error
 
@@ -187,7 +186,7 @@ class SQSHeartbeat:
         """Stop.
 
         Raises:
-            HeartbeatLost: it ended by itself, and the work did not fail anyhow.
+            HeartbeatLost: the heartbeat failed, and the block raised no error.
         """
         self.stop()
         lost = self.check_for_errors()
@@ -223,13 +222,13 @@ class SQSHeartbeat:
                 return
 
     def _extend(self, run: _Run) -> str | None:
-        """Hide the message for longer; why that cannot be, if it cannot."""
+        """Extend the visibility timeout. Returns None, or the reason of a failure."""
         now = _now()
         hidden_for = min(self._timeout_sec, math.floor(self._ends_at - now))
         if hidden_for < 1:
             return _CEILING_REACHED
         if run.hidden_until is not None and now >= run.hidden_until:
-            # It may be somebody else's by now, and a call could hide it from them.
+            # Another receiver may have the message, and a call could hide it from them.
             return _TOO_LATE
         try:
             self._client.change_message_visibility(
@@ -237,7 +236,7 @@ class SQSHeartbeat:
                 ReceiptHandle=self._receipt_handle,
                 VisibilityTimeout=hidden_for,
             )
-        except BaseException as error:  # noqa: BLE001 - whatever ends the thread must be told
+        except BaseException as error:  # noqa: BLE001 - any error that ends the thread is reported
             return _reason_of(error)
         run.hidden_until = now + hidden_for
         return None
@@ -245,7 +244,7 @@ class SQSHeartbeat:
     def _end_with_error(self, run: _Run, reason: str) -> None:
         error = HeartbeatLost(self._queue, reason)
         with self._lock:
-            # Both at once: whoever sees that it no longer runs shall see why.
+            # In one step: a caller that sees the end also sees the error.
             run.stopped.set()
             if run.abandoned or run is not self._run:
                 return
@@ -258,7 +257,7 @@ class SQSHeartbeat:
             return
         try:
             callback(argument)
-        except Exception:  # the edge of a thread: nobody else would hear of it
+        except Exception:  # the edge of a thread
             logger.exception("heartbeat.callback_failed", extra=self._log_fields())
 
     def _log_fields(self, **facts: object) -> dict[str, object]:
@@ -268,10 +267,10 @@ class SQSHeartbeat:
 def _validate(
     queue_url: str, receipt_handle: str, interval_sec: float, timeout_sec: int, age_sec: float
 ) -> None:
-    # What was given for the receipt handle is not quoted, whatever it is.
+    # The receipt handle is never quoted.
     for name, text in (("queue_url", queue_url), ("receipt_handle", receipt_handle)):
         if not isinstance(text, str) or not text.strip():
-            message = f"{name} must be text that is not empty"
+            message = f"{name} must be a non-empty string"
             raise ValueError(message)
     if not _is_number(interval_sec) or interval_sec <= 0:
         message = f"interval_sec must be a number of seconds above 0, not {interval_sec!r}"
@@ -293,7 +292,7 @@ def _is_number(value: object) -> bool:
 
 
 def _reason_of(error: BaseException) -> str:
-    # Never its message: that may quote what was sent.
+    # Not the message: it may quote the request.
     answer = getattr(error, "response", None)
     code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
     return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else type(error).__name__
@@ -306,7 +305,7 @@ def _shared_client() -> Any:
 
 @cache
 def _client() -> Any:
-    # Retries and timeouts are few and short: a call shall end long before the next is due.
+    # Few retries and short timeouts: a call ends long before the next is due.
     config = import_module("botocore.config").Config(
         connect_timeout=5,
         read_timeout=10,

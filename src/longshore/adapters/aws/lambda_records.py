@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from longshore.adapters.aws.ledger.items import events_of
-from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.adapters.aws.queue.messages import Lane, parse_message
 from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.dead_letters import DeadMessage
@@ -24,9 +24,6 @@ from longshore.core.tasks.states import Priority
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import BackendRejected, BackendUnavailable, UsageError
 from longshore.ports.change_stream import Record
-
-UNDELIVERED = "undelivered"
-"""The consumer whose queue takes the events that reached no other."""
 
 _STREAM_RECORD = "stream-record"
 # What a malformed text or item can raise.

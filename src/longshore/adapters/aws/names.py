@@ -15,6 +15,8 @@ from longshore.core.tasks.states import Priority
 LISTING_INDEX, STATE_INDEX, NAME_INDEX = "listing", "state", "name"
 """Indexes of the ledger: by time of submission, by state, and jobs by name."""
 
+UNDELIVERED = "undelivered"
+"""The consumer whose queue takes the events that reached no other."""
 EVENT_INDEXES = tuple(f"GSI{number}-index" for number in range(1, 8))
 
 

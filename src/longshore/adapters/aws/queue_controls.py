@@ -1,28 +1,28 @@
-"""Paused and held queues in DynamoDB: an item for each queue that was ever paused, and held.
+"""Paused and held queues in DynamoDB: one item for each pause and one for each hold.
 
-A pause that is over stays, marked as ended, until the queue is paused anew: so whoever has lost the
-answer to a pause or a resume and asks again can see that it was its own, and neither pauses a queue
-that was resumed since nor resumes one that was paused since. Holds are kept likewise, and beside
-the pauses, so that one look finds both. Their ends are looked for as everything else is, so a
-worker may hear of one up to a second late.
+A pause that has ended stays as an item, with an end token, until the queue is paused again. So a
+caller that repeats a pause or a resume after a lost answer recognises its own write, and neither
+pauses a queue that was resumed since nor resumes one that was paused since. Holds are stored the
+same way, beside the pauses, so that one query returns both. The end of a hold is seen by polling,
+up to a second late.
 
-Who waits in this process hears of its own pauses at once. Nothing tells of those of others, so
-while somebody waits the pauses are read every second, once for all who wait. That is real time and
-not the clock's: it is how long something far away stays unheard, and nothing is decided by it.
+A waiter of this process sees its own changes at once. DynamoDB sends no notification of changes by
+others, so the pauses are read every second while there are waiters, once for all of them. That is
+real time and not the clock's, because nothing is decided by it.
 
 =====================  ==============  =============================================
 call                   requests        units
 =====================  ==============  =============================================
 ``pause``, ``hold``    1               1 write
-``resume``             2, and 1 for    2 reads, and 1 write for each that it ends
-                       what it ends
-``paused``             1               1 read (for each 4 KB, some thirty queues)
-``paused_queues``          1               likewise, and while it waits 86,400 reads a
-                                       day and process, however many wait
+``resume``             2, and 1 for    2 reads, and 1 write for each end
+                       each end
+``list_pauses``        1               1 read (for each 4 KB, some thirty queues)
+``paused_queues``      1               1 read, and while it waits 86,400 reads a
+                                       day and process, for all waiters together
 =====================  ==============  =============================================
 
-If the answer to a resume is lost and the queue is paused anew before it is asked for again, nobody
-is told of the end of the first pause. A look that fails is told to all who wait: ask again.
+If the answer to a resume is lost and the queue is paused again before the resume is repeated, the
+end of the first pause is not returned. An error of a poll is raised to all waiters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from longshore.ports.clock import Clock
 
 _POLL_INTERVAL_S = 1.0
 _PAUSED_KIND = kind_of("paused")
-_HOLD_PREFIX = "held#"  # before the name of a queue: none can be called so
+_HOLD_PREFIX = "held#"  # before the name of a queue; no queue name contains it
 _ENDED_CONDITION = "(attribute_exists(#end_token) AND #token <> :token)"
 
 
@@ -64,22 +64,22 @@ class DynamoQueueControls:
     async def pause(
         self, name: str, *, by: str, reason: str | None = None, now: datetime
     ) -> QueuePause:
-        mark = string_attribute(new_token())
+        token = string_attribute(new_token())
         item: Item = {
             **config_key(_PAUSED_KIND, name),
             "paused_by": string_attribute(by),
             "at_us": number_attribute(codec.to_us(now)),
-            "token": mark,
+            "token": token,
         }
         if reason is not None:
             item["reason"] = string_attribute(reason)
-        there = await self._config_table.put(
+        existing = await self._config_table.put(
             item,
             condition=f"{NOT_EXISTS} OR {_ENDED_CONDITION}",
-            values={":token": mark},
+            values={":token": token},
         )
         self._shared_poll.poll_now()
-        return _decode(item if there is None else there)
+        return _decode(item if existing is None else existing)
 
     async def hold(
         self, name: str, *, until: datetime, by: str, reason: str, now: datetime
@@ -93,7 +93,7 @@ class DynamoQueueControls:
             ":latest": number_attribute(codec.to_us(now + MAX_HOLD)),
             ":token": string_attribute(new_token()),
         }
-        there = await self._config_table.update(
+        existing = await self._config_table.update(
             _PAUSED_KIND,
             _HOLD_PREFIX + name,
             "SET #paused_by = :by, #reason = :reason, #at_us = :at, #until_us = :until,"
@@ -104,46 +104,47 @@ class DynamoQueueControls:
             values=values,
         )
         self._shared_poll.poll_now()
-        if there is not None:
-            return _decode(there)
+        if existing is not None:
+            return _decode(existing)
         return QueuePause(name=name, by=by, reason=reason, at=now, until=until)
 
     async def resume(self, name: str) -> QueuePause | None:
-        # The hold first: who dies in between, or is cut off, finds the pause and resumes again.
+        # The hold first: after a crash in between, the operator sees the pause and resumes again.
         held = await self._end(_HOLD_PREFIX + name)
         paused = await self._end(name)
         return paused or held
 
     async def _end(self, name: str) -> QueuePause | None:
-        """End a pause or a hold; None if there is none, or somebody else has ended it."""
-        held = await self._config_table.get(_PAUSED_KIND, name)
-        if held is None or not self._is_active(held):
+        """End a pause or a hold. Returns None if there is none, or another caller has ended it."""
+        item = await self._config_table.get(_PAUSED_KIND, name)
+        if item is None or not self._is_active(item):
             return None
-        ender = string_attribute(new_token())
-        there = await self._config_table.update(
+        end_token = string_attribute(new_token())
+        existing = await self._config_table.update(
             _PAUSED_KIND,
             name,
             "SET #end_token = :end_token",
-            condition="#token = :held AND attribute_not_exists(#end_token)",
-            values={":held": held["token"], ":end_token": ender},
+            condition="#token = :current AND attribute_not_exists(#end_token)",
+            values={":current": item["token"], ":end_token": end_token},
         )
         self._shared_poll.poll_now()
-        return _decode(held) if there is None or there.get("end_token") == ender else None
+        ended = existing is None or existing.get("end_token") == end_token
+        return _decode(item) if ended else None
 
     async def list_pauses(self) -> list[QueuePause]:
         items = await self._config_table.list_kind(_PAUSED_KIND)
-        found = [_decode(item) for item in items if self._is_active(item)]
-        return sorted(found, key=lambda paused: (paused.name, paused.until is not None))
+        pauses = [_decode(item) for item in items if self._is_active(item)]
+        return sorted(pauses, key=lambda paused: (paused.name, paused.until is not None))
 
     async def paused_queues(
         self, queues: Collection[str], *, changed_from: Collection[str] | None = None
     ) -> frozenset[str]:
-        known = None if changed_from is None else frozenset(changed_from)
-        # A look of its own: one that is under way may have begun before this call.
-        found = frozenset(queues) & await self._paused_names()
-        while found == known:
-            found = frozenset(queues) & await self._shared_poll.next()
-        return found
+        before = None if changed_from is None else frozenset(changed_from)
+        # Not the shared poll: it may have started before this call.
+        paused = frozenset(queues) & await self._paused_names()
+        while paused == before:
+            paused = frozenset(queues) & await self._shared_poll.next()
+        return paused
 
     async def _paused_names(self) -> frozenset[str]:
         return frozenset(paused.name for paused in await self.list_pauses())
@@ -153,7 +154,7 @@ class DynamoQueueControls:
 
 
 class _SharedPoll:
-    """One look at a time for all who wait, as long as anybody does."""
+    """One poll at a time for all waiters, as long as there are any."""
 
     def __init__(self, read: Callable[[], Awaitable[frozenset[str]]], *, interval_s: float) -> None:
         self._read = read
@@ -163,16 +164,16 @@ class _SharedPoll:
         self._waiters = 0
 
     def poll_now(self) -> None:
-        """There is something to see: do not wait for the next second."""
+        """Poll at once, because something has changed."""
         self._poll_requested.set()
 
     async def next(self) -> frozenset[str]:
-        """What the next look finds."""
+        """The result of the next poll."""
         if self._next_poll is None or self._next_poll.done():
             self._next_poll = asyncio.create_task(self._poll_after_interval())
         self._waiters += 1
         try:
-            # One that is called off must not take the look from the others.
+            # A cancelled waiter must not cancel the poll of the others.
             return await asyncio.shield(self._next_poll)
         finally:
             self._waiters -= 1
@@ -183,7 +184,7 @@ class _SharedPoll:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._interval_s):
                 await self._poll_requested.wait()
-        # Before the look: what comes while it is under way needs another.
+        # Cleared before the read: a change during the read needs another poll.
         self._poll_requested.clear()
         return await self._read()
 

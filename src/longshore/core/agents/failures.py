@@ -442,7 +442,7 @@ def _message(reason: QueryFailureReason, text: str, ending: QueryEnding) -> str:
     filled = text.format(model=model, status=_status_of(ending), terminal=ending.terminal)
     message = ": ".join(part for part in (late, filled) if part)
     detail = _ADVICE.sub("", _detail(reason, ending))[:_QUOTED_CHARACTERS]
-    return f"{message}; it said: {detail}" if detail else message
+    return f"{message}; message: {detail}" if detail else message
 
 
 def _detail(reason: QueryFailureReason, ending: QueryEnding) -> str:

@@ -18,7 +18,6 @@ from longshore.core.agents.repositories import parse_address, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
 from longshore.core.document_reader import (
     DocumentReader,
-    Problem,
     expected,
     integer_reader,
     join_path,
@@ -27,6 +26,7 @@ from longshore.core.document_reader import (
 )
 from longshore.core.ids import is_name
 from longshore.core.text.durations import format_duration, parse_duration
+from longshore.errors import Problem
 
 DEFAULT_TURNS: Final = 30
 DEFAULT_TIMEOUT: Final = timedelta(minutes=5)

@@ -31,10 +31,7 @@ MAX_TODOS: Final = 100
 MAX_NOTES: Final = 50
 """The limit for retries, denials, subagents and similar lists."""
 
-NAME_CHARACTERS: Final = 200
-SUBJECT_CHARACTERS: Final = 200
-INPUT_CHARACTERS: Final = 200
-OUTPUT_CHARACTERS: Final = 200
+EXCERPT_CHARACTERS: Final = 200
 SUMMARY_CHARACTERS: Final = 100
 TEXT_CHARACTERS: Final = 500
 
@@ -70,12 +67,12 @@ def to_milliseconds(duration: timedelta) -> int:
     return max(duration // _MILLISECOND, 0)
 
 
-def one_line(text: str, *, limit: int) -> str:
+def one_line(text: str, *, limit: int = EXCERPT_CHARACTERS) -> str:
     """Returns a masked excerpt of a text on one line."""
     return safe_excerpt(" ".join(text.split()), limit=limit)
 
 
-def input_excerpt(value: Any, *, limit: int = INPUT_CHARACTERS) -> str:
+def input_excerpt(value: Any, *, limit: int = EXCERPT_CHARACTERS) -> str:
     """Returns a tool's input as JSON, masked and truncated."""
     masked = mask_mapping(_shorten(value, 0))
     text = json.dumps(masked, ensure_ascii=False, default=str)
@@ -273,7 +270,7 @@ def round_usd(amount: float | None) -> float | None:
 
 def short_name(text: str | None) -> str | None:
     """Returns an external text as one short line."""
-    return None if text is None else one_line(text, limit=NAME_CHARACTERS)
+    return None if text is None else one_line(text)
 
 
 @dataclass(slots=True)
@@ -339,7 +336,7 @@ class Todos:
         """Add an item. Returns whether it is new."""
         if (item := self._items.get(event.todo_id)) is None:
             return self._add(event.todo_id, event.subject, event.state, event.at)
-        item.subject = item.subject or _subject(event.subject)
+        item.subject = item.subject or one_line(event.subject)
         return False
 
     def update(self, event: events.TodoUpdated) -> bool:
@@ -347,7 +344,7 @@ class Todos:
         state = event.state
         if (item := self._items.get(event.todo_id)) is None:
             return self._add(event.todo_id, event.subject, state or TodoState.PENDING, event.at)
-        item.subject = _subject(event.subject) or item.subject
+        item.subject = one_line(event.subject) or item.subject
         return state is not None and item.move(state, event.at)
 
     def replace_all(self, event: events.TodosReplaced) -> bool:
@@ -374,7 +371,7 @@ class Todos:
         if len(self._items) >= MAX_TODOS:
             self.omitted += 1
             return False
-        item = Todo(todo_id, _subject(subject), state, at, at)
+        item = Todo(todo_id, one_line(subject), state, at, at)
         item.record_state(at)
         self._items[todo_id] = item
         return True
@@ -394,10 +391,6 @@ class Todos:
             }
             for number, item in enumerate(self, 1)
         ]
-
-
-def _subject(text: str) -> str:
-    return one_line(text, limit=SUBJECT_CHARACTERS)
 
 
 class TurnHistory:
@@ -507,7 +500,7 @@ class StepTrace:
     def __init__(
         self, step: str, *, at: datetime, session_id: str | None = None, resumed: bool = False
     ) -> None:
-        self.step = one_line(step, limit=NAME_CHARACTERS)
+        self.step = one_line(step)
         self.session_id = session_id
         self.resumed = resumed
         self.model: str | None = None
@@ -518,8 +511,8 @@ class StepTrace:
         self.counts: Counter[str] = Counter()
         self._started = False
         self._end: StepEnd | None = None
-        self._tools: BoundedList[TracedTool] = BoundedList(MAX_TOOLS)
-        self._subagents: BoundedList[TracedSubagent] = BoundedList(MAX_NOTES)
+        self.tools: BoundedList[TracedTool] = BoundedList(MAX_TOOLS)
+        self.subagents: BoundedList[TracedSubagent] = BoundedList(MAX_NOTES)
         self._notes: dict[str, BoundedList[dict[str, Any]]] = {
             name: BoundedList(MAX_NOTES) for name in _NOTES
         }
@@ -567,28 +560,20 @@ class StepTrace:
         """How the step ended; None while it runs."""
         return self._end if self.ended_at else None
 
-    def tool(self, tool_id: str) -> TracedTool | None:
-        """Returns a tool call; None if it is unknown or was omitted."""
-        return self._tools.get(tool_id)
-
     def has_duplicate(self, tool: TracedTool) -> bool:
         """Whether the same answer requested the same tool more than once."""
         key = (tool.name, tool.turn)
-        return sum((other.name, other.turn) == key for other in self._tools) > 1
+        return sum((other.name, other.turn) == key for other in self.tools) > 1
 
     @property
     def tools_running(self) -> bool:
         """Whether any tool call is running."""
         return self.counts["tools"] > sum(self.counts[name] for name in _ENDED)
 
-    def subagent(self, agent_id: str) -> TracedSubagent | None:
-        """Returns a subagent; None if it is unknown or was omitted."""
-        return self._subagents.get(agent_id)
-
     def subagent_of(self, tool_id: str | None) -> TracedSubagent | None:
         """Returns the subagent that a tool call started, if any."""
         return next(
-            (agent for agent in self._subagents if tool_id and agent.tool_id == tool_id), None
+            (agent for agent in self.subagents if tool_id and agent.tool_id == tool_id), None
         )
 
     @property
@@ -606,7 +591,7 @@ class StepTrace:
         return is_new
 
     def _tool_requested(self, event: events.ToolRequested) -> bool:
-        tool = self._tools.get(event.tool_id)
+        tool = self.tools.get(event.tool_id)
         number = self.turns.number_of(event.turn_id, by=tool.at if tool else event.at)
         if tool is None:
             self._add_tool(event, turn=number, parent=event.parent)
@@ -615,10 +600,10 @@ class StepTrace:
         return False
 
     def _tool_started(self, event: events.ToolStarted) -> bool:
-        tool = self._tools.get(event.tool_id)
+        tool = self.tools.get(event.tool_id)
         is_new = tool is None
         if tool is None:
-            agent = self._subagents.get(event.agent_id)
+            agent = self.subagents.get(event.agent_id)
             parent = agent.tool_id if agent else None
             tool = self._add_tool(event, turn=self.turns.last_number, parent=parent)
         if not tool.started:
@@ -630,7 +615,7 @@ class StepTrace:
     ) -> TracedTool:
         tool = TracedTool(
             id=event.tool_id,
-            name=one_line(event.name, limit=NAME_CHARACTERS),
+            name=one_line(event.name),
             input=input_excerpt(event.input),
             summary=input_summary(event.input),
             at=event.at,
@@ -638,17 +623,17 @@ class StepTrace:
             parent=parent,
         )
         self.counts["tools"] += 1
-        self._tools.add(tool, tool.id)
+        self.tools.add(tool, tool.id)
         return tool
 
     def _tool_finished(self, event: events.ToolFinished) -> bool:
-        tool = self._tools.get(event.tool_id)
+        tool = self.tools.get(event.tool_id)
         if tool is None:
             return False
         is_new = tool.outcome is ToolOutcome.RUNNING
         # The last report is what the model received, unless the tool never ran.
         if tool.outcome is not ToolOutcome.DENIED:
-            tool.output = safe_excerpt(event.output, limit=OUTPUT_CHARACTERS) or tool.output
+            tool.output = safe_excerpt(event.output, limit=EXCERPT_CHARACTERS) or tool.output
         if is_new:
             self._end_tool(tool, event.outcome, event.at, event.duration_ms)
         return is_new
@@ -662,15 +647,15 @@ class StepTrace:
         tool.end(outcome, at, duration_ms)
 
     def _tool_denied(self, event: events.ToolDenied) -> bool:
-        reason = safe_excerpt(event.reason, limit=OUTPUT_CHARACTERS)
-        tool = self._tools.get(event.tool_id)
+        reason = safe_excerpt(event.reason, limit=EXCERPT_CHARACTERS)
+        tool = self.tools.get(event.tool_id)
         if tool is not None:
             if tool.outcome is ToolOutcome.DENIED:
                 return False
             # A denial that is reported late was recorded as a failure so far.
             self._end_tool(tool, ToolOutcome.DENIED, event.at)
             tool.output = reason or tool.output
-        name = one_line(event.name, limit=NAME_CHARACTERS)
+        name = one_line(event.name)
         self._note("denials", event.at, tool=name, input=input_excerpt(event.input), reason=reason)
         return True
 
@@ -693,21 +678,19 @@ class StepTrace:
         self._notes[kind].add({"at": format_time(at), **fields})
 
     def _subagent_started(self, event: events.SubagentStarted) -> bool:
-        agent = self._subagents.get(event.agent_id)
+        agent = self.subagents.get(event.agent_id)
         is_new = agent is None
         if agent is None:
             agent = TracedSubagent(id=event.agent_id, at=event.at)
-            self._subagents.add(agent, agent.id)
+            self.subagents.add(agent, agent.id)
             self.counts["subagents"] += 1
-        agent.kind = agent.kind or one_line(event.kind or "", limit=NAME_CHARACTERS)
+        agent.kind = agent.kind or one_line(event.kind or "")
         agent.tool_id = agent.tool_id or event.tool_id
-        agent.description = agent.description or one_line(
-            event.description, limit=OUTPUT_CHARACTERS
-        )
+        agent.description = agent.description or one_line(event.description)
         return is_new
 
     def _subagent_finished(self, event: events.SubagentFinished) -> bool:
-        agent = self._subagents.get(event.agent_id)
+        agent = self.subagents.get(event.agent_id)
         if agent is None or agent.ended_at is not None:
             return False
         agent.ended_at = event.at
@@ -726,7 +709,7 @@ class StepTrace:
     def _step_finished(self, event: events.StepFinished) -> bool:
         if self.ended_at is not None:
             return False
-        for tool in self._tools:
+        for tool in self.tools:
             if tool.outcome is ToolOutcome.RUNNING:
                 self._end_tool(tool, ToolOutcome.INTERRUPTED, event.at)
         reported = self._end or StepEnd(outcome="interrupted")
@@ -755,9 +738,9 @@ class StepTrace:
             "tokens": tokens_document(self.turns.tokens),
             "costUsd": round_usd(self.cost_usd),
             "turns": [turn.document() for turn in self.turns.items],
-            "tools": [tool.document() for tool in self._tools],
+            "tools": [tool.document() for tool in self.tools],
             "todos": self.todos.document(now),
-            "subagents": [agent.document() for agent in self._subagents],
+            "subagents": [agent.document() for agent in self.subagents],
             **{name: list(notes) for name, notes in self._notes.items()},
             "leftOut": self._omitted(),
         }
@@ -766,9 +749,9 @@ class StepTrace:
         """Returns the number of omitted entries of each list that is incomplete."""
         lists: dict[str, BoundedList[Any] | Todos] = {
             "turns": self.turns.items,
-            "tools": self._tools,
+            "tools": self.tools,
             "todos": self.todos,
-            "subagents": self._subagents,
+            "subagents": self.subagents,
             **self._notes,
         }
         return {name: entries.omitted for name, entries in lists.items() if entries.omitted}

@@ -41,7 +41,6 @@ AGENT_TOOLS = frozenset({"Agent", "Task"})
 """The tools that start a subagent; the subagent is shown instead of the calls."""
 
 _SESSION_CHARACTERS = 8
-_WHY_CHARACTERS = 200
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
 
 
@@ -100,7 +99,7 @@ def _prefix(event: AgentEvent, trace: StepTrace) -> str:
     parent: str | None = None
     if isinstance(event, AnswerReceived):
         parent = event.parent
-    elif isinstance(event, ToolEvent) and (tool := trace.tool(event.tool_id)):
+    elif isinstance(event, ToolEvent) and (tool := trace.tools.get(event.tool_id)):
         parent = tool.parent
     agent = trace.subagent_of(parent)
     return f"{trace.step}/{agent.kind or 'subagent'}" if agent else trace.step
@@ -121,8 +120,8 @@ def _event_text(event: AgentEvent, trace: StepTrace) -> str | None:
 
 
 def _started_text(trace: StepTrace) -> str:
-    verb = "goes on" if trace.resumed else "begins"
-    model = f" with {one_line(trace.model, limit=_WHY_CHARACTERS)}" if trace.model else ""
+    verb = "resumed" if trace.resumed else "started"
+    model = f" with {one_line(trace.model)}" if trace.model else ""
     session = f", session {trace.session_id[:_SESSION_CHARACTERS]}" if trace.session_id else ""
     return f"{verb}{model}{session}"
 
@@ -136,9 +135,9 @@ def _tool_text(
     event: ToolEvent,
     trace: StepTrace,
 ) -> str | None:
-    tool = trace.tool(event.tool_id)
+    tool = trace.tools.get(event.tool_id)
     if tool is None:
-        name = one_line(event.name, limit=_WHY_CHARACTERS) if isinstance(event, ToolDenied) else ""
+        name = one_line(event.name) if isinstance(event, ToolDenied) else ""
         return f"{name} was denied" if name else None
     failed = tool.outcome not in (ToolOutcome.RUNNING, ToolOutcome.OK)
     if tool.name in TODO_TOOLS | AGENT_TOOLS and not failed:
@@ -147,7 +146,7 @@ def _tool_text(
         return _tool_end_text(tool, trace)
     if tool.name == RESULT_TOOL and isinstance(event, ToolRequested | ToolStarted):
         # A reviewer looks here first.
-        return f"hands in its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
+        return f"returned its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
     return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
 
 
@@ -156,14 +155,14 @@ def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
     name = tool.name
     if trace.has_duplicate(tool) and tool.summary:
         name = f"{name} ({tool.summary})"
-    why = one_line(tool.output, limit=_WHY_CHARACTERS)
+    why = one_line(tool.output)
     reason = f": {why}" if why else ""
     elapsed = "" if tool.duration_ms is None else format_elapsed(tool.duration_ms)
     match tool.outcome:
         case ToolOutcome.OK if tool.name == RESULT_TOOL:
             return None
         case ToolOutcome.OK:
-            return f"{name} took {elapsed}" if elapsed else f"{name} is done"
+            return f"{name} took {elapsed}" if elapsed else f"{name} finished"
         case ToolOutcome.DENIED:
             return f"{name} was denied{reason}"
         case ToolOutcome.INTERRUPTED:
@@ -173,13 +172,13 @@ def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
 
 
 def _subagent_text(event: SubagentEvent, trace: StepTrace) -> str | None:
-    agent = trace.subagent(event.agent_id)
+    agent = trace.subagents.get(event.agent_id)
     if agent is None:
         return None
     name = f"subagent {agent.kind}".rstrip()
     if agent.ended_at is not None:
         return f"{name} took {format_elapsed(to_milliseconds(agent.ended_at - agent.at))}"
-    return f"{name} begins" + (f": {agent.description}" if agent.description else "")
+    return f"{name} started" + (f": {agent.description}" if agent.description else "")
 
 
 def _todo_text(event: TodoEvent, trace: StepTrace) -> str | None:
@@ -197,20 +196,20 @@ def _todo_text(event: TodoEvent, trace: StepTrace) -> str | None:
             elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, event.at)))
             return f"todo {done}/{total} done after {elapsed}: {item.subject}"
         case TodoState.DELETED:
-            return f"todo dropped: {item.subject}"
+            return f"todo deleted: {item.subject}"
         case _:
-            return f"todo begun: {item.subject}"
+            return f"todo started: {item.subject}"
 
 
 def _api_text(event: ApiEvent) -> str | None:
     if isinstance(event, ApiRetried):
         facts = ", ".join(str(fact) for fact in (event.status, event.error) if fact)
-        why = f" ({one_line(facts, limit=_WHY_CHARACTERS)})" if facts else ""
+        why = f" ({one_line(facts)})" if facts else ""
         again = f"retry {event.attempt} of {event.limit} in {format_elapsed(event.delay_ms)}"
         return f"the API failed{why}: {again}"
     if isinstance(event, ModelFallback):
-        why = f": {one_line(event.reason, limit=_WHY_CHARACTERS)}" if event.reason else ""
-        return f"goes on with {event.to_model} instead of {event.model}{why}"
+        why = f": {one_line(event.reason)}" if event.reason else ""
+        return f"switched from {event.model} to {event.to_model}{why}"
     if event.status == "allowed":
         return None
     window = f" {event.window}" if event.window else ""

@@ -11,9 +11,9 @@ from typing import Any
 from longshore.core.agents.plan import read_plan, timeout_problems
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.definitions.schema import DEFINITIONS, FIELDS, REQUIRED, SCHEMA
-from longshore.core.document_reader import DocumentReader, Problem, join_path, read_name, short_name
+from longshore.core.document_reader import DocumentReader, join_path, read_name, short_name
 from longshore.core.ids import is_name
-from longshore.errors import InvalidJob
+from longshore.errors import InvalidJob, Problem
 
 
 def split_job_file(document: Any) -> tuple[list[Definition], Any, list[Problem]]:

@@ -41,7 +41,7 @@ REFERENCE_FIELD = "_s3Overflow"
 EVENT_TYPES: dict[str, type[EventBody]] = {body.TYPE: body for body in get_args(EventBody)}
 """The class of each event by its name on the wire."""
 
-WIRE_OBJECTS = {body: WireObject(body) for body in EVENT_TYPES.values()}
+EVENT_FORMATS = {body: WireObject(body) for body in EVENT_TYPES.values()}
 _CONTEXT = WireObject(EventContext)
 _PLACEHOLDERS = {
     body: {
@@ -49,7 +49,7 @@ _PLACEHOLDERS = {
         for item in wire_object.properties
         if item.name in LARGE_FIELDS and not item.nullable
     }
-    for body, wire_object in WIRE_OBJECTS.items()
+    for body, wire_object in EVENT_FORMATS.items()
 }
 
 
@@ -92,7 +92,7 @@ def properties_of(event: Event) -> dict[str, Any]:
 
 def properties_of_body(body: EventBody) -> dict[str, Any]:
     """Returns all properties of an event with this body."""
-    return WIRE_OBJECTS[type(body)].write(body)
+    return EVENT_FORMATS[type(body)].write(body)
 
 
 def body_from_properties(
@@ -113,7 +113,7 @@ def body_from_properties(
         overflow = _read_overflow(read_object(properties).get(REFERENCE_FIELD))
         if overflow is not None:
             properties = {**_PLACEHOLDERS[body], **properties}
-        return WIRE_OBJECTS[body].read(properties), overflow
+        return EVENT_FORMATS[body].read(properties), overflow
     except UsageError as error:
         raise nested_error("properties", error) from None
 

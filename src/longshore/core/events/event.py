@@ -1,4 +1,4 @@
-"""An event: one fact about one entity, in its place in that entity's history."""
+"""An event: one fact about one entity, and its position in the history of the entity."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from longshore.core.ids import event_id_of
 from longshore.core.records import value
 
 TICK = timedelta(milliseconds=1)
-"""The wire counts milliseconds, so two events of one entity are at least this far apart."""
+"""The wire format has milliseconds, so two events of an entity are at least this far apart."""
 
 
 @value
 class EventContext:
-    """Who caused the event."""
+    """What caused the event."""
 
     origin: str  # "producer", "worker", "dispatcher", "sweeper", "operator", "health-check"
     source: str = "system"  # or "user"
@@ -24,7 +24,7 @@ class EventContext:
 
 @value
 class Event:
-    """A body with its envelope; ``sequence`` grows by one within the entity, ``at`` strictly."""
+    """A body with its envelope. Within an entity, ``sequence`` grows by one and ``at`` grows."""
 
     entity_type: EntityType
     entity_id: str
@@ -48,20 +48,20 @@ class Event:
 
     @property
     def id(self) -> str:
-        """The same for everybody who tells of this fact."""
+        """The id, derived from the entity and the sequence, so that every process gets the same."""
         return event_id_of(self.tenant, self.entity, self.sequence)
 
 
 def to_tick(moment: datetime) -> datetime:
-    """The moment in whole milliseconds: what a row says and what its events say must agree."""
+    """Returns the time in whole milliseconds, so that a row and its events have equal times."""
     beyond = moment.microsecond % 1000
     return moment.replace(microsecond=moment.microsecond - beyond) if beyond else moment
 
 
 def next_moment(now: datetime, last: datetime | None) -> datetime:
-    """When the next event of an entity is said to have happened.
+    """Returns the time of an entity's next event, in whole milliseconds.
 
-    Whole milliseconds, and later than the event before even if a clock went back.
+    It is later than the time of the event before, even if the clock was set back.
     """
     whole = to_tick(now)
     if last is None or whole > last:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 
-from longshore.core.document_reader import Problem
+from longshore.errors import Problem
 
 TASK_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """The pattern of a task's key, which is its name inside its job."""

@@ -1,14 +1,14 @@
-"""A job's graph as one document: who is called what, who stands before whom, what was added when.
+"""The graph of a job as one document: keys, definitions and parents, and what was added when.
 
-The dispatcher needs it only for whole-job questions (what is behind a failure, the list of all
-tasks at the end, who was put behind a task later); the ordinary way forward goes by the rows alone.
+The dispatcher reads it only for questions about the whole job: the descendants of a failed task,
+the list of all tasks at the end, dependents that were added later. Everything else is in the rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from longshore.core.jobs.numbers import NumberSet
@@ -16,10 +16,10 @@ from longshore.core.jobs.numbers import NumberSet
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Tasks that were added to a job that was there: by which request, and which they are."""
+    """Tasks that a request added to an existing job."""
 
-    request_hash: str  # a hash of its id
-    body_hash: str  # a hash of what was sent
+    request_hash: str  # of the request id
+    body_hash: str  # of the request body
     first_number: int
     count: int
 
@@ -34,51 +34,48 @@ class Graph:
     additions: tuple[Addition, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Lists; the parents of a task without any are an empty list."""
+        """Returns the graph as lists."""
         document: dict[str, Any] = {
             "keys": self.keys,
             "names": self.names,
             "parents": self.parents,
         }
         if self.additions:
-            document["additions"] = [
-                (one.request_hash, one.body_hash, one.first_number, one.count)
-                for one in self.additions
-            ]
+            document["additions"] = [astuple(item) for item in self.additions]
         return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Sequence[Any]]) -> Graph:
-        """The inverse of ``to_json``."""
+        """Returns the graph that ``to_json`` wrote."""
         parents = tuple(tuple(numbers) for numbers in document["parents"])
-        additions = tuple(Addition(*one) for one in document.get("additions", ()))
+        additions = tuple(Addition(*item) for item in document.get("additions", ()))
         return cls(tuple(document["keys"]), tuple(document["names"]), parents, additions)
 
     def find_addition(self, request_hash: str) -> Addition | None:
-        """What a request has added, by the hash of its id."""
-        return next((one for one in self.additions if one.request_hash == request_hash), None)
+        """Returns the tasks that a request added, by the hash of its id."""
+        return next((item for item in self.additions if item.request_hash == request_hash), None)
 
     def truncated(self, number: int) -> Graph:
-        """As it was when it had so many tasks."""
-        earlier = tuple(one for one in self.additions if one.first_number < number)
+        """Returns the graph as it was when it had ``number`` tasks."""
+        earlier = tuple(item for item in self.additions if item.first_number < number)
         return Graph(self.keys[:number], self.names[:number], self.parents[:number], earlier)
 
     def descendants_of(self, numbers: Iterable[int]) -> NumberSet:
-        """Every task that directly or indirectly depends on one of these."""
+        """Returns all tasks that depend, directly or indirectly, on one of these."""
         dependents: dict[int, list[int]] = {}
         for child, parents in enumerate(self.parents):
             for parent in parents:
                 dependents.setdefault(parent, []).append(child)
-        found: set[int] = set()
-        open_ = list(numbers)
-        while open_:
-            for child in dependents.get(open_.pop(), ()):
-                if child not in found:
-                    found.add(child)
-                    open_.append(child)
-        return NumberSet(found)
+        descendants: set[int] = set()
+        unvisited = list(numbers)
+        while unvisited:
+            for child in dependents.get(unvisited.pop(), ()):
+                if child not in descendants:
+                    descendants.add(child)
+                    unvisited.append(child)
+        return NumberSet(descendants)
 
 
 def request_hash(request_id: str) -> str:
-    """What is kept of the id of a request that adds tasks."""
+    """Returns the hash of a request id, as the graph stores it."""
     return hashlib.sha256(request_id.encode()).hexdigest()

@@ -90,9 +90,7 @@ class ResumeJob:
     keys: Sequence[str]
     blocked: NumberSet
     by: str
-    usage: e.Usage = field(
-        default_factory=e.Usage
-    )  # of these tasks; it is counted again when they end
+    usage: e.Usage = field(default_factory=e.Usage)  # of these tasks; counted again at their end
     intent: Intent | None = None
 
 
@@ -127,13 +125,11 @@ def create(
 ) -> JobChange:
     """A new job; its tasks' rows are created with it or by its intent."""
     now = to_tick(now)
-    unborn = JobRow(
-        spec=spec, version=0, change_id="", updated_at=now, graph=graph, total=len(tasks)
-    )
+    row = JobRow(spec=spec, version=0, change_id="", updated_at=now, graph=graph, total=len(tasks))
     created = e.JobCreated(
         job_id=spec.id, request_id=spec.request_id, tasks=tasks, total_tasks=len(tasks)
     )
-    step = _JobTransition(unborn, now, change_id, EventContext(origin="producer", source="user"))
+    step = _JobTransition(row, now, change_id, EventContext(origin="producer", source="user"))
     return step.change(created, intents=(intent,) if intent else ())
 
 

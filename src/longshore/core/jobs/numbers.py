@@ -1,7 +1,7 @@
-"""Sets of task numbers, small enough to live in a row.
+"""Sets of task numbers that are small enough for a row.
 
-A job of 10,000 tasks keeps who has finished as one bit each, 1.25 KB in all, so that one small row
-serves the whole job and setting a bit twice is the same as once.
+A job of 10,000 tasks stores which of them have finished as one bit each, 1.25 KB in all. Setting a
+bit twice has the same effect as setting it once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class NumberSet:
-    """An immutable set of small non-negative integers, kept as the bits of one integer."""
+    """An immutable set of small non-negative integers, stored as the bits of one integer."""
 
     __slots__ = ("_bits",)
     _bits: int
@@ -29,14 +29,14 @@ class NumberSet:
 
     @classmethod
     def below(cls, count: int) -> NumberSet:
-        """All numbers below ``count``."""
+        """Returns the set of all numbers below ``count``."""
         if count < 0:
             raise _negative(count)
         return cls._from_bits((1 << count) - 1)
 
     @classmethod
     def from_text(cls, text: str) -> NumberSet:
-        """The inverse of ``to_text``."""
+        """Returns the set that ``to_text`` wrote."""
         bits = int(text, 16) if text else 0
         if bits < 0:
             raise _negative(bits)
@@ -44,12 +44,12 @@ class NumberSet:
 
     @classmethod
     def _from_bits(cls, bits: int) -> NumberSet:
-        made = object.__new__(cls)
-        made._bits = bits
-        return made
+        numbers = object.__new__(cls)
+        numbers._bits = bits
+        return numbers
 
     def to_text(self) -> str:
-        """Hexadecimal digits; nothing for the empty set."""
+        """Returns hexadecimal digits; an empty text for the empty set."""
         return f"{self._bits:x}" if self._bits else ""
 
     def __contains__(self, number: int) -> bool:
@@ -90,7 +90,7 @@ class NumberSet:
 
 
 def _negative(number: int) -> ValueError:
-    return ValueError(f"a set of task numbers cannot hold {number}: they begin with 0")
+    return ValueError(f"a task number cannot be {number}: numbers begin with 0")
 
 
 NO_NUMBERS: Final = NumberSet()

@@ -17,7 +17,6 @@ from typing import Any
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
 from longshore.core.document_reader import (
     DocumentReader,
-    Problem,
     check_json,
     choice_reader,
     expected,
@@ -27,7 +26,7 @@ from longshore.core.document_reader import (
 from longshore.core.ids import is_name
 from longshore.core.jobs.dag import Node, problems_of
 from longshore.core.tasks.states import Priority
-from longshore.errors import InvalidJob
+from longshore.errors import InvalidJob, Problem
 
 _JOB_FIELDS = ("tasks", "name", "budget")
 _TASK_FIELDS = (

@@ -1,13 +1,11 @@
 """Backoff: how long a task waits before its next attempt.
 
-Exponential with full jitter: the wait is drawn evenly from zero to a window
-that doubles with each attempt, because tasks that failed together (one outage,
-one rate limit) would otherwise come back together. The roll of the dice comes
-in as a value, so the same history always gives the same delay.
+Exponential with full jitter: the delay is drawn evenly from zero to a window that doubles with each
+attempt, because tasks that failed together would otherwise retry together. The random number is an
+argument, so the same history always gives the same delay.
 
-A server that says when to come back knows better than any window of ours: its
-``Retry-After`` is a floor, also above the cap, and the jitter is added to it,
-since everybody who was turned away was told the same moment.
+A ``Retry-After`` of a server is a minimum, also above the cap. The jitter is added to it, because
+all clients that were refused got the same time.
 """
 
 from dataclasses import dataclass
@@ -15,8 +13,7 @@ from datetime import timedelta
 
 from longshore.core.text.durations import format_duration
 
-# A server's word is honoured, but a mistake of its (a date in the wrong century) may not
-# park a task for ever.
+# Bounds a wrong Retry-After, such as a date in the wrong century.
 MAX_RETRY_AFTER = timedelta(hours=24)
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -26,9 +23,9 @@ _MAX_DOUBLINGS = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a task is tried, and how its waits grow."""
+    """How many attempts a task has, and how its delays grow."""
 
-    max_attempts: int = 3  # the first one included
+    max_attempts: int = 3  # including the first
     base: timedelta = timedelta(seconds=1)  # the window after the first attempt
     cap: timedelta = timedelta(seconds=30)  # the window grows no further
 
@@ -54,18 +51,18 @@ def delay_before(
     jitter: float,
     retry_after: timedelta | None = None,
 ) -> timedelta:
-    """How long to wait before the attempt that follows ``attempts_used``.
+    """Returns the delay before the attempt that follows ``attempts_used``.
 
     Args:
-        attempts_used: Attempts that counted so far; 0 if none did (a rate limit does not count).
-        roll: Where in the window the wait falls, from 0 up to but not including 1.
-        retry_after: What the server asked for; ``MAX_RETRY_AFTER`` at most.
+        attempts_used: Attempts that counted so far; a rate limit does not count.
+        jitter: The position of the delay in the window, at least 0 and less than 1.
+        retry_after: The delay that a server requested; at most ``MAX_RETRY_AFTER`` counts.
     """
     if attempts_used < 0:
         message = f"attempts_used must not be negative, but is {attempts_used!r}"
         raise ValueError(message)
     if not 0 <= jitter < 1:
-        message = f"roll must be at least 0 and less than 1, not {jitter!r}"
+        message = f"jitter must be at least 0 and less than 1, not {jitter!r}"
         raise ValueError(message)
     return _floor(retry_after) + _window(attempts_used, policy) * jitter
 

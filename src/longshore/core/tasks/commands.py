@@ -80,7 +80,7 @@ class Park(AttemptCommand):
     """The lease holder gives the task back because a budget is used up."""
 
     scope: BudgetScope
-    unit: BudgetUnit = BudgetUnit.USD
+    unit: BudgetUnit
     reason: str
     duration: timedelta
     until: datetime | None = None  # when the budget starts anew; None: only when it is raised

@@ -1,8 +1,13 @@
-"""Why a task failed, in one word: the list of categories, and the tables that lead to them.
+"""Error categories, and the classification of exceptions that tasks raise.
 
-A task may raise anything, so there are several tables, from the strongest evidence to the weakest;
-``classification`` walks them. A name stands in one table once. Codes and names of other libraries
-are text, because we must know them without importing the libraries.
+A task may raise anything. The evidence is weighed from strongest to weakest: built-in types with
+one meaning, codes, status numbers, class names of well-known libraries, the built-in types from
+which libraries derive their errors, and the cause. Words in the message come last and only as whole
+words: "took 500 ms" is not a server error. An error without evidence is unknown and is not retried:
+a retry could do harm twice.
+
+Codes and names of other libraries are text, so that the libraries are not imported. The exception
+is an object of another library: reading its attributes must not fail.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import Any
 
 
 class ErrorCategory(StrEnum):
-    """What kind of failure it was, and thereby whether another attempt can help."""
+    """The kind of a failure; it decides whether to retry."""
 
     AUTH = "auth"
     VALIDATION = "validation"
@@ -34,7 +39,7 @@ class ErrorCategory(StrEnum):
 
     @property
     def retryable(self) -> bool:
-        """Whether another attempt may succeed where this one failed."""
+        """Whether another attempt may succeed."""
         return self in _RETRYABLE
 
 
@@ -51,7 +56,7 @@ _RETRYABLE = frozenset(
 
 TypeRows = tuple[tuple[type[BaseException], ErrorCategory], ...]
 
-# The first row that fits wins, so a subclass stands above its base.
+# The first row that matches wins, so a subclass precedes its base.
 SPECIFIC_TYPES: TypeRows = (
     (JSONDecodeError, ErrorCategory.PARSE),
     (UnicodeDecodeError, ErrorCategory.PARSE),
@@ -72,8 +77,7 @@ SPECIFIC_TYPES: TypeRows = (
     (StopAsyncIteration, ErrorCategory.PROGRAMMING),
 )
 
-# Libraries derive their own errors from these (an XML parser's from SyntaxError, many from
-# ValueError), so what else the error says about itself counts for more.
+# Libraries derive their own errors from these types, so other evidence has precedence.
 BROAD_TYPES: TypeRows = (
     (ValueError, ErrorCategory.VALIDATION),
     (SyntaxError, ErrorCategory.PROGRAMMING),
@@ -98,7 +102,7 @@ _SOCKET_CODES = _inverted(
     }
 )
 
-# Only these: the small numbers (1 to 11) are also what TLS libraries put into `errno`.
+# Only these: TLS libraries use the numbers 1 to 11 of `errno` for other errors.
 ERRNO_NUMBERS = {
     number: _SOCKET_CODES[name] for number, name in errno.errorcode.items() if name in _SOCKET_CODES
 }
@@ -202,7 +206,7 @@ STATUS_NUMBERS = {
     **dict.fromkeys(range(500, 600), ErrorCategory.SERVER_ERROR),
 }
 
-# A number counts as a status only where it is called one.
+# A number is a status only after one of these words.
 STATUS_IN_TEXT = re.compile(
     r"\b(?:HTTP(?:/[\d.]{1,3}| error)?|status(?:[ _]?code)?|API error|error code)[ :=]{1,3}"
     r"(?P<status>[1-5]\d\d)\b(?! ?(?:ms|s|sec|seconds|bytes|rows|times|%))",
@@ -215,7 +219,7 @@ NAME_IN_TEXT = re.compile(
     r"|[a-z]{3,20}(?:_[a-z]{2,20}){0,2}_error|[A-Z][A-Za-z]{3,60}(?:Exception|Error|Exceeded))\b"
 )
 
-# The first row that fits wins.
+# The first row that matches wins.
 TEXT_PATTERNS: tuple[tuple[re.Pattern[str], ErrorCategory], ...] = tuple(
     (re.compile(rf"\b(?:{words})\b", re.IGNORECASE), category)
     for words, category in (
@@ -255,33 +259,31 @@ TEXT_PATTERNS: tuple[tuple[re.Pattern[str], ErrorCategory], ...] = tuple(
 )
 
 
-# Causes are followed this far: a chain may be a ring.
-_MAX_CAUSE_DEPTH = 8
+_MAX_CAUSE_DEPTH = 8  # a chain of causes may be a cycle
 _TEXT_LIMIT_CHARACTERS = 4_000
-# Of a group with thousands of members, enough to know.
-_MAX_MEMBERS = 50
+_MAX_MEMBERS = 50  # of an exception group
 
 
 def category_of(error: BaseException) -> ErrorCategory:
-    """The category of an error raised by a task."""
+    """Returns the category of an error that a task raised."""
     return _category(error, 0) or ErrorCategory.UNKNOWN
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says, or its class's name if it says nothing."""
+    """Returns the message of the error, or the name of its class if it has none."""
     try:
         text = str(error)
-    # A user's own class may have a broken `__str__`; its failure must still be told.
+    # The class may have a broken `__str__`; its failure must still be reported.
     except Exception:  # noqa: BLE001
         text = ""
     return text or type(error).__name__
 
 
-def safe_getattr(thing: object, name: str) -> Any:
-    """An attribute of somebody else's object; None if it has none or cannot give it."""
+def safe_getattr(holder: object, name: str) -> Any:
+    """Returns an attribute of an object of another library; None if it is missing or raises."""
     try:
-        return getattr(thing, name, None)
-    # A property may raise anything (httpx has one that does until it is set).
+        return getattr(holder, name, None)
+    # A property may raise anything; httpx has one that raises until it is set.
     except Exception:  # noqa: BLE001
         return None
 
@@ -291,18 +293,18 @@ def _category(error: BaseException, depth: int) -> ErrorCategory | None:
         return None
     if isinstance(error, BaseExceptionGroup):
         return _group_category(error, depth)
-    if found := _by_evidence(error):
-        return found
+    if category := _by_evidence(error):
+        return category
     cause = _cause_of(error)
     from_cause = _category(cause, depth + 1) if cause is not None else None
     return from_cause or _by_text(error)
 
 
 def _group_category(group: BaseExceptionGroup[BaseException], depth: int) -> ErrorCategory | None:
-    """A final member decides: another attempt would only meet it again."""
+    """Returns the first category that is not retryable, or that of the first member."""
     members = group.exceptions[:_MAX_MEMBERS]
-    found = [_category(member, depth + 1) or ErrorCategory.UNKNOWN for member in members]
-    return next((category for category in found if not category.retryable), found[0])
+    categories = [_category(member, depth + 1) or ErrorCategory.UNKNOWN for member in members]
+    return next((item for item in categories if not item.retryable), categories[0])
 
 
 def _by_evidence(error: BaseException) -> ErrorCategory | None:
@@ -317,7 +319,7 @@ def _by_evidence(error: BaseException) -> ErrorCategory | None:
 
 
 def _cause_of(error: BaseException) -> BaseException | None:
-    # What was merely being handled at the time (`__context__`) need not be the reason.
+    # `__context__` is only the error that was being handled, and need not be the cause.
     for candidate in (error.__cause__, safe_getattr(error, "reason")):
         if isinstance(candidate, BaseException):
             return candidate
@@ -340,17 +342,17 @@ def _by_type(error: BaseException, rows: TypeRows) -> ErrorCategory | None:
 def _by_code(error: BaseException) -> ErrorCategory | None:
     for code in _codes(error):
         if isinstance(code, int):
-            found = ERRNO_NUMBERS.get(code)
+            category = ERRNO_NUMBERS.get(code)
         else:
             name = code.name if isinstance(code, Enum) else code
-            found = _by_code_name(name) if isinstance(name, str) else None
-        if found:
-            return found
+            category = _by_code_name(name) if isinstance(name, str) else None
+        if category:
+            return category
     return None
 
 
 def _by_code_name(name: str) -> ErrorCategory | None:
-    # Connect writes in lower case what gRPC writes in upper.
+    # Connect uses lower case for the codes of gRPC.
     return CODES.get(name) or CODES.get(name.upper())
 
 
@@ -363,8 +365,8 @@ def _codes(error: BaseException) -> Iterator[Any]:
 
 
 def _by_status(error: BaseException) -> ErrorCategory | None:
-    found = (STATUS_NUMBERS.get(_whole_number(status)) for status in _statuses(error))
-    return next(filter(None, found), None)
+    categories = (STATUS_NUMBERS.get(_whole_number(status)) for status in _statuses(error))
+    return next(filter(None, categories), None)
 
 
 def _statuses(error: BaseException) -> Iterator[Any]:
@@ -384,7 +386,7 @@ def _entry(mapping: Mapping[Any, Any], outer: str, inner: str) -> Any:
 
 
 def _whole_number(value: Any) -> int:
-    """The value as a status number; 0, which is none, if it is something else."""
+    """Returns the value as a status number; 0 if it is not a number."""
     if isinstance(value, str) and len(value) == 3 and value.isdecimal():
         return int(value)
     return value if isinstance(value, int) else 0
@@ -396,14 +398,14 @@ def _by_name(error: BaseException) -> ErrorCategory | None:
 
 
 def _by_text(error: BaseException) -> ErrorCategory | None:
-    # What is not an Exception (an interrupt, a cancellation) is no failure to be explained.
+    # An interrupt or a cancellation is not a failure.
     if not isinstance(error, Exception):
         return None
     text = message_of(error)[:_TEXT_LIMIT_CHARACTERS]
     for match in STATUS_IN_TEXT.finditer(text):
-        if found := STATUS_NUMBERS.get(int(match["status"])):
-            return found
+        if category := STATUS_NUMBERS.get(int(match["status"])):
+            return category
     for match in NAME_IN_TEXT.finditer(text):
-        if found := CODES.get(match["name"]) or CLASS_NAMES.get(match["name"]):
-            return found
+        if category := CODES.get(match["name"]) or CLASS_NAMES.get(match["name"]):
+            return category
     return next((category for pattern, category in TEXT_PATTERNS if pattern.search(text)), None)

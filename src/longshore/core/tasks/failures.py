@@ -108,7 +108,7 @@ def failure_of_exit(
         exit_code: None if a signal ended it or its end was not observed; a negative number is a
             signal, as in ``subprocess``.
         retryable_codes: Exit codes that the definition says are worth another attempt.
-        out_of_memory: The memory limit ended it, whatever the code is.
+        out_of_memory: The memory limit ended it; the exit code does not matter.
         peak_rss_bytes: Its peak memory, if measured.
     """
     if exit_code is not None and exit_code < 0:

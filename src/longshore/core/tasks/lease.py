@@ -1,11 +1,11 @@
 """Leases: which worker may work on a task, and until when.
 
 Delivery is at least once, so two workers can hold the same message. The lease is what keeps them
-from doing the same work: a task has at most one live lease, and its ``fence`` grows each time the
-task changes hands, so a write from a worker that lost its lease can be told from a current one.
+from doing the same work: a task has at most one live lease. Its ``fence`` grows with each claim,
+so a write of a worker that lost its lease is recognised and refused.
 
-A worker and those who wait for its end read different clocks. So the worker stops trusting its
-lease early (``trusted_until``), and others take over late (``over``): the two never overlap.
+Workers read different clocks. A worker therefore stops trusting its lease early (``trusted_for``),
+and other workers take over late (``is_over``): the two never overlap.
 """
 
 from __future__ import annotations
@@ -18,33 +18,32 @@ from longshore.core.records import value
 from longshore.core.text.durations import format_duration
 
 LEASE_SLACK = 1.5
-"""A lease outlasts the message's visibility by this much: one lost renewal does no harm."""
+"""A lease is longer than a renewal by this factor, so that one lost renewal does no harm."""
 
 EPOCH_BITS = 32
 
 
 @value
 class Lease:
-    """One worker's right to run one task until a moment."""
+    """The right of a worker to run a task until a time."""
 
     worker_id: str
     fence: int
-    claim_id: str  # change id of the claim, by which a worker whose answer was lost knows its own
+    claim_id: str  # change id of the claim: a worker whose answer was lost recognises its own
     acquired_at: datetime
     expires_at: datetime
     heartbeats: int = 0
-    local: bool = True  # held on the machine that keeps the file
-    # What the attempt has consumed by its last word: if it is the very last, that is counted.
-    usage: Usage = field(default_factory=Usage)
+    local: bool = True  # held on the machine of the store
+    usage: Usage = field(default_factory=Usage)  # that the attempt last reported
 
     def is_live(self, now: datetime) -> bool:
-        """Half open: live before ``expires_at``, over at it."""
+        """Whether the lease is live: before ``expires_at``, not at it."""
         return now < self.expires_at
 
 
 @value
 class LeasePolicy:
-    """How often a worker says that it is alive, and how long each word is believed."""
+    """How often a worker renews its lease, and how long each renewal lasts."""
 
     renew_every: timedelta = timedelta(seconds=20)
     extend_by: timedelta = timedelta(seconds=30)
@@ -77,25 +76,24 @@ class LeasePolicy:
 
     @property
     def duration(self) -> timedelta:
-        """How long a lease lasts from the moment it is written."""
+        """How long a lease lasts from its claim or renewal."""
         return self.extend_by * LEASE_SLACK
 
     @property
     def trusted_for(self) -> timedelta:
-        """How long after *sending* a renewal the worker may still have a child alive."""
+        """How long after *sending* a renewal a child of the worker may still run."""
         return self.duration - self.kill_grace - self.skew_margin
 
 
 def is_over(lease: Lease, *, now: datetime, margin: timedelta) -> bool:
-    """Whether somebody else may end this lease: its end and the clock's error have passed."""
+    """Whether another process may end the lease: it expired more than the clock error ago."""
     return now >= lease.expires_at + margin
 
 
 def next_fence(last: int, epoch: int) -> int:
-    """The fence of the next claim.
+    """Returns the fence of the next claim.
 
-    ``epoch`` grows whenever claims that were not yet on disk may have been forgotten (a power
-    loss); as the high part of the fence it makes a number that was handed out and forgotten
-    impossible to hand out again.
+    ``epoch`` is the high part of the fence. It grows when claims that were not on disk may be lost
+    (a power loss), so that a lost fence is never issued again.
     """
     return max(last, epoch << EPOCH_BITS) + 1

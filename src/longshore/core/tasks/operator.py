@@ -1,4 +1,7 @@
-"""The commands of users, reviewers, operators and the dispatcher."""
+"""The commands of users, reviewers, operators and the dispatcher, and the parking of tasks.
+
+A task is parked when a budget is used up, and resumes when the budget is raised.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def request_cancel(step: TaskTransition, command: c.RequestCancel) -> TaskDecisi
     if command.round is not None and row.round > command.round:
         return _stale_round(row.round)
     if row.state.terminal:
-        return Refusal(RefusalReason.ENDED, f"the task is {row.state} already, and that stands")
+        return Refusal(RefusalReason.ENDED, f"the task is {row.state} already")
     request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
     if row.lease is None:
         return cancel_task(step, request)

@@ -63,7 +63,7 @@ class ParkRecord:
     """Why a task is parked: a budget is used up."""
 
     scope: BudgetScope
-    unit: BudgetUnit = BudgetUnit.USD
+    unit: BudgetUnit
     reason: str
     at: datetime
 

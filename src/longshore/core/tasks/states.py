@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 
 
 class TaskState(StrEnum):
-    """What a task's row says now."""
+    """The state of a task."""
 
     WAITING = "waiting"
     PENDING = "pending"
@@ -19,7 +19,7 @@ class TaskState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether only an operator can move the task on from here."""
+        """Whether the task has ended; only an operator can resume it."""
         return self in _TERMINAL
 
 
@@ -27,7 +27,7 @@ _TERMINAL = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLE
 
 
 class JobState(StrEnum):
-    """What a job's row adds up to."""
+    """The state of a job."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -36,12 +36,12 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing of the job runs or will run by itself."""
+        """Whether no task of the job runs or will run by itself."""
         return self is not JobState.RUNNING
 
 
 class Priority(IntEnum):
-    """Which of a queue's three lanes a task travels in; the lower number goes first."""
+    """The lane of a task in its queue; lower numbers come first."""
 
     HIGH = 0
     NORMAL = 1

@@ -1,7 +1,6 @@
-"""Durations as people write them: ``90s``, ``1h30m``, ``250ms``, ``PT5M``, or plain seconds.
+"""Durations in settings, flags and files: ``90s``, ``1h30m``, ``250ms``, ``PT5M``, or seconds.
 
-One reading for settings, flags and files, so that no number ever has to be guessed to be seconds
-or milliseconds. ``format_duration`` writes what ``parse_duration`` reads.
+``format_duration`` writes what ``parse_duration`` reads.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _SHORT = re.compile(
     rf"(?:(?P<days>{_NUMBER})d)?(?:(?P<hours>{_NUMBER})h)?(?:(?P<minutes>{_NUMBER})m)?"
     rf"(?:(?P<seconds>{_NUMBER})s)?(?:(?P<milliseconds>{_NUMBER})ms)?"
 )
-# Years and months are left out: how long they are depends on when they begin.
+# Without years and months, whose length depends on the date.
 _ISO_8601 = re.compile(
     rf"P(?:(?P<weeks>{_NUMBER})W)?(?:(?P<days>{_NUMBER})D)?"
     rf"(?:T(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?(?:(?P<seconds>{_NUMBER})S)?)?",
@@ -31,10 +30,10 @@ _UNITS = (
 
 
 def parse_duration(value: object) -> timedelta:
-    """The duration that a person wrote.
+    """Returns the duration of a text, or of a number of seconds.
 
     Raises:
-        ValueError: it is negative, or no duration at all.
+        ValueError: it is negative or not a duration.
     """
     if isinstance(value, str):
         parsed = _from_text(value)
@@ -50,7 +49,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest way to write a duration that is not negative: ``1m30s``."""
+    """Returns the shortest form of a duration that is not negative: ``1m30s``."""
     rest, parts = duration, []
     for unit, size in _UNITS:
         count, rest = divmod(rest, size)
@@ -70,9 +69,9 @@ def _from_text(text: str) -> timedelta:
     for form in (_PLAIN, _SHORT, _ISO_8601):
         match = form.fullmatch(written)
         parts = match.groupdict() if match else {}
-        given = {unit: float(number) for unit, number in parts.items() if number is not None}
-        if given:
-            return _from_parts(given, text)
+        numbers = {unit: float(number) for unit, number in parts.items() if number is not None}
+        if numbers:
+            return _from_parts(numbers, text)
     raise _not_a_duration(text)
 
 

@@ -1,14 +1,16 @@
-"""Sanitisers: what may go into a prompt, and what may come out in errors, logs and events.
+"""Sanitisers: for prompts, and for the texts of errors, logs and events.
 
-On the way out, secrets are masked: what has the shape of a key, what stands behind a name like
-``password``, and what is long and looks drawn by chance. Hashes in hex, UUIDs and our own ids are
-what people search logs for, and stay. Where the two cannot be told apart the text is masked: a
-line that says too little is a nuisance, a leaked key is not. On the way in, characters that a
-reader cannot see but a model can are removed.
+In errors, logs and events, secrets are masked: texts with the form of a key, values after a name
+such as ``password``, and long random texts. Hexadecimal hashes, UUIDs and the ids of jobs and tasks
+are not masked, because people search for them. In doubt a text is masked. The order of the rules
+matters: a value after a name is masked as a whole, so these rules come before those for keys;
+the rule for random text is a guess and comes last. Only the secret is replaced, and not its name,
+host or quotes.
 
-Both ways are idempotent, so a text that passes several layers is not eaten away. Both take linear
-time, because they run on what attackers wrote too: a quantifier is bounded, possessive, or cannot
-meet its own end again.
+In prompts, characters that a reader cannot see are removed.
+
+All sanitisers are idempotent, and take linear time also on hostile texts: every quantifier is
+bounded or possessive, or cannot match its own end.
 """
 
 from __future__ import annotations
@@ -23,43 +25,43 @@ MASK = "[masked]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretRule:
-    """One shape, and what takes its place."""
+    """The pattern of a kind of secret, and its replacement."""
 
     pattern: re.Pattern[str]
     replacement: str | Callable[[re.Match[str]], str] = rf"\g<keep>{MASK}"
-    # Without one of these (in lower case) there is no match. Looking for them costs a hundredth
-    # of the pattern, and most texts have none. Empty: always search.
+    # A text without one of these (in lower case) has no match. The search for them takes a
+    # hundredth of the pattern's time. Empty: always use the pattern.
     hints: tuple[str, ...] = ()
 
     def mask(self, text: str, lowered: str) -> str:
-        """The text with every match replaced; ``lowered`` is the same text in lower case."""
+        """Returns the text with every match replaced; ``lowered`` is the text in lower case."""
         if self.hints and not any(hint in lowered for hint in self.hints):
             return text
         return self.pattern.sub(self.replacement, text)
 
 
-# What a secret is called, at the end of a longer name too (`DB_PASSWORD`, `clientSecret`), but not
-# at the beginning of one (`max_tokens`, `token_count`, `secret_arn`).
+# Names of secrets, also at the end of a longer name (`DB_PASSWORD`, `clientSecret`), but not at its
+# beginning (`token_count`, `secret_arn`).
 _NAMES = (
     r"(?:pass(?:words?|wd|phrase|code)|secrets?|token|credentials?|authorization|cookies?"
-    # A shell's working directory is called like a password.
+    # `pwd` is also the working directory of a shell.
     r"|pwd(?![\"']?[:=]{1,2}[\"' ]?/)"
     r"|(?:api|access|secret|private|account|signing|encryption)[ _-]?keys?(?:[_-]?id)?)"
 )
 _NAME_HINTS = ("pass", "pwd", "secret", "token", "credential", "authorization", "cookie", "key")
 SECRET_NAME = re.compile(rf"{_NAMES}\Z", re.IGNORECASE)
 
-# What follows such a name in a sentence *about* it ("token: expired"), names the kind of what comes
-# next, or is masked already.
+# Words after such a name that are not a secret: of a sentence about it ("token: expired"), the kind
+# of the value that follows, or a mask.
 _NO_VALUE = (
     r"(?!(?:null|none|nil|true|false|undefined|expired|expected|invalid|missing|required|empty"
     r"|denied|failed|is|was|must|not|and|or|bearer|basic|token|apikey|digest|negotiate|aws4-hmac-sha256"
     r"|\[masked\])(?:[\s\"'<>&;,)}\].\\]|\Z))"
 )
-# Commas and brackets may be part of a password; at its very end they are not.
+# Commas and brackets may be part of a password, but not its end.
 _BARE = rf"{_NO_VALUE}[^\s\"'<>&;]*[^\s\"'<>&;,)}}\].\\]"
-# Text in quotes ends with the quote it began with, which may be escaped as part of a longer text;
-# where that is missing (the text was cut), with the line.
+# Quoted text ends with its opening quote, which may be escaped inside a longer text; if the quote
+# is missing because the text was truncated, it ends with the line.
 _OPENING = r"(?:[\w.]{0,40}\()?[bru]{0,2}(?:(?P<escaped>\\{1,3}[\"'])|(?P<quote>[\"']))"
 # Not possessive: before Python 3.11.5 a possessive group overlooks what it looks ahead for.
 _IN_ESCAPED_QUOTES = r"(?:(?!(?<!\\)(?P=escaped))[^\r\n])*"
@@ -89,7 +91,7 @@ _HEADER_WITH_SCHEME = _rule(
     "authorization",
 )
 _SCHEME_ALONE = _rule(
-    # "Bearer authentication failed" names no token: one has a digit, or is no word at all.
+    # A token has a digit or is long, unlike the words of "Bearer authentication failed".
     r"(?P<keep>\b(?:bearer|basic)[ \t]{1,4})"
     r"(?:(?=[\w.~+/=-]{0,256}[\d=])[\w.~+/=-]{8,}+|[\w.~+/=-]{24,}+)",
     "bearer",
@@ -112,7 +114,7 @@ _SIGNED_QUERY = _rule(
     "credential=",
 )
 _URL_WITH_PASSWORD = _rule(
-    # A slash in a password is a mistake that happens; a port and a path are not a password.
+    # A password may contain an unescaped slash; a port and a path are not a password.
     r"(?P<keep>://[^\s/?:@\"'<>]{0,128}:)(?:[^\s/?\"'<>]{1,512}|(?!\d{1,5}[/?])"
     r"[^\s:@\"'<>]{1,256}+(?::[^\s:@\"'<>]{1,128}+)?)"
     r"(?=@)",
@@ -123,7 +125,7 @@ _SLACK_HOOK = _rule(r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/)[\w/-]+
 _VENDOR_KEY = SecretRule(
     pattern=re.compile(
         r"(?<![A-Za-z0-9])(?:"
-        # A digit tells a key from a name such as `sk-learn-pipeline-runner`.
+        # A key has a digit, unlike a name such as `sk-learn-pipeline-runner`.
         r"sk-(?=[A-Za-z_-]{0,64}\d)[\w-]{16,}+"
         r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}(?![A-Za-z0-9])"
         r"|(?:gh[pousr]_|github_pat_|npm_|hf_|gsk_|dop_v1_)\w{20,}+"
@@ -139,9 +141,9 @@ _VENDOR_KEY = SecretRule(
     replacement=MASK,
 )
 
-# Text drawn by chance is known by its breaks: a digit beside a letter, upper case after lower. It
-# has 13 in 32 characters, names made of words up to 7 (`RetryPolicyVersion2`): the first letter of
-# a word is no break. Of a thousand drawn texts this misses about ten.
+# Random text has many breaks: a digit beside a letter, upper case after lower case. It has about 13
+# in 32 characters, and names of words have up to 7 (`RetryPolicyVersion2`). This rule misses about
+# ten of a thousand random texts.
 _WINDOW_CHARACTERS = 32
 _RANDOM_BREAKS = 8
 _BREAK = re.compile(r"(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[0-9]|(?<=[0-9])[A-Za-z]")
@@ -162,7 +164,7 @@ def _looks_random(run: str) -> bool:
 def _is_random(window: str) -> bool:
     if len(_BREAK.findall(window)) < _RANDOM_BREAKS:
         return False
-    # One case and digits is how ids are written, hex in whatever case is a hash.
+    # Ids have one case and digits, and hashes are hexadecimal.
     one_case = window in (window.lower(), window.upper())
     return not one_case and bool(window.strip("0123456789abcdefABCDEF-"))
 
@@ -190,30 +192,30 @@ RULES: tuple[SecretRule, ...] = (
 CUT_SUFFIX = "… [cut]"
 PROMPT_LIMIT_CHARACTERS = 100_000
 SCAN_LIMIT_CHARACTERS = 65_536
-"""More of an error's text than this is never looked at: what is kept of it is far shorter."""
+"""The part of a text that is examined; excerpts are much shorter."""
 MASK_DEPTH_LIMIT = 64
-"""Deeper than any message of ours; what lies below is masked rather than followed."""
+"""Values below this depth are masked without a search."""
 
-# A rule may uncover what an earlier one could not see: without the slash in it, a password in a
-# URL is plain. A fixed number, so that no text can make it go on for ever.
+# A rule may reveal a match of an earlier rule. A fixed number of rounds, so that no text causes an
+# endless loop.
 _MORE_ROUNDS = 2
-# Longer than nearly every secret, so that one cut in two is dropped as a whole.
-_RAGGED_END_CHARACTERS = 1024
+# Longer than nearly every secret, so that a secret at the end is dropped as a whole.
+_UNSAFE_END_CHARACTERS = 1024
 
 _LINE_ENDS = re.compile("\r\n|[\r\x85\u2028\u2029]")
 _INVISIBLE = re.compile(
     "["
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and newline
-    "\u00ad\u034f\u180e\u200b-\u200d\u2060-\u2064\ufeff"  # no width
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
+    "\u00ad\u034f\u180e\u200b-\u200d\u2060-\u2064\ufeff"  # zero width
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of reading
-    "\ufff9-\ufffb\ufe00-\ufe0d\U000e0000-\U000e01ef"  # tags and selectors: text within text
-    "\ud800-\udfff"  # halves of a character, which no store can write
+    "\ufff9-\ufffb\ufe00-\ufe0d\U000e0000-\U000e01ef"  # tags and selectors: hidden text
+    "\ud800-\udfff"  # lone surrogates, which no store can write
     "]"
 )
 
 
 def mask_secrets(text: str) -> str:
-    """The text with each secret in it replaced by ``MASK``."""
+    """Returns the text with each secret replaced by ``MASK``."""
     masked = _mask_round(text)
     if masked == text:
         return text
@@ -223,24 +225,23 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_mapping(value: Any) -> Any:
-    """A JSON-like value with what its keys call a secret, and secrets in its texts, masked.
+    """Returns a JSON-like value with secrets in its texts and values of secret names masked.
 
-    None, truth values and empty texts stay, also behind such a key: that a
-    password is missing is often the very thing to find out.
+    None, booleans and empty texts are not masked: a missing password is useful to see.
     """
     return _mask_value(value, 0)
 
 
 def safe_excerpt(text: str, *, limit: int) -> str:
-    """As much of a text as an error, a log line or an event may carry: masked, visible, short."""
+    """Returns a text as an error, a log line or an event may contain it: masked and truncated."""
     whole = len(text) <= SCAN_LIMIT_CHARACTERS
-    examined = text if whole else _without_ragged_end(text[:SCAN_LIMIT_CHARACTERS])
+    examined = text if whole else _without_unsafe_end(text[:SCAN_LIMIT_CHARACTERS])
     masked = mask_secrets(_only_visible(examined))
     return _cut(masked if whole else masked + CUT_SUFFIX, limit)
 
 
 def sanitise_prompt_input(text: str, *, limit: int = PROMPT_LIMIT_CHARACTERS) -> str:
-    """Text from outside as it may stand in a prompt: nothing unseen in it, and not too long."""
+    """Returns a text as a prompt may contain it: without invisible characters, and truncated."""
     return _cut(_only_visible(text), limit)
 
 
@@ -264,11 +265,11 @@ def _cut(text: str, limit: int) -> str:
     return text[: limit - len(CUT_SUFFIX)] + CUT_SUFFIX
 
 
-def _without_ragged_end(text: str) -> str:
-    """The text up to a place where no secret can have been cut in two."""
-    sure, ragged = text[:-_RAGGED_END_CHARACTERS], text[-_RAGGED_END_CHARACTERS:]
-    words = ragged.rsplit(None, 1)
-    return sure + words[0] if len(words) > 1 else sure
+def _without_unsafe_end(text: str) -> str:
+    """Returns the text up to a position that is not inside a secret."""
+    start, end = text[:-_UNSAFE_END_CHARACTERS], text[-_UNSAFE_END_CHARACTERS:]
+    words = end.rsplit(None, 1)
+    return start + words[0] if len(words) > 1 else start
 
 
 def _mask_value(value: Any, depth: int) -> Any:

@@ -1,7 +1,7 @@
 """The reaper: one small process per attempt, the ancestor of every process of the attempt.
 
 Orphans below a reaper become its children, in any session or process group, so the kernel itself
-tells when no process is left: there is no child to wait for. The reaper outlives the child until
+reports when no process is left: there is no child to wait for. The reaper outlives the child until
 then, and only then reports the end of the attempt and becomes idle. When the fork server ends, its
 socket to the reaper closes, and the reaper kills all its descendants.
 """

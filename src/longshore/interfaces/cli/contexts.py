@@ -10,8 +10,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,11 @@ class ServerContext:
     insecure: bool = False  # the key may be sent over http
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ServerContexts:
     """All saved servers, and the name of the current one."""
 
-    by_name: Mapping[str, ServerContext] = field(default_factory=dict)
+    by_name: dict[str, ServerContext] = field(default_factory=dict)
     current_name: str | None = None
 
     def get(self, name: str) -> ServerContext:
@@ -59,21 +58,22 @@ class ServerContexts:
     def current(self) -> ServerContext | None:
         return self.by_name.get(self.current_name) if self.current_name else None
 
-    def add(self, name: str, context: ServerContext) -> ServerContexts:
+    def add(self, name: str, context: ServerContext) -> None:
         """Add or replace a context, and make it the current one."""
-        return ServerContexts(by_name={**self.by_name, name: context}, current_name=name)
+        self.by_name[name] = context
+        self.current_name = name
 
-    def remove(self, name: str) -> ServerContexts:
+    def remove(self, name: str) -> None:
         self.get(name)
-        rest = {other: context for other, context in self.by_name.items() if other != name}
-        current = None if self.current_name == name else self.current_name
-        return ServerContexts(by_name=rest, current_name=current)
+        del self.by_name[name]
+        if self.current_name == name:
+            self.current_name = None
 
-    def select(self, name: str | None) -> ServerContexts:
+    def select(self, name: str | None) -> None:
         """Change the current context; None: commands use the data folder."""
         if name is not None:
             self.get(name)
-        return replace(self, current_name=name)
+        self.current_name = name
 
 
 def validate_name(name: str) -> str:

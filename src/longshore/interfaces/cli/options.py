@@ -161,11 +161,18 @@ def _merge_options(ctx: typer.Context, own: Mapping[str, Any]) -> GlobalOptions:
 
 def command(
     *examples: tuple[str, str],
-    output: bool = False,
-    remote: bool = False,
+    output: bool = True,
+    remote: bool = True,
     interspersed: bool = True,
 ) -> Callable[[CommandFunction], Command]:
-    """Make a command of a function, async or not, whose first argument is ``GlobalOptions``."""
+    """Make a command of a function, async or not, whose first argument is ``GlobalOptions``.
+
+    Args:
+        examples: Command lines and what they do.
+        output: Whether the command accepts ``-o``.
+        remote: Whether it accepts ``--server`` and ``--context``.
+        interspersed: False: options after the first argument belong to that argument.
+    """
 
     def decorate(function: CommandFunction) -> Command:
         return Command(

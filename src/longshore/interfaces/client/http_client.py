@@ -18,12 +18,11 @@ from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
-from longshore.core.document_reader import Problem
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import InvalidJob, NotFound, ProblemLike
+from longshore.errors import InvalidJob, NotFound, Problem
 from longshore.interfaces.client.transport import HttpTransport, Query
 from longshore.services import documents as d
 from longshore.services.app import ArtifactContent
@@ -93,7 +92,7 @@ class HttpClient:
         return await self.submit(job, request_id=request_id)
 
     async def _validate(
-        self, job: Any, own: Sequence[Definition], own_problems: Sequence[ProblemLike]
+        self, job: Any, own: Sequence[Definition], own_problems: Sequence[Problem]
     ) -> None:
         """Check a job file before anything of it is stored."""
         problems = list(own_problems)

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 
-from longshore.core.document_reader import Problem
 from longshore.errors import (
     AlreadyExists,
     BackendUnavailable,
@@ -24,6 +23,7 @@ from longshore.errors import (
     LongshoreError,
     NotFound,
     OutcomeUnknown,
+    Problem,
     UsageError,
 )
 

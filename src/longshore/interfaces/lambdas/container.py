@@ -101,7 +101,7 @@ class Container(Generic[T]):
 
     async def _open(self) -> T:
         if self._resources is None:
-            # If this fails, whatever is open already is closed.
+            # If this fails, the resources that are open already are closed.
             async with AsyncExitStack() as opening:
                 self._resources = await opening.enter_async_context(self._open_resources())
                 self._stack = opening.pop_all()

@@ -109,7 +109,7 @@ def dlq_processor(
 def sweeper(
     container: Container[LambdaServices], event: Any, context: LambdaContext
 ) -> dict[str, Any]:
-    """Repair what crashes left behind. After a timeout the next sweep goes on from there."""
+    """Repair what crashes left behind. After a timeout the next sweep continues from there."""
 
     async def sweep(services: LambdaServices) -> Repairs:
         return await services.sweeper.sweep()

@@ -25,7 +25,7 @@ from longshore.errors import (
     InvalidJob,
     LongshoreError,
     NotFound,
-    ProblemLike,
+    Problem,
     UsageError,
 )
 from longshore.services.app import NoResult
@@ -37,14 +37,6 @@ PROBLEM_TYPE_PREFIX = "urn:longshore:problem:"
 _RETRY_AFTER_S = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
-    """One problem of a request, and where it is."""
-
-    path: str
-    message: str
-
-
 @dataclass(eq=False)
 class ApiProblem(Exception):
     """A request is answered with a problem."""
@@ -52,7 +44,7 @@ class ApiProblem(Exception):
     status: int
     kind: str
     detail: str
-    errors: Sequence[ProblemLike] = ()
+    errors: Sequence[Problem] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -128,7 +120,7 @@ def add_error_handlers(app: FastAPI) -> None:
         request: Request, error: RequestValidationError
     ) -> JSONResponse:
         errors = [
-            FieldError(".".join(str(part) for part in entry["loc"]), entry["msg"])
+            Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
             for entry in error.errors()
         ]
         return problem_response(

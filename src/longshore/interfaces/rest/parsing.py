@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json
-from longshore.interfaces.rest.errors import ApiProblem, FieldError
+from longshore.interfaces.rest.errors import ApiProblem
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -48,7 +49,7 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
         return model.model_validate(document)
     except ValidationError as error:
         errors = [
-            FieldError(".".join(str(part) for part in entry["loc"]), entry["msg"])
+            Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
             for entry in error.errors()
         ]
         raise ApiProblem(422, "invalid", "the request has problems", errors) from None

@@ -88,16 +88,16 @@ class Artifacts:
         Args:
             summaries: The summaries of an attempt that wrote no ``logs/summary.log``.
         """
-        found = _FolderScan()
+        scan = _FolderScan()
         if has_artifacts(folder):
-            found = await _in_thread(lambda: _scan_folder(Path(folder or ""), self._policy))
-        puts = {file.name: self._upload_of(task_id, attempt, file) for file in found.files}
+            scan = await _in_thread(lambda: _scan_folder(Path(folder or ""), self._policy))
+        puts = {file.name: self._upload_of(task_id, attempt, file) for file in scan.files}
         if summaries and SUMMARY not in puts:
             text = "".join(f"{line}\n" for line in summaries).encode(errors="replace")
             key = attempt_file_key(task_id, attempt, SUMMARY)
             puts[SUMMARY] = lambda: self._blobs.put(key, text)
-        await _upload_all(puts, found, retry)
-        return _skipped_note(found.skipped)
+        await _upload_all(puts, scan, retry)
+        return _skipped_note(scan.skipped)
 
     def _upload_of(self, task_id: str, attempt: int, file: _File) -> Callable[[], Awaitable[int]]:
         key = attempt_file_key(task_id, attempt, safe_name(file.name))
@@ -105,8 +105,8 @@ class Artifacts:
         async def put() -> int:
             if file.size <= _CHUNK_BYTES:
                 return await self._blobs.put(key, await _in_thread(lambda: _read_whole(file)))
-            async with aclosing(_read_chunks(file)) as pieces:
-                return await self._blobs.put(key, pieces)
+            async with aclosing(_read_chunks(file)) as chunks:
+                return await self._blobs.put(key, chunks)
 
         return put
 
@@ -139,21 +139,21 @@ def _skipped_note(skipped: Sequence[str]) -> str | None:
         return None
     named, more = skipped[:_LISTED_LIMIT], len(skipped) - _LISTED_LIMIT
     rest = f" and {more} more" if more > 0 else ""
-    return f"files that are not kept: {', '.join(named)}{rest}"
+    return f"files that are not stored: {', '.join(named)}{rest}"
 
 
 def _scan_folder(folder: Path, policy: ArtifactPolicy) -> _FolderScan:
-    found = _FolderScan()
+    scan = _FolderScan()
     root = os.path.realpath(folder)
     budget = _ENTRIES_PER_FILE * policy.limit_files
     for part in _PARTS:
-        for path in _entries(os.path.join(root, part), root, found, limit=budget + 1):
+        for path in _entries(os.path.join(root, part), root, scan, limit=budget + 1):
             if budget == 0:
-                found.skip(part, "too many entries")
+                scan.skip(part, "too many entries")
                 break
             budget -= 1
-            _add_file(path, root, part, found, policy)
-    return found
+            _add_file(path, root, part, scan, policy)
+    return scan
 
 
 def _entries(top: str, root: str, scan: _FolderScan, *, limit: int) -> Iterator[str]:
@@ -215,9 +215,9 @@ def _read_whole(file: _File) -> bytes:
 async def _read_chunks(file: _File) -> AsyncGenerator[bytes, None]:
     left = file.size
     with _open(file) as opened:
-        while piece := await _in_thread(partial(opened.read, min(_CHUNK_BYTES, left))):
-            left -= len(piece)
-            yield piece
+        while chunk := await _in_thread(partial(opened.read, min(_CHUNK_BYTES, left))):
+            left -= len(chunk)
+            yield chunk
 
 
 async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
@@ -250,7 +250,7 @@ class AttemptFiles:
         """Store the files until the deadline is near. Returns a note if some are missing."""
         if not has_artifacts(folder) and not self._summaries:
             return None
-        note: str | None = "files that are not kept: all, the worker had no time left"
+        note: str | None = "files that are not stored: all, the worker had no time left"
         if deadline_near.is_set():
             return note
         async with race(self._store(folder), deadline_near.wait()) as (storing, _):
@@ -270,4 +270,4 @@ class AttemptFiles:
                     clock, put, pauses_within(clock, self._timeout), task_id=task_id
                 ),
             )
-        return "files that are not kept: some, or all, the worker could not store them"
+        return "files that are not stored: some, or all, the worker could not store them"

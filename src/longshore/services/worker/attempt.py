@@ -313,7 +313,7 @@ class Attempt:
     async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> Outcome | None:
         """Run the child to its end or stop it, and classify how it ended."""
         try:
-            async with Supervision(child, self._read_reports(child)) as supervision:
+            async with ChildSupervision(child, self._read_reports(child)) as supervision:
                 cause = await supervision.wait(
                     self._context.backend.clock,
                     timeout,
@@ -444,7 +444,7 @@ class StopCause(Enum):
     REQUESTED = "the attempt was asked to stop"
 
 
-class Supervision:
+class ChildSupervision:
     """Reads a child's reports until the child ends or must be stopped.
 
     On exit the child is dead and its reports are read, also if the caller is cancelled.
@@ -454,7 +454,7 @@ class Supervision:
         self._child = child
         self.reading = asyncio.ensure_future(reading)
 
-    async def __aenter__(self) -> Supervision:
+    async def __aenter__(self) -> ChildSupervision:
         return self
 
     async def __aexit__(

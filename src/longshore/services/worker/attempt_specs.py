@@ -1,4 +1,4 @@
-"""From a claimed row to the order that its child is given: everything the row only refers to."""
+"""Builds the spec of an attempt from its claimed row: reads everything that the row refers to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConversationLog:
-    """What one attempt adds to its task's conversations."""
+    """Stores what one attempt adds to its task's conversations."""
 
     def __init__(self, documents: DocumentStore, transitions: Transitions, row: TaskRow) -> None:
         self._documents = documents
@@ -37,7 +37,7 @@ class ConversationLog:
         self._parts = 0
 
     async def add(self, report: ConversationReport) -> None:
-        """Keep a part; one that cannot be kept may have to be paid for again, and no more."""
+        """Store a part. If that fails, the next attempt may have to pay for the part again."""
         spec = self._row.spec
         self._parts += 1
         key = conversation_part_key(
@@ -55,7 +55,7 @@ class ConversationLog:
 async def load_conversations(
     row: TaskRow, *, blobs: BlobStore, documents: DocumentStore
 ) -> Mapping[str, Conversation]:
-    """The conversations of a task, each entry once, by their ids."""
+    """Returns the conversations of a task by id, each entry once."""
     prefix = conversation_part_key(row.spec.job_id, row.spec.key)
     before: dict[str, list[list[Any]]] = defaultdict(list)
     entries: dict[str, list[list[Any]]] = defaultdict(list)
@@ -75,14 +75,14 @@ async def load_conversations(
 async def build_attempt_spec(
     row: TaskRow, fence: int, *, backend: Backend, documents: DocumentStore, timeout: timedelta
 ) -> AttemptSpec:
-    """What the child of this attempt is told.
+    """Returns what the child of this attempt receives.
 
     Args:
-        timeout: For those whose definition sets none.
+        timeout: For tasks whose definition sets none.
 
     Raises:
-        NotFound: the definition is lost.
-        BackendUnavailable: something could not be read now.
+        NotFound: the definition does not exist.
+        BackendUnavailable: something could not be read.
     """
     spec = row.spec
     definition = await _definition(row, backend)
@@ -110,7 +110,7 @@ async def build_attempt_spec(
 
 
 def _timeout_of(definition: Definition) -> timedelta | None:
-    """What an attempt may take; an agent that sets no time has that of all its steps."""
+    """Returns the timeout of an attempt; for an agent without one, the sum of its steps."""
     if definition.timeout is None and definition.runner is RunnerKind.AGENT:
         plan, _ = read_plan(definition.options)
         return None if plan is None else plan.max_duration
@@ -120,14 +120,14 @@ def _timeout_of(definition: Definition) -> timedelta | None:
 async def _definition(row: TaskRow, backend: Backend) -> Definition:
     spec = row.spec
     if spec.definition_version == 0:
-        found = BUILTIN_DEFINITIONS.get(spec.definition)
+        definition = BUILTIN_DEFINITIONS.get(spec.definition)
     else:
-        found = await backend.definitions.get(
+        definition = await backend.definitions.get(
             spec.tenant, spec.definition, version=spec.definition_version
         )
-    if found is None:
+    if definition is None:
         raise NotFound("definition", spec.definition)
-    return found
+    return definition
 
 
 async def _dependency_outputs(
@@ -142,7 +142,7 @@ async def _checkpoints(row: TaskRow, documents: DocumentStore) -> dict[str, Any]
     steps: dict[str, Any] = {}
     key = row.checkpoint
     while key is not None:
-        kept = await documents.load_key(key)
-        steps.setdefault(kept["step"], kept["result"])
-        key = kept["previous"]
+        checkpoint = await documents.load_key(key)
+        steps.setdefault(checkpoint["step"], checkpoint["result"])
+        key = checkpoint["previous"]
     return steps

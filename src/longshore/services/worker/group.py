@@ -84,9 +84,8 @@ class WorkerGroup:
 
     async def wait(self) -> None:
         """Wait until the worker has stopped; raises the error of a part that failed."""
-        await asyncio.wait(
-            (self._worker_task, *self._helper_tasks), return_when=asyncio.FIRST_COMPLETED
-        )
+        async with race(self._worker_task, *self._helper_tasks):
+            pass
         for part in (*self._helper_tasks, self._worker_task):
             if part.done():
                 await part

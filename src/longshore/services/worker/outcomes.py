@@ -1,4 +1,4 @@
-"""The command that reports an attempt's end, with all that is known of the attempt by then."""
+"""Commands that report the end of an attempt, with its usage and its last output."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.documents import Document
@@ -22,14 +23,14 @@ from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 
-# Read by all whose tasks it holds up, so it tells nothing of the task that was turned away.
-_REASON = "the model's API asks to be left alone: rate limit"
+# Shown to every tenant of the queue, so it does not name the task that was rate limited.
+_REASON = "rate limit of the model's API"
 
 
 async def hold_queue(
     context: WorkerContext, row: TaskRow, runner: RunnerKind | None, outcome: Outcome
 ) -> None:
-    """Hold the queue of an attempt that ended so, if the API has said for how long."""
+    """Hold the task's queue if the attempt met a rate limit with a stated wait."""
     lasts = min(_requested_hold(runner, outcome), context.longest_hold)
     if lasts <= timedelta(0):
         return
@@ -37,13 +38,13 @@ async def hold_queue(
     about = {"queue": queue, "task_id": row.id, "lasts": str(lasts)}
     with log_and_continue(logger, "hold.failed", **about):
         try:
-            held = await context.backend.queue_controls.hold(
+            hold = await context.backend.queue_controls.hold(
                 queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
             )
         except BackendUnavailable as error:
             logger.warning("hold.unavailable", extra={**about, "error": str(error)})
         else:
-            logger.warning("queue.held", extra={**about, "until": str(held.until)})
+            logger.warning("queue.held", extra={**about, "until": str(hold.until)})
 
 
 def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
@@ -56,15 +57,15 @@ def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
 
 
 Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release | c.Park
-"""What can be reported of an attempt that is over."""
+"""The commands that end an attempt."""
 
-# Long enough for another worker to be found, if it is this one that is not well.
+# Long enough for another worker to claim the task, in case this worker is broken.
 _RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
 _DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 
 
 class Outcomes:
-    """One method for each way to end."""
+    """Builds the command for each way in which an attempt can end."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Outcomes:
         self._jitter = jitter
 
     def record_child_end(self) -> None:
-        """From now on only our own work is left, which is not counted as the attempt's."""
+        """The child has ended: what the worker does from now on is not part of the duration."""
         self._ended_at = self._clock.elapsed()
 
     @property
@@ -94,35 +95,40 @@ class Outcomes:
             self._clock.elapsed() if self._ended_at is None else self._ended_at
         ) - self._started_at
 
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What every outcome has."""
+        return {
+            "fence": self._fence,
+            "usage": self._reports.usage,
+            "last_output": self._pump.last_sequence,
+        }
+
     def completed(self, result: Document, exit_code: int | None) -> c.Complete:
-        """It ended with a result."""
+        """The attempt ended with a result."""
         return c.Complete(
-            fence=self._fence,
             result=result,
             duration=self._duration,
             exit_code=exit_code or 0,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def failed(self, failure: Failure) -> c.AttemptFailed:
-        """It ended without one."""
+        """The attempt ended without a result."""
         return c.AttemptFailed(
-            fence=self._fence,
             failure=failure,
             jitter=self._jitter(),
             duration=self._duration,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def failed_with(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
-        """It could not begin, or its result could not be kept."""
+        """The attempt could not start, or its result could not be stored."""
         return self.failed(Failure(category=category, message=error_text(str(error))))
 
     def worker_error(self, error: Exception) -> c.AttemptFailed:
-        """Something broke in the worker that carried it out: another one may fare better."""
-        message = error_text(f"the worker broke: {type(error).__name__}: {error}")
+        """The worker itself failed; another worker may succeed."""
+        message = error_text(f"the worker failed: {type(error).__name__}: {error}")
         return self.failed(
             Failure(
                 category=ErrorCategory.CRASH, message=message, retry_after=_RETRY_AFTER_WORKER_ERROR
@@ -130,25 +136,23 @@ class Outcomes:
         )
 
     def child_failed(self, failure: Failure, ending: AttemptEnding) -> c.AttemptFailed:
-        """Its child ended so. Of those who died, the memory they had may be why."""
+        """The child reported a failure or died; the peak memory may explain a death."""
         if failure.category in _DEATH_CATEGORIES and failure.peak_rss_bytes is None:
             failure = replace(failure, peak_rss_bytes=ending.peak_rss_bytes)
         return self.failed(failure)
 
     def timed_out(self, signal: str, timeout: timedelta) -> c.TimeOut:
-        """Its time was up."""
+        """The attempt exceeded its timeout."""
         return c.TimeOut(
-            fence=self._fence,
             timeout=timeout,
             elapsed=self._duration,
             signal=signal,
             jitter=self._jitter(),
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def stopped(self, reason: AttemptStopReason) -> Outcome | None:
-        """Somebody wanted it to end; None: nothing may be reported."""
+        """The attempt was asked to stop; None: nothing may be reported."""
         match reason:
             case AttemptStopReason.CANCELLED:
                 return self.cancelled()
@@ -158,32 +162,24 @@ class Outcomes:
                 return None
 
     def cancelled(self) -> c.ConfirmCancel:
-        """A user wanted it to end."""
-        return c.ConfirmCancel(
-            fence=self._fence,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
-        )
+        """A user cancelled the attempt."""
+        return c.ConfirmCancel(**self._facts)
 
     def parked(self, stop: BudgetStop) -> c.Park:
         """A budget is used up: the task is parked, and the attempt does not count."""
         return c.Park(
-            fence=self._fence,
             scope=stop.scope,
             unit=stop.exhausted.unit,
             reason=stop.reason,
             until=stop.until,
             allowance=stop.allowance,
             duration=self._duration,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def released(self, reason: str) -> c.Release:
-        """It is given back unfinished, and costs none of the task's attempts."""
+        """The task is released unfinished, and the attempt does not count."""
         return c.Release(
-            fence=self._fence,
             reason=error_text(reason),
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )

@@ -1,8 +1,7 @@
-"""The output pump: numbers what a child prints and brings it to the output log in batches.
+"""Output of an attempt: numbers what the child prints and stores it in batches.
 
-Sequences are given out here, one a piece, from 1. What cannot be kept (too much of it, or a log
-that stays out of reach) is replaced by a marker that covers its sequences, so a reader always
-knows.
+Each chunk gets a sequence, from 1. Output that cannot be stored (over the limit, or the log stays
+unavailable) is replaced by a marker that covers its sequences, so that readers know about the gap.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPolicy:
-    """How output is batched and bounded."""
+    """How output is batched and limited."""
 
     flush_after: timedelta = timedelta(milliseconds=50)
     batch_bytes: int = 256 * 1024
@@ -38,7 +37,7 @@ class OutputPolicy:
 
 
 class OutputPump:
-    """One attempt's output on its way to the log."""
+    """Stores the output of one attempt in the output log."""
 
     def __init__(
         self,
@@ -60,18 +59,18 @@ class OutputPump:
         self._bytes = 0
         self._waiting: list[OutputChunk] = []  # in order
         self._waiting_bytes = 0
-        self._over_limit_from: int | None = None  # everything from here on is too much
+        self._over_limit_from: int | None = None  # everything from here on exceeds the limit
         self._timer: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
     @property
     def last_sequence(self) -> int | None:
-        """The sequence of the last piece so far; None if there was none."""
+        """The sequence of the last chunk so far; None if there was none."""
         return self._sequence or None
 
     @property
     def last_stored(self) -> int | None:
-        """The last sequence up to which the log has everything; None if it has nothing."""
+        """The sequence up to which everything is stored; None if nothing is."""
         return self._stored or None
 
     @property
@@ -80,7 +79,7 @@ class OutputPump:
         return not self._waiting
 
     async def add(self, stream: Stream, data: bytes) -> None:
-        """Take one piece; it is in the log soon, and at the latest when ``finish`` returns."""
+        """Add a chunk; it is stored soon, at the latest when ``finish`` returns."""
         self._sequence += 1
         self._bytes += len(data)
         if self._bytes > self._policy.limit_bytes:
@@ -107,7 +106,7 @@ class OutputPump:
         await self.flush()
 
     async def flush(self) -> None:
-        """Bring what is waiting to the log, in order; what fails becomes a marker that waits."""
+        """Store the waiting chunks in order; if that fails, a marker waits in their place."""
         async with self._lock:
             batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
             if not batch:
@@ -117,16 +116,16 @@ class OutputPump:
                     lambda: self._log.append(self._task_id, batch)
                 )
                 self._stored = batch[-1].end
-            except Exception as error:  # whatever it is, it is the log's, and must leave no gap
-                unforeseen = not isinstance(error, BackendError)
-                logger.warning("output.lost", extra={"error": str(error)}, exc_info=unforeseen)
+            except Exception as error:  # no error of the log may leave a gap
+                unexpected = not isinstance(error, BackendError)
+                logger.warning("output.lost", extra={"error": str(error)}, exc_info=unexpected)
                 self._waiting[:0] = self._markers_for(batch)
 
     def _markers_for(self, batch: list[OutputChunk]) -> list[OutputChunk]:
-        """One for what was printed; markers of earlier batches stay as they are.
+        """Returns a marker for the chunks of a batch, and the markers of earlier batches.
 
-        They are not joined: if the log did keep a batch and only its answer was lost, the marker
-        in its place is passed over, and must not have stood for anything else.
+        Markers are not joined: if the log stored a batch and only the answer was lost, it ignores
+        the marker of that batch, so the marker must not cover anything else.
         """
         markers = [entry for entry in batch if entry.stream is Stream.LOST]
         printed = [entry for entry in batch if entry.stream is not Stream.LOST]
@@ -145,7 +144,7 @@ class OutputPump:
         )
 
     async def finish(self) -> None:
-        """Bring the rest to the log, and markers for what could not be kept, if that can be now."""
+        """Store the rest, and markers for chunks that were not stored, as far as possible now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -155,11 +154,12 @@ class OutputPump:
         await self.flush()
 
     async def settle(self) -> None:
-        """Store what is still missing after ``finish``: an outcome names the last sequence, so all
-        up to there must be in the log before it.
+        """Store what is still missing after ``finish``.
+
+        An outcome names the last sequence, so everything up to it must be stored before.
 
         Raises:
-            BackendError: it is still out of reach, or will never take it.
+            BackendError: the log is still unavailable, or refuses the chunks.
         """
         async with self._lock:
             if self._waiting:
@@ -173,7 +173,7 @@ _ACTIVITY_CHARACTERS = 200
 
 
 class AttemptReports:
-    """Takes reports; progress and summaries are lines of output and what heartbeats tell, too."""
+    """Records the reports of a child; heartbeats show its progress and summaries too."""
 
     def __init__(self, pump: OutputPump, clock: Clock) -> None:
         self._pump = pump
@@ -185,7 +185,7 @@ class AttemptReports:
     async def record(
         self, report: OutputReport | ActivityReport | UsageReport | ProgressReport | SummaryReport
     ) -> None:
-        """Remember one report, or bring it to the output."""
+        """Record one report, or add it to the output."""
         match report:
             case OutputReport(stream, data):
                 await self._pump.add(stream, data)

@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL = timedelta(seconds=1)
 START_FAILED = 126
-"""The code of a worker that could not be started at all, as a shell has it."""
+"""The exit code of a worker that could not be started, as in a shell."""
 
 
 class WorkerStatus(StrEnum):
-    """What a worker tells its supervisor."""
+    """What a worker reports to its supervisor."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -46,30 +46,30 @@ class WorkerProcess(Protocol):
 
     @property
     def process_id(self) -> int:
-        """By which the operating system knows it."""
+        """The operating system's id of the process."""
         ...
 
     def request_stop(self) -> None:
-        """The first time: drain. The second time: give back what runs. No harm if it has ended."""
+        """The first call drains, the second releases running tasks. Does nothing after its end."""
         ...
 
     def kill(self) -> None:
-        """End it without a word. No harm if it has ended."""
+        """Kill the process. Does nothing after its end."""
         ...
 
     def memory_bytes(self) -> int:
-        """Resident memory of the process itself; 0 if that cannot be seen."""
+        """Resident memory of the process; 0 if it cannot be read."""
         ...
 
     async def wait(self) -> int:
-        """Wait for its end; its exit code, or minus the signal that ended it."""
+        """Wait for the end. Returns the exit code, or minus the signal that ended the process."""
         ...
 
 
 WorkerLauncher = Callable[[int, Callable[[WorkerStatus], None]], WorkerProcess]
-"""Starts a worker for a place, by its number, and hands on what that worker says.
+"""Starts a worker in a slot, by its number, and passes on the status that the worker reports.
 
-An ``OSError`` says that it could not be started.
+Raises ``OSError`` if the worker could not be started.
 """
 
 
@@ -79,9 +79,9 @@ class _WorkerHandle:
     process: WorkerProcess
 
     def log(self, event: str, level: int = logging.INFO, **fields: object) -> None:
-        """A record about it."""
-        known = {"worker": self.slot, "pid": self.process.process_id}
-        logger.log(level, event, extra={**known, **fields})
+        """Log an event about this worker."""
+        about = {"worker": self.slot, "pid": self.process.process_id}
+        logger.log(level, event, extra={**about, **fields})
 
 
 class Supervisor:
@@ -97,33 +97,33 @@ class Supervisor:
 
     @property
     def failure(self) -> SupervisionFailure | None:
-        """Why it gave up; None: it has not."""
+        """Why the supervisor gave up; None: it did not."""
         return self._supervision.failure
 
     @property
     def running(self) -> int:
-        """How many worker processes there are now."""
+        """The number of worker processes."""
         return len(self._running)
 
     def stop(self) -> None:
-        """Drain all; asked again, end them at once; a third time, kill them."""
+        """Drain all workers; the second call ends them at once, the third kills them."""
         self._supervision.stop()
         self._changed.set()
 
     def recycle(self) -> None:
-        """Replace all workers by fresh ones, one after the other."""
+        """Replace all workers by new ones, one after the other."""
         self._supervision.recycle()
         self._changed.set()
 
     async def run(self) -> None:
-        """Keep workers running until ``stop``, or until there is no point in going on."""
+        """Keep workers running until ``stop``, or until restarting them is pointless."""
         try:
             while not self._supervision.finished:
                 self._changed.clear()
                 self._check()
                 await self._wait_for_next_check()
         finally:
-            # Should this break, nobody is killed: the workers notice and drain by themselves.
+            # If this fails, no worker is killed: the workers notice and drain by themselves.
             for waiting in self._watchers:
                 waiting.cancel()
             await asyncio.gather(*self._watchers, return_exceptions=True)
@@ -137,8 +137,8 @@ class Supervisor:
 
     def _carry_out(self, decision: SupervisionAction) -> None:
         match decision:
-            case StartWorker(slot=place, serial=serial):
-                self._start_worker(place, serial)
+            case StartWorker(slot=slot, serial=serial):
+                self._start_worker(slot, serial)
             case DrainWorker(serial=serial, reason=reason):
                 self._running[serial].log("worker.draining", reason=reason.value)
                 self._running[serial].process.request_stop()
@@ -151,7 +151,7 @@ class Supervisor:
 
     def _start_worker(self, slot: int, serial: int) -> None:
         try:
-            process = self._start(slot, lambda word: self._on_status(serial, word))
+            process = self._start(slot, lambda status: self._on_status(serial, status))
         except OSError as error:
             logger.warning("worker.start_failed", extra={"worker": slot, "error": str(error)})
             self._supervision.worker_ended(serial, START_FAILED, now=self._clock.elapsed())
@@ -172,7 +172,7 @@ class Supervisor:
 
     def _on_status(self, serial: int, status: WorkerStatus) -> None:
         if serial not in self._running:
-            return  # its last words came after its end
+            return  # its last status arrived after its end
         match status:
             case WorkerStatus.SERVING:
                 self._supervision.worker_serving(serial)

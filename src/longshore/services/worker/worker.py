@@ -151,25 +151,16 @@ class Worker:
     async def _receive(self, limit: int) -> list[Message]:
         """Returns messages; none if the worker stops or a queue is paused or resumed meanwhile."""
         self._receive_cancelled.clear()
-        receiving = asyncio.ensure_future(
-            self._backend.queue.receive(
-                self._active_queues,
-                limit=limit,
-                hidden_for=self._context.lease.extend_by,
-                wait=self._policy.poll_wait,
-            )
+        receive = self._backend.queue.receive(
+            self._active_queues,
+            limit=limit,
+            hidden_for=self._context.lease.extend_by,
+            wait=self._policy.poll_wait,
         )
-        called_off = asyncio.ensure_future(self._receive_cancelled.wait())
-        try:
-            await asyncio.wait((receiving, called_off), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            called_off.cancel()
-            if not receiving.done():
-                # The queue makes messages that it had reserved visible again.
-                receiving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            return await receiving
-        return []
+        # A cancelled receive makes messages that it had reserved visible again.
+        async with race(receive, self._receive_cancelled.wait()) as (received, _):
+            pass
+        return [] if received.cancelled() else received.result()
 
     async def _return_message(self, message: Message) -> None:
         # If it cannot be returned, it becomes visible later.
@@ -241,7 +232,7 @@ class Worker:
         if row is None or self._stopping.is_set():
             await self._return_message(message)
             return False
-        sent_at, nudges = self._backend.clock.elapsed(), self._wakeups
+        sent_at, wakeups = self._backend.clock.elapsed(), self._wakeups
         claim = c.Claim(
             worker_id=self.id,
             process_id=self._context.process_id,
@@ -253,7 +244,7 @@ class Worker:
         except (CommandRefused, NotFound):
             return True  # another worker was faster
         attempt = Attempt(self._context, claimed, sent_at)
-        await self._run(attempt, message, woken=self._wakeups != nudges)
+        await self._run(attempt, message, woken=self._wakeups != wakeups)
         if not attempt.row.state.terminal and attempt.row.lease is not None:
             return False  # fenced: the worker that takes over needs the message
         await self._backend.queue.delete([message.receipt])

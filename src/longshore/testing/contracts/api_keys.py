@@ -104,10 +104,10 @@ class KeysContract(PortContract):
         revoked = await backend.keys.revoke("acme", record.id, now=LATER)
 
         assert revoked is True
-        found = await backend.keys.find(record.hash)
-        assert found == replace(record, revoked_at=LATER)
-        assert not any(found.allows(scope) for scope in ApiScope)
-        assert await backend.keys.list("acme") == [found]
+        record_found = await backend.keys.find(record.hash)
+        assert record_found == replace(record, revoked_at=LATER)
+        assert not any(record_found.allows(scope) for scope in ApiScope)
+        assert await backend.keys.list("acme") == [record_found]
 
     @clause
     async def test_a_key_is_revoked_once_and_the_first_moment_stays(self, backend: Backend) -> None:
@@ -163,8 +163,8 @@ class KeysContract(PortContract):
 
             winners = [r for r, answer in zip(records, answers, strict=True) if answer is None]
             assert len(winners) == 1
-            found = [await backend.keys.find(record.hash) for record in records]
-            assert [record for record in found if record] == winners
+            record_found = [await backend.keys.find(record.hash) for record in records]
+            assert [record for record in record_found if record] == winners
 
 
 class KeysSharedContract(PortContract):

@@ -57,9 +57,9 @@ class BudgetsContract(PortContract):
 
         await backend.budgets.commit(account)
 
-        kept = await backend.budgets.get(account.tenant, account.name)
+        stored = await backend.budgets.get(account.tenant, account.name)
         for field in fields(account):
-            assert getattr(kept, field.name) == getattr(account, field.name), field.name
+            assert getattr(stored, field.name) == getattr(account, field.name), field.name
 
     @clause
     async def test_every_field_of_a_budget_can_be_cleared(self, backend: Backend) -> None:
@@ -237,14 +237,14 @@ class BudgetsContract(PortContract):
             *("job/a#b", "job/a%23b", "job/a/b", "job/'a'", 'job/"a"', "job/«ü»", "job/⚓"),
             "x" * 200,
         )
-        places = [(TENANT, name) for name in names]
-        places += [("acme#job", "a"), ("acme", "job#a"), ("acme/job", "a"), ("ACME", "job/a")]
+        keys = [(TENANT, name) for name in names]
+        keys += [("acme#job", "a"), ("acme", "job#a"), ("acme/job", "a"), ("ACME", "job/a")]
         written = [
             await _committed(backend, replace(_new(str(number), name=name), tenant=tenant))
-            for number, (tenant, name) in enumerate(places)
+            for number, (tenant, name) in enumerate(keys)
         ]
 
-        assert [await backend.budgets.get(*place) for place in places] == written
+        assert [await backend.budgets.get(*key) for key in keys] == written
 
 
 class BudgetsSharedContract(PortContract):
@@ -304,7 +304,7 @@ def _new(change_id: str = "first", *, name: str = NAME) -> SharedBudget:
 
 
 def _next(budget: SharedBudget, task_id: str = "t") -> SharedBudget:
-    """Somebody else comes, and who was there is closed."""
+    """The budget after another task's reservation; the earlier one is closed."""
     version = budget.version + 1
     return replace(
         budget,
@@ -334,19 +334,21 @@ async def _exactly_one_wins(backend: Backend, changes: list[SharedBudget]) -> Sh
 
 
 def _winner(changes: list[SharedBudget], answers: list[BaseException | None]) -> SharedBudget:
-    (winner,) = [change for change, told in zip(changes, answers, strict=True) if told is None]
-    refused = [told for told in answers if isinstance(told, VersionConflict)]
+    (winner,) = [change for change, error in zip(changes, answers, strict=True) if error is None]
+    refused = [error for error in answers if isinstance(error, VersionConflict)]
     assert len(refused) == len(changes) - 1, answers
     return winner
 
 
 async def _spend(backend: Backend, task_id: str, answers: int) -> None:
     """As services do: read, decide, commit, and on conflict read again."""
-    wanted = Usage(turns=1, cost_usd=5.0)
+    estimate = Usage(turns=1, cost_usd=5.0)
     for number in range(answers):
         before, after = (Usage(turns=n, cost_usd=float(n)) for n in (number, number + 1))
         none = Usage()
-        reserving = partial(reserve, limit=NO_BUDGET, spent=before, reserved=none, requested=wanted)
+        reserving = partial(
+            reserve, limit=NO_BUDGET, spent=before, reserved=none, requested=estimate
+        )
         settling = partial(settle, spent=after, reserved=none)
         for decide in (reserving, settling):
             change_id = f"{task_id} {number} {decide.func.__name__}"

@@ -84,7 +84,7 @@ class ClockContract:
 
         self._run(scenario())
 
-    def test_others_go_on_while_somebody_sleeps_for_nothing(self) -> None:
+    def test_other_tasks_run_during_a_sleep_of_zero(self) -> None:
         async def scenario() -> None:
             clock = self.make_clock()
             other = asyncio.create_task(asyncio.sleep(0))

@@ -52,7 +52,7 @@ class DefinitionsContract(PortContract):
         assert stored.version == 1
 
     @clause
-    async def test_versions_are_counted_from_one_whatever_number_comes_in(
+    async def test_versions_count_from_one_and_ignore_the_number_of_the_argument(
         self, backend: Backend
     ) -> None:
         versions = [
@@ -67,11 +67,17 @@ class DefinitionsContract(PortContract):
         for text in ("one", "two", "three"):
             await backend.definitions.put("acme", _definition(text))
 
-        found = [await backend.definitions.get("acme", "resize", version=v) for v in (1, 2, 3)]
+        definitions = [
+            await backend.definitions.get("acme", "resize", version=v) for v in (1, 2, 3)
+        ]
         newest = await backend.definitions.get("acme", "resize")
 
-        assert [one.description for one in found if one] == ["one", "two", "three"]
-        assert newest == found[2]
+        assert [definition.description for definition in definitions if definition] == [
+            "one",
+            "two",
+            "three",
+        ]
+        assert newest == definitions[2]
         for version in (0, -1, 4):
             assert await backend.definitions.get("acme", "resize", version=version) is None
 
@@ -101,16 +107,16 @@ class DefinitionsContract(PortContract):
     ) -> None:
         options: dict[str, Any] = {"command": ["echo"]}
         stored = await backend.definitions.put("acme", _definition(options=options))
-        found = await backend.definitions.get("acme", "resize")
-        assert found is not None
+        definitions = await backend.definitions.get("acme", "resize")
+        assert definitions is not None
 
         options["command"].append("changed")
         stored.options["command"].append("changed")
-        found.options["command"].append("changed")
+        definitions.options["command"].append("changed")
 
-        kept = await backend.definitions.get("acme", "resize")
-        assert kept is not None
-        assert kept.options == {"command": ["echo"]}
+        read_again = await backend.definitions.get("acme", "resize")
+        assert read_again is not None
+        assert read_again.options == {"command": ["echo"]}
 
     @clause
     async def test_the_newest_versions_are_listed_by_name(self, backend: Backend) -> None:
@@ -163,7 +169,7 @@ class DefinitionsContract(PortContract):
 
         assert (ours.version, theirs.version) == (1, 1)
         assert await backend.definitions.get("acme", "resize", version=1) == ours
-        assert await backend.definitions.get("nobody", "resize", version=1) is None
+        assert await backend.definitions.get("other", "resize", version=1) is None
         assert await backend.definitions.delete("evil", "resize") is True
         assert await backend.definitions.get("acme", "resize") == ours
         assert await backend.definitions.list("acme") == [ours]
@@ -182,10 +188,15 @@ class DefinitionsContract(PortContract):
             )
 
             stored = [answer for answer in answers if isinstance(answer, Definition)]
-            assert sorted(one.version for one in stored) == list(range(1, CALLERS + 1))
-            for one, text in zip(stored, texts, strict=True):
-                assert one.description == text
-                assert await backend.definitions.get("acme", name, version=one.version) == one
+            assert sorted(definition.version for definition in stored) == list(
+                range(1, CALLERS + 1)
+            )
+            for definition, text in zip(stored, texts, strict=True):
+                assert definition.description == text
+                assert (
+                    await backend.definitions.get("acme", name, version=definition.version)
+                    == definition
+                )
 
     @clause
     async def test_many_writers_with_the_same_content_lose_nothing(self, backend: Backend) -> None:
@@ -195,9 +206,11 @@ class DefinitionsContract(PortContract):
 
         stored = [answer for answer in answers if isinstance(answer, Definition)]
         assert len(stored) == CALLERS
-        for one in stored:
-            found = await backend.definitions.get("acme", "resize", version=one.version)
-            assert found == one
+        for definition in stored:
+            definitions = await backend.definitions.get(
+                "acme", "resize", version=definition.version
+            )
+            assert definitions == definition
 
 
 class DefinitionsSharedContract(PortContract):

@@ -22,9 +22,9 @@ from longshore.testing.contracts.samples import (
     claim,
     commit,
     commit_job,
+    events_to_wire,
     new_job,
     new_task,
-    on_the_wire,
 )
 from longshore.testing.contracts.suite import (
     NO_WAIT,
@@ -53,7 +53,7 @@ class EventBusContract(PortContract):
         assert await _receive(backend) is None
 
     @clause
-    async def test_whatever_is_recorded_comes(self, backend: Backend) -> None:
+    async def test_every_recorded_event_is_delivered(self, backend: Backend) -> None:
         created, job = new_task(), new_job()
         await commit(backend, created)
         await commit_job(backend, job)
@@ -63,8 +63,8 @@ class EventBusContract(PortContract):
         types = ["Task Pending", "Job Created", RELEASED, "Message Rejected"]
         came = await _receive_all(backend, types=types)
 
-        told = [*created.events, *job.events, an_event(1, task_id="job-one_b"), appended]
-        assert _sorted(came) == _sorted(told)
+        expected = [*created.events, *job.events, an_event(1, task_id="job-one_b"), appended]
+        assert _sorted(came) == _sorted(expected)
 
     @clause
     async def test_a_new_consumer_starts_with_the_first_event(self, backend: Backend) -> None:
@@ -265,7 +265,7 @@ class LogBusContract(PortContract):
         self, backend: Backend
     ) -> None:
         await backend.events.record([an_event(1)])
-        impostor = an_event(1, reason="another story")
+        impostor = an_event(1, reason="another reason")
 
         refused = await backend.bus.publish([impostor, an_event(2)])
 
@@ -343,7 +343,7 @@ async def _receive_all(
 
 
 def _sorted(events: Iterable[Event]) -> list[dict[str, Any]]:
-    return sorted(on_the_wire(events), key=lambda event: str(event["eventId"]))
+    return sorted(events_to_wire(events), key=lambda event: str(event["eventId"]))
 
 
 def _numbers(events: Iterable[Event]) -> list[int]:

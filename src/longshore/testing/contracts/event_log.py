@@ -21,9 +21,9 @@ from longshore.testing.contracts.samples import (
     claim,
     commit,
     commit_job,
+    events_to_wire,
     new_job,
     new_task,
-    on_the_wire,
 )
 from longshore.testing.contracts.suite import (
     CALLERS,
@@ -81,9 +81,9 @@ class QueryClauses(PortContract):
     async def test_events_are_found_by_app(self, backend: Backend) -> None:
         await backend.events.record([an_event(1), an_event(2, app="other"), an_event(3)])
 
-        found = await backend.events.query(TENANT, app="shop")
+        sequences = await backend.events.query(TENANT, app="shop")
 
-        assert [event.sequence for event in found.items] == [1, 3]
+        assert [event.sequence for event in sequences.items] == [1, 3]
 
     @clause
     async def test_events_are_found_by_type(self, backend: Backend) -> None:
@@ -104,9 +104,9 @@ class QueryClauses(PortContract):
     async def test_events_are_found_by_entity(self, backend: Backend) -> None:
         await backend.events.record([an_event(1), an_event(1, task_id="job-one_b"), an_event(2)])
 
-        found = await _query(backend, entity="TASK#job-one_a")
+        sequences = await _query(backend, entity="TASK#job-one_a")
 
-        assert found == [("TASK#job-one_a", 1), ("TASK#job-one_a", 2)]
+        assert sequences == [("TASK#job-one_a", 1), ("TASK#job-one_a", 2)]
 
     @clause
     async def test_a_jobs_events_are_its_own_and_those_of_its_tasks(self, backend: Backend) -> None:
@@ -146,18 +146,18 @@ class QueryClauses(PortContract):
         ]
         await backend.events.record(events)
 
-        found: list[int] = []
+        sequences: list[int] = []
         cursor: str | None = None
         for _ in range(20):
             page = await backend.events.query(TENANT, app="shop", limit=6, cursor=cursor)
             assert len(page.items) <= 6
-            found += [event.sequence for event in page.items]
+            sequences += [event.sequence for event in page.items]
             cursor = page.cursor
             if cursor is None:
                 break
 
         assert cursor is None
-        assert found == [sequence for sequence in range(1, 31) if sequence % 3]
+        assert sequences == [sequence for sequence in range(1, 31) if sequence % 3]
 
     @clause
     async def test_events_that_are_recorded_while_paging_move_no_other(
@@ -206,8 +206,8 @@ class RecordClauses(PortContract):
         await backend.events.record(events)
 
         for event in events:
-            kept = await backend.events.history(TENANT, event.entity)
-            assert on_the_wire(kept) == on_the_wire([event]), event.type
+            stored = await backend.events.history(TENANT, event.entity)
+            assert events_to_wire(stored) == events_to_wire([event]), event.type
 
     @clause
     async def test_an_event_whose_large_fields_are_elsewhere_keeps_the_reference(
@@ -221,9 +221,9 @@ class RecordClauses(PortContract):
         await backend.events.record(events)
 
         for event in events:
-            kept = await backend.events.history(TENANT, event.entity)
-            assert on_the_wire(kept) == on_the_wire([event]), event.type
-            assert kept[0].overflow == event.overflow
+            stored = await backend.events.history(TENANT, event.entity)
+            assert events_to_wire(stored) == events_to_wire([event]), event.type
+            assert stored[0].overflow == event.overflow
 
     @clause
     async def test_the_same_event_twice_is_one(self, backend: Backend) -> None:
@@ -245,7 +245,7 @@ class RecordClauses(PortContract):
         await backend.events.record(created.events)
 
         history = await backend.events.history(TENANT, f"TASK#{created.row.id}")
-        assert on_the_wire(history) == on_the_wire(created.events)
+        assert events_to_wire(history) == events_to_wire(created.events)
 
     @clause
     async def test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written(
@@ -254,10 +254,10 @@ class RecordClauses(PortContract):
         await backend.events.record([an_event(1), an_event(2)])
 
         with pytest.raises(AlreadyExists):
-            await backend.events.record([an_event(3), an_event(2, reason="another story")])
+            await backend.events.record([an_event(3), an_event(2, reason="another reason")])
 
         history = await backend.events.history(TENANT, ENTITY)
-        assert on_the_wire(history) == on_the_wire([an_event(1), an_event(2)])
+        assert events_to_wire(history) == events_to_wire([an_event(1), an_event(2)])
 
     @clause
     async def test_events_are_recorded_in_any_order(self, backend: Backend) -> None:
@@ -278,12 +278,12 @@ class AppendClauses(PortContract):
 
     @clause
     async def test_an_appended_event_is_the_next_of_its_entity(self, backend: Backend) -> None:
-        told = [await append_event(backend, reason=f"r{number}") for number in range(3)]
+        appended = [await append_event(backend, reason=f"r{number}") for number in range(3)]
 
-        assert [event.sequence for event in told] == [1, 2, 3]
-        assert {event.entity for event in told} == {"QUEUE#default"}
+        assert [event.sequence for event in appended] == [1, 2, 3]
+        assert {event.entity for event in appended} == {"QUEUE#default"}
         history = await backend.events.history(TENANT, "QUEUE#default")
-        assert on_the_wire(history) == on_the_wire(told)
+        assert events_to_wire(history) == events_to_wire(appended)
 
     @clause
     async def test_appended_events_are_strictly_later_than_those_before(
@@ -349,7 +349,7 @@ class HistoryClauses(PortContract):
         latest = await backend.events.latest(TENANT, ENTITY)
 
         assert latest is not None
-        assert on_the_wire([latest]) == on_the_wire([an_event(11)])
+        assert events_to_wire([latest]) == events_to_wire([an_event(11)])
 
     @clause
     async def test_events_of_another_tenant_are_not_seen(self, backend: Backend) -> None:
@@ -361,12 +361,16 @@ class HistoryClauses(PortContract):
 
     @clause
     async def test_one_sequence_in_two_tenants_is_two_events(self, backend: Backend) -> None:
-        ours, theirs = an_event(1), an_event(1, tenant="evil", reason="another story")
+        ours, theirs = an_event(1), an_event(1, tenant="evil", reason="another reason")
 
         await backend.events.record([ours, theirs])
 
-        assert on_the_wire(await backend.events.history(TENANT, ENTITY)) == on_the_wire([ours])
-        assert on_the_wire(await backend.events.history("evil", ENTITY)) == on_the_wire([theirs])
+        assert events_to_wire(await backend.events.history(TENANT, ENTITY)) == events_to_wire(
+            [ours]
+        )
+        assert events_to_wire(await backend.events.history("evil", ENTITY)) == events_to_wire(
+            [theirs]
+        )
 
 
 class EventLogContract(RecordClauses, AppendClauses, HistoryClauses, QueryClauses):

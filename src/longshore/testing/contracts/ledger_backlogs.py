@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
@@ -55,9 +55,9 @@ class FailedClauses(PortContract):
         task = await failed_task(backend, "a")
         job = await ended_job(backend, TaskState.FAILED)
 
-        assert [one.task_id for one in await backend.ledger.failed_tasks("acme", limit=10)] == [
-            task.id
-        ]
+        assert [
+            failed.task_id for failed in await backend.ledger.failed_tasks("acme", limit=10)
+        ] == [task.id]
         assert await backend.ledger.failed_tenants(limit=10) == ["acme"]
         assert (await backend.ledger.list_jobs("acme")).items == (job,)
         assert (await backend.ledger.list_jobs("acme", state=JobState.FAILED)).items == (job,)
@@ -69,26 +69,26 @@ class FailedClauses(PortContract):
         for key, seconds in (("a", 2), ("b", 3), ("c", 1), ("d", 3)):
             await failed_task(backend, key, at=START + seconds * SECOND)
 
-        found = await backend.ledger.failed_tasks("acme", limit=10)
+        tasks = await backend.ledger.failed_tasks("acme", limit=10)
 
-        assert [task.task_id for task in found] == [f"job-one_{key}" for key in "dbac"]
+        assert [task.task_id for task in tasks] == [f"job-one_{key}" for key in "dbac"]
 
     @clause
     async def test_no_more_failed_tasks_come_than_the_limit(self, backend: Backend) -> None:
         for number in range(4):
             await failed_task(backend, f"t{number}", at=START + number * SECOND)
 
-        found = await backend.ledger.failed_tasks("acme", limit=2)
+        tasks = await backend.ledger.failed_tasks("acme", limit=2)
 
-        assert [task.task_id for task in found] == ["job-one_t3", "job-one_t2"]
+        assert [task.task_id for task in tasks] == ["job-one_t3", "job-one_t2"]
 
     @clause
     async def test_a_task_that_ended_otherwise_or_has_another_round_has_not_failed(
         self, backend: Backend
     ) -> None:
-        held = await leased_task(backend, "done")
-        done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-        await commit(backend, apply_command(held, done))
+        leased = await leased_task(backend, "done")
+        done = c.Complete(fence=leased.fence, result=None, duration=SECOND)
+        await commit(backend, apply_command(leased, done))
         pending = await commit(backend, new_task("cancelled"))
         await commit(backend, apply_command(pending, c.RequestCancel(by="ann")))
         again = await failed_task(backend, "again")
@@ -104,9 +104,9 @@ class FailedClauses(PortContract):
         await failed_task(backend, "theirs", tenant="evil", job_id="job-two")
         ours = await failed_task(backend, "ours")
 
-        found = await backend.ledger.failed_tasks("acme", limit=10)
+        tasks = await backend.ledger.failed_tasks("acme", limit=10)
 
-        assert [task.task_id for task in found] == [ours.id]
+        assert [task.task_id for task in tasks] == [ours.id]
 
     @clause
     async def test_tenants_with_failed_tasks_come_once_each_in_order(
@@ -131,10 +131,10 @@ async def failed_task(
     **fields: Any,
 ) -> TaskRow:
     """A task whose one attempt has failed for good."""
-    held = await commit(backend, claim(await commit(backend, new_task(key, **fields))))
+    leased = await commit(backend, claim(await commit(backend, new_task(key, **fields))))
     failure = Failure(category=category, message="broke")
-    failed = c.AttemptFailed(fence=held.fence, failure=failure, jitter=0.0, duration=SECOND)
-    return await commit(backend, apply_command(held, failed, now=at))
+    failed = c.AttemptFailed(fence=leased.fence, failure=failure, jitter=0.0, duration=SECOND)
+    return await commit(backend, apply_command(leased, failed, now=at))
 
 
 class ParkedClauses(PortContract):
@@ -167,10 +167,10 @@ class ParkedClauses(PortContract):
             until = None if seconds is None else START + seconds * SECOND
             await parked_task(backend, key, until=until)
 
-        found = await backend.ledger.parked_tasks(limit=10)
+        tasks = await backend.ledger.parked_tasks(limit=10)
 
-        assert [task.task_id for task in found] == [f"job-one_{key}" for key in "cfebad"]
-        assert [task.due_at for task in found[-2:]] == [None, None]
+        assert [task.task_id for task in tasks] == [f"job-one_{key}" for key in "cfebad"]
+        assert [task.due_at for task in tasks[-2:]] == [None, None]
 
     @clause
     async def test_only_those_are_due_whose_time_has_come(self, backend: Backend) -> None:
@@ -190,11 +190,11 @@ class ParkedClauses(PortContract):
         for number in range(4):
             await parked_task(backend, f"t{number}", until=START + number * SECOND)
 
-        found = await backend.ledger.parked_tasks(limit=2)
+        tasks = await backend.ledger.parked_tasks(limit=2)
         due = await backend.ledger.parked_tasks(limit=2, due_by=START + 9 * SECOND)
 
-        assert [task.task_id for task in found] == ["job-one_t0", "job-one_t1"]
-        assert due == found
+        assert [task.task_id for task in tasks] == ["job-one_t0", "job-one_t1"]
+        assert due == tasks
 
     @clause
     async def test_a_task_that_goes_on_or_is_cancelled_rests_no_more(
@@ -216,8 +216,8 @@ class ParkedClauses(PortContract):
         pending = await commit(
             backend, apply_command(row, c.Unpark(scope=BudgetScope.DAY, by="ann"))
         )
-        held = await commit(backend, claim(pending))
-        await commit(backend, apply_command(held, park_change(held, START + SECOND)))
+        leased = await commit(backend, claim(pending))
+        await commit(backend, apply_command(leased, park_change(leased, START + SECOND)))
 
         assert await backend.ledger.parked_tasks(limit=10) == [
             ParkedTask(task_id=row.id, due_at=START + SECOND)
@@ -241,9 +241,9 @@ class ParkedClauses(PortContract):
         theirs = await parked_task(backend, "a", tenant="evil", job_id="job-two", until=START)
         ours = await parked_task(backend, "b", until=START + SECOND)
 
-        found = await backend.ledger.parked_tasks(limit=10)
+        tasks = await backend.ledger.parked_tasks(limit=10)
 
-        assert [task.task_id for task in found] == [theirs.id, ours.id]
+        assert [task.task_id for task in tasks] == [theirs.id, ours.id]
 
     @clause
     async def test_parked_tasks_are_listed_by_their_state_and_are_neither_unqueued_nor_leased(
@@ -260,20 +260,29 @@ class ParkedClauses(PortContract):
             "a": TaskState.PARKED,
             "pending": TaskState.PENDING,
         }
-        unrung = await backend.ledger.unqueued_tasks(due_by=later, enqueued_before=later, limit=10)
-        assert row.id not in unrung
+        unqueued = await backend.ledger.unqueued_tasks(
+            due_by=later, enqueued_before=later, limit=10
+        )
+        assert row.id not in unqueued
         assert await backend.ledger.leased_tasks(limit=10) == []
 
 
 def park_change(row: TaskRow, until: datetime | None) -> c.Park:
     """What a worker says whose task lacks a budget."""
     scope = BudgetScope.JOB if until is None else BudgetScope.DAY
-    return c.Park(fence=row.fence, scope=scope, reason="all is spent", duration=SECOND, until=until)
+    return c.Park(
+        fence=row.fence,
+        scope=scope,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=SECOND,
+        until=until,
+    )
 
 
 async def parked_task(
     backend: Backend, key: str, *, until: datetime | None, **fields: Any
 ) -> TaskRow:
     """A task whose first attempt found nothing left to spend."""
-    held = await commit(backend, claim(await commit(backend, new_task(key, **fields))))
-    return await commit(backend, apply_command(held, park_change(held, until)))
+    leased = await commit(backend, claim(await commit(backend, new_task(key, **fields))))
+    return await commit(backend, apply_command(leased, park_change(leased, until)))

@@ -30,11 +30,11 @@ from longshore.testing.contracts.samples import (
     commit_job,
     drain,
     events_of,
+    events_to_wire,
     leased_task,
     left_at_default,
     new_job,
     new_task,
-    on_the_wire,
     receive_now,
 )
 from longshore.testing.contracts.suite import CALLERS, START, TICK, PortContract, clause, gather_all
@@ -197,7 +197,7 @@ class CommitClauses(PortContract):
             row = await commit(backend, change)
 
             history = await backend.events.history(TENANT, f"TASK#{row.id}")
-            assert on_the_wire(history) == on_the_wire(events)
+            assert events_to_wire(history) == events_to_wire(events)
             assert len(history) == row.last_sequence
 
     @clause
@@ -207,7 +207,7 @@ class CommitClauses(PortContract):
         await commit_job(backend, created)
 
         history = await backend.events.history(TENANT, f"JOB#{created.row.id}")
-        assert on_the_wire(history) == on_the_wire(created.events)
+        assert events_to_wire(history) == events_to_wire(created.events)
 
     @clause
     async def test_no_reader_sees_a_row_without_its_events_or_events_without_their_row(
@@ -272,9 +272,9 @@ def _task_commands() -> Iterator[c.Command]:
 async def _record_views(backend: Backend, row: TaskRow, views: list[tuple[int, int, int]]) -> None:
     """Look at the events, at the row and at the events again: what is seen may only grow."""
     events_before = await events_of(backend, row)
-    found = await backend.ledger.get_task(row.id)
+    row_now = await backend.ledger.get_task(row.id)
     events_after = await events_of(backend, row)
-    views.append((events_before, found.last_sequence if found else 0, events_after))
+    views.append((events_before, row_now.last_sequence if row_now else 0, events_after))
 
 
 class RowClauses(PortContract):
@@ -299,9 +299,9 @@ class RowClauses(PortContract):
 
         await backend.ledger.commit(Change(row=row, expected_version=0))
 
-        kept = await backend.ledger.get_task(row.id)
+        stored = await backend.ledger.get_task(row.id)
         for field in fields(row):
-            assert getattr(kept, field.name) == getattr(row, field.name), field.name
+            assert getattr(stored, field.name) == getattr(row, field.name), field.name
 
     @clause
     async def test_every_field_of_a_job_of_ten_thousand_tasks_is_kept(
@@ -312,9 +312,9 @@ class RowClauses(PortContract):
 
         await backend.ledger.commit(Change(row=row, expected_version=0))
 
-        kept = await backend.ledger.get_job(row.id)
+        stored = await backend.ledger.get_job(row.id)
         for field in fields(row):
-            assert getattr(kept, field.name) == getattr(row, field.name), field.name
+            assert getattr(stored, field.name) == getattr(row, field.name), field.name
 
     @clause
     async def test_every_field_of_a_task_can_be_taken_back(self, backend: Backend) -> None:
@@ -336,13 +336,13 @@ class RowClauses(PortContract):
     async def test_rows_come_in_the_requested_order_without_missing_ones(
         self, backend: Backend
     ) -> None:
-        made = {key: await commit(backend, new_task(key)) for key in ("a", "b", "c")}
+        created = {key: await commit(backend, new_task(key)) for key in ("a", "b", "c")}
 
         rows = await backend.ledger.get_tasks(
             ["job-one_c", "job-one_none", "job-one_a", "job-one_b"]
         )
 
-        assert rows == [made["c"], made["a"], made["b"]]
+        assert rows == [created["c"], created["a"], created["b"]]
 
     @clause
     async def test_an_empty_request_gives_no_rows(self, backend: Backend) -> None:

@@ -44,12 +44,12 @@ class TaskListingClauses(PortContract):
 
     @clause
     async def test_a_tenant_without_tasks_has_an_empty_listing(self, backend: Backend) -> None:
-        assert await backend.ledger.list_tasks("nobody") == Page(items=(), cursor=None)
+        assert await backend.ledger.list_tasks("other") == Page(items=(), cursor=None)
 
     @clause
     async def test_tasks_of_a_tenant_come_newest_first(self, backend: Backend) -> None:
-        for place in (1, 3, 0, 2):
-            await commit(backend, new_task(f"t{place}", now=START + place * SECOND))
+        for number in (1, 3, 0, 2):
+            await commit(backend, new_task(f"t{number}", now=START + number * SECOND))
 
         page = await backend.ledger.list_tasks("acme")
 
@@ -84,12 +84,12 @@ class TaskListingClauses(PortContract):
 
     @clause
     async def test_tasks_are_listed_by_their_state_now(self, backend: Backend) -> None:
-        held = await leased_task(backend, "held")
+        leased = await leased_task(backend, "held")
         pending = await commit(backend, new_task("pending", number=1))
         waiting = await commit(backend, new_task("waiting", number=2, awaits=[0]))
 
         for state, rows in {
-            TaskState.PROCESSING: (held,),
+            TaskState.PROCESSING: (leased,),
             TaskState.PENDING: (pending,),
             TaskState.WAITING: (waiting,),
             TaskState.FAILED: (),
@@ -183,9 +183,9 @@ class JobListingClauses(PortContract):
     @clause
     async def test_jobs_of_a_tenant_come_newest_first(self, backend: Backend) -> None:
         rows: dict[int, JobRow] = {}
-        for place in (1, 3, 0, 2):
-            created = new_job(f"job-{place}", now=START + place * SECOND)
-            rows[place] = await commit_job(backend, created)
+        for number in (1, 3, 0, 2):
+            created = new_job(f"job-{number}", now=START + number * SECOND)
+            rows[number] = await commit_job(backend, created)
 
         page = await backend.ledger.list_jobs("acme")
 
@@ -275,7 +275,7 @@ class JobFilterClauses(PortContract):
     """``list_jobs`` with ``name``, ``created_from`` and ``created_before``."""
 
     @clause
-    async def test_jobs_of_one_name_are_listed_newest_first_whatever_their_states(
+    async def test_jobs_of_one_name_in_any_state_are_listed_newest_first(
         self, backend: Backend
     ) -> None:
         rows = [
@@ -347,10 +347,10 @@ class JobFilterClauses(PortContract):
                 (None, START, ()),
                 (START + 3 * SECOND + TICK, None, ()),
             ):
-                found = await _job_ids(
+                job_ids = await _job_ids(
                     backend, created_from=first, created_before=before, **filters
                 )
-                assert found == [f"job-{number}" for number in numbers], (filters, first, before)
+                assert job_ids == [f"job-{number}" for number in numbers], (filters, first, before)
 
     @clause
     async def test_a_span_that_ends_before_it_begins_is_empty(self, backend: Backend) -> None:

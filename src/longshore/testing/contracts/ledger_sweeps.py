@@ -62,9 +62,9 @@ class FindClauses(PortContract):
         await commit(backend, new_task("z", job_id="job-abc"))
         await commit(backend, new_task("y", job_id="job-abc"))
 
-        found = await backend.ledger.find_ids("acme", "job-ab")
+        ids = await backend.ledger.find_ids("acme", "job-ab")
 
-        assert found == ["job-abc", "job-abc_y", "job-abc_z", "job-abd"]
+        assert ids == ["job-abc", "job-abc_y", "job-abc_z", "job-abd"]
 
     @clause
     async def test_a_whole_id_finds_itself(self, backend: Backend) -> None:
@@ -73,7 +73,7 @@ class FindClauses(PortContract):
         assert await backend.ledger.find_ids("acme", row.id) == [row.id]
 
     @clause
-    async def test_no_sign_in_a_prefix_stands_for_others(self, backend: Backend) -> None:
+    async def test_a_prefix_has_no_wildcards(self, backend: Backend) -> None:
         await commit_job(backend, new_job("job-abc"))
         await commit(backend, new_task("x", job_id="job-a"))
 
@@ -88,9 +88,9 @@ class FindClauses(PortContract):
             await commit_job(backend, new_job(f"job-{number}"))
             await commit(backend, new_task("t", job_id=f"job-{number}"))
 
-        found = await backend.ledger.find_ids("acme", "job-", limit=3)
+        ids = await backend.ledger.find_ids("acme", "job-", limit=3)
 
-        assert found == ["job-0", "job-0_t", "job-1"]
+        assert ids == ["job-0", "job-0_t", "job-1"]
 
     @clause
     async def test_ids_of_another_tenant_are_not_found(self, backend: Backend) -> None:
@@ -101,7 +101,7 @@ class FindClauses(PortContract):
 
 
 class SweepClauses(PortContract):
-    """``unrung``, ``held`` and ``open_intents``."""
+    """``unqueued_tasks``, ``leased_tasks`` and ``open_intents``."""
 
     @clause
     async def test_a_task_is_unqueued_from_the_moment_it_is_due(
@@ -132,15 +132,15 @@ class SweepClauses(PortContract):
     ) -> None:
         row = await commit(backend, new_task())
         clock.advance(MINUTE)
-        rung = await commit(backend, apply_command(row, c.EnqueueAgain(), now=clock.now()))
-        assert rung.enqueued_at is not None
+        enqueued = await commit(backend, apply_command(row, c.EnqueueAgain(), now=clock.now()))
+        assert enqueued.enqueued_at is not None
         await drain(backend)
         later = START + 2 * MINUTE
 
-        assert await _unqueued(backend, due_by=later, enqueued_before=rung.enqueued_at) == []
-        assert await _unqueued(backend, due_by=later, enqueued_before=rung.enqueued_at + TICK) == [
-            row.id
-        ]
+        assert await _unqueued(backend, due_by=later, enqueued_before=enqueued.enqueued_at) == []
+        assert await _unqueued(
+            backend, due_by=later, enqueued_before=enqueued.enqueued_at + TICK
+        ) == [row.id]
 
     @clause
     async def test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due(
@@ -184,9 +184,9 @@ class SweepClauses(PortContract):
             for minutes in (3, 1, 2)
         }
 
-        held = await backend.ledger.leased_tasks(limit=10)
+        leased = await backend.ledger.leased_tasks(limit=10)
 
-        assert held == [_leased(rows[1]), _leased(rows[2]), _leased(rows[3])]
+        assert leased == [_leased(rows[1]), _leased(rows[2]), _leased(rows[3])]
 
     @clause
     async def test_a_lease_has_expired_at_its_end_and_not_before(self, backend: Backend) -> None:
@@ -225,9 +225,9 @@ class SweepClauses(PortContract):
         for number in range(1, 4):
             await leased_task(backend, f"t{number}", lasts=number * MINUTE)
 
-        held = await backend.ledger.leased_tasks(limit=2)
+        leased = await backend.ledger.leased_tasks(limit=2)
 
-        assert [task.task_id for task in held] == ["job-one_t1", "job-one_t2"]
+        assert [task.task_id for task in leased] == ["job-one_t1", "job-one_t2"]
 
     @clause
     async def test_a_job_has_an_open_intent_until_it_is_carried_out(self, backend: Backend) -> None:
@@ -251,7 +251,7 @@ class SweepClauses(PortContract):
 
 
 class WakeClauses(PortContract):
-    """``nudged``."""
+    """``wait_for_wake``."""
 
     @clause
     async def test_a_worker_is_woken_when_its_task_is_to_be_cancelled(

@@ -1,4 +1,4 @@
-"""The ledger's clauses about what nobody took note of: ends that were lost on the way."""
+"""The ledger's clauses about ends that were not recorded, notified or reported."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class UnrecordedEndClauses(PortContract):
         pending = await commit(backend, new_task("c", number=LAST))
         cancelled = await commit(backend, apply_command(pending, c.RequestCancel(by="ann")))
 
-        found = await _unrecorded(backend)
+        ids = await _unrecorded(backend)
 
-        assert found == [completed.id, failed.id, cancelled.id]
+        assert ids == [completed.id, failed.id, cancelled.id]
 
     @clause
     async def test_an_end_is_unrecorded_until_its_job_knows_of_it(self, backend: Backend) -> None:
@@ -133,7 +133,7 @@ class UnnotifiedDependentClauses(PortContract):
     ) -> None:
         row = await _a_job(backend, total=LAST + 1)
         parent = await _completed(backend, "parent", number=LAST)
-        one = await commit(backend, new_task("one", number=1, awaits=[LAST]))
+        child = await commit(backend, new_task("one", number=1, awaits=[LAST]))
         some = await commit(backend, new_task("some", number=2, awaits=[1, LAST]))
         await commit(backend, new_task("others", number=3, awaits=[1, LAST - 1]))
         before = await backend.ledger.unnotified_dependents(limit=10)
@@ -141,7 +141,7 @@ class UnnotifiedDependentClauses(PortContract):
         await commit_job(backend, apply_job_command(row, _ended(parent)))
 
         assert before == []
-        assert await backend.ledger.unnotified_dependents(limit=10) == [one.id, some.id]
+        assert await backend.ledger.unnotified_dependents(limit=10) == [child.id, some.id]
 
     @clause
     async def test_a_task_that_was_notified_of_its_parents_is_not_found(
@@ -152,8 +152,8 @@ class UnnotifiedDependentClauses(PortContract):
         pending = await commit(backend, new_task("pending", number=1, awaits=[0]))
         waiting = await commit(backend, new_task("waiting", number=2, awaits=[0, 3]))
         for child in (pending, waiting):
-            told = c.ParentsCompleted(numbers=NumberSet([0]))
-            await commit(backend, apply_command(child, told))
+            command = c.ParentsCompleted(numbers=NumberSet([0]))
+            await commit(backend, apply_command(child, command))
 
         await commit_job(backend, apply_job_command(row, _ended(parent)))
 
@@ -220,7 +220,7 @@ class UnreportedEndClauses(PortContract):
     ) -> None:
         await _a_job(backend, "job-running", total=2, completed=[0])
         await _a_job(backend, "job-failed", total=1, failed=[0])
-        await _a_job(backend, "job-told", total=1, completed=[0], end_emitted_round=1)
+        await _a_job(backend, "job-reported", total=1, completed=[0], end_emitted_round=1)
 
         assert await backend.ledger.unreported_ends(limit=10) == []
 
@@ -269,9 +269,9 @@ async def _completed(
     backend: Backend, key: str, *, number: int, job_id: str = JOB, now: datetime = START
 ) -> TaskRow:
     pending = await commit(backend, new_task(key, number=number, job_id=job_id, now=now))
-    held = await commit(backend, claim(pending, now=now))
-    done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-    return await commit(backend, apply_command(held, done, now=now))
+    leased = await commit(backend, claim(pending, now=now))
+    done = c.Complete(fence=leased.fence, result=None, duration=SECOND)
+    return await commit(backend, apply_command(leased, done, now=now))
 
 
 async def _failed(backend: Backend, key: str, *, number: int, job_id: str = JOB) -> TaskRow:
@@ -308,11 +308,11 @@ async def _unrecorded(
 
 async def _page_by_page(read_page: Callable[[str], Awaitable[list[str]]]) -> list[str]:
     """Everything, each page asked for after the last of the one before."""
-    found: list[str] = []
+    ids: list[str] = []
     for _ in range(20):
-        page = await read_page(found[-1] if found else "")
+        page = await read_page(ids[-1] if ids else "")
         if not page:
-            return found
-        found += page
+            return ids
+        ids += page
     message = "twenty small pages, and still no end"
     raise AssertionError(message)

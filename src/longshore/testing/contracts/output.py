@@ -94,7 +94,7 @@ class OutputClauses(PortContract):
     async def test_reading_continues_after_a_position(self, backend: Backend) -> None:
         await backend.output.append(TASK, [_chunk(s, attempt=a) for a in (1, 2) for s in (1, 2, 3)])
 
-        for place, first in (
+        for position, first in (
             (BEGINNING, (1, 1)),
             (OutputPosition(1, 0), (1, 1)),
             (OutputPosition(1, 1), (1, 2)),
@@ -102,7 +102,7 @@ class OutputClauses(PortContract):
             (OutputPosition(1, 99), (2, 1)),
             (OutputPosition(2, 2), (2, 3)),
         ):
-            assert _positions(await backend.output.read(TASK, after=place))[0] == first
+            assert _positions(await backend.output.read(TASK, after=position))[0] == first
         assert await backend.output.read(TASK, after=OutputPosition(2, 3)) == []
 
     @clause
@@ -112,17 +112,17 @@ class OutputClauses(PortContract):
         )
 
         pages: list[list[OutputChunk]] = []
-        place = BEGINNING
-        while page := await backend.output.read(TASK, after=place, limit=4):
+        position = BEGINNING
+        while page := await backend.output.read(TASK, after=position, limit=4):
             pages.append(page)
-            place = OutputPosition(page[-1].attempt, page[-1].sequence)
+            position = OutputPosition(page[-1].attempt, page[-1].sequence)
 
         assert [len(page) for page in pages] == [4, 4, 2]
         read = _positions(entry for page in pages for entry in page)
         assert read == [(a, s) for a in (1, 2) for s in range(1, 6)]
 
     @clause
-    async def test_a_marker_stands_for_the_sequences_up_to_its_last(self, backend: Backend) -> None:
+    async def test_a_marker_covers_the_sequences_up_to_its_last(self, backend: Backend) -> None:
         marker = _chunk(3, stream=Stream.LOST, data=b"", last=7)
         await backend.output.append(TASK, [_chunk(1), _chunk(2), marker, _chunk(8)])
 

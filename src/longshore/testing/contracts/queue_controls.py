@@ -44,18 +44,18 @@ class QueueControlsContract(PortContract):
     async def test_who_paused_a_queue_when_and_why_is_kept(
         self, backend: Backend, reason: str | None
     ) -> None:
-        held = await backend.queue_controls.pause("a", by="ann@例え", reason=reason, now=START)
+        pause = await backend.queue_controls.pause("a", by="ann@例え", reason=reason, now=START)
 
-        assert held == QueuePause(name="a", by="ann@例え", reason=reason, at=START)
-        assert await backend.queue_controls.list_pauses() == [held]
+        assert pause == QueuePause(name="a", by="ann@例え", reason=reason, at=START)
+        assert await backend.queue_controls.list_pauses() == [pause]
         assert await backend.queue_controls.paused_queues(["a"]) == {"a"}
 
     @clause
     async def test_pauses_are_listed_by_the_name_of_the_queue(self, backend: Backend) -> None:
-        held = {name: await _paused(backend, name) for name in ("b", "c", "a", "B")}
+        pause = {name: await _paused(backend, name) for name in ("b", "c", "a", "B")}
 
         assert await backend.queue_controls.list_pauses() == [
-            held[name] for name in ("B", "a", "b", "c")
+            pause[name] for name in ("B", "a", "b", "c")
         ]
 
     @clause
@@ -84,9 +84,9 @@ class QueueControlsContract(PortContract):
 
     @clause
     async def test_resume_returns_the_pause_that_ended(self, backend: Backend) -> None:
-        held, other = await _paused(backend, "a"), await _paused(backend, "b")
+        pause, other = await _paused(backend, "a"), await _paused(backend, "b")
 
-        assert await backend.queue_controls.resume("a") == held
+        assert await backend.queue_controls.resume("a") == pause
 
         assert await backend.queue_controls.list_pauses() == [other]
         assert await backend.queue_controls.paused_queues(["a", "b"]) == {"b"}
@@ -108,10 +108,10 @@ class QueueControlsContract(PortContract):
         await _paused(backend, "a")
         await backend.queue_controls.resume("a")
 
-        held = await backend.queue_controls.pause("a", by="bob", reason="a fire", now=LATER)
+        pause = await backend.queue_controls.pause("a", by="bob", reason="a fire", now=LATER)
 
-        assert held == QueuePause(name="a", by="bob", reason="a fire", at=LATER)
-        assert await backend.queue_controls.list_pauses() == [held]
+        assert pause == QueuePause(name="a", by="bob", reason="a fire", at=LATER)
+        assert await backend.queue_controls.list_pauses() == [pause]
 
     @clause
     async def test_a_paused_queue_takes_messages_and_loses_none(self, backend: Backend) -> None:
@@ -127,11 +127,11 @@ class QueueControlsContract(PortContract):
     async def test_a_stale_reader_is_answered_at_once(self, backend: Backend) -> None:
         await _paused(backend, "a")
 
-        for known in ((), ["b"], ["a", "b"], ("c",)):
-            found = await without_time_passing(
-                backend.queue_controls.paused_queues(["a", "b"], changed_from=known)
+        for names in ((), ["b"], ["a", "b"], ("c",)):
+            paused = await without_time_passing(
+                backend.queue_controls.paused_queues(["a", "b"], changed_from=names)
             )
-            assert found == {"a"}, known
+            assert paused == {"a"}, names
 
     @clause
     async def test_a_waiter_is_notified_of_a_pause_and_of_its_end(self, backend: Backend) -> None:
@@ -192,21 +192,23 @@ class QueueControlsContract(PortContract):
                 for caller in range(CALLERS)
             )
 
-            (held,) = [
-                one for one in await backend.queue_controls.list_pauses() if one.name == name
+            (pause,) = [
+                pause_listed
+                for pause_listed in await backend.queue_controls.list_pauses()
+                if pause_listed.name == name
             ]
-            assert answers == [held] * CALLERS
+            assert answers == [pause] * CALLERS
 
     @clause
     async def test_of_many_who_resume_one_queue_one_gets_the_pause(self, backend: Backend) -> None:
         for number in range(self.rounds // 5):
-            held = await _paused(backend, f"q{number}")
+            pause = await _paused(backend, f"q{number}")
 
             answers = await gather_all(
-                backend.queue_controls.resume(held.name) for _ in range(CALLERS)
+                backend.queue_controls.resume(pause.name) for _ in range(CALLERS)
             )
 
-            assert answers.count(held) == 1
+            assert answers.count(pause) == 1
             assert answers.count(None) == CALLERS - 1
 
     @clause
@@ -214,21 +216,23 @@ class QueueControlsContract(PortContract):
         self, backend: Backend
     ) -> None:
         for number in range(self.rounds // 5):
-            held = await _paused(backend, f"q{number}")
+            pause = await _paused(backend, f"q{number}")
 
             again, ended = await gather_all(
                 call
                 for call in (
-                    backend.queue_controls.pause(held.name, by="bob", now=LATER),
-                    backend.queue_controls.resume(held.name),
+                    backend.queue_controls.pause(pause.name, by="bob", now=LATER),
+                    backend.queue_controls.resume(pause.name),
                 )
             )
 
             # Resumed first, it is paused anew; else the pause was there already and is over.
-            assert ended == held
-            left = [] if again == held else [again]
+            assert ended == pause
+            left = [] if again == pause else [again]
             assert [
-                one for one in await backend.queue_controls.list_pauses() if one.name == held.name
+                pause_listed
+                for pause_listed in await backend.queue_controls.list_pauses()
+                if pause_listed.name == pause.name
             ] == left
 
 
@@ -240,15 +244,15 @@ class QueueControlsSharedContract(PortContract):
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            held = await _paused(first, "a")
+            pause = await _paused(first, "a")
 
-            assert await second.queue_controls.list_pauses() == [held]
+            assert await second.queue_controls.list_pauses() == [pause]
             assert await second.queue_controls.paused_queues(["a"]) == {"a"}
-            assert await _paused(second, "a") == held
+            assert await _paused(second, "a") == pause
 
         async with open_backend() as again:
-            assert await again.queue_controls.list_pauses() == [held]
-            assert await again.queue_controls.resume("a") == held
+            assert await again.queue_controls.list_pauses() == [pause]
+            assert await again.queue_controls.resume("a") == pause
 
         async with open_backend() as again:
             assert await again.queue_controls.list_pauses() == []
@@ -282,21 +286,21 @@ class QueueHoldsContract(PortContract):
     async def test_who_held_a_queue_since_when_until_when_and_why_is_kept(
         self, backend: Backend
     ) -> None:
-        held = await _hold(backend, "a")
+        pause = await _hold(backend, "a")
 
-        assert held == QueuePause(
+        assert pause == QueuePause(
             name="a", by="worker-1", reason=REASON, at=START, until=START + MINUTE
         )
-        assert await backend.queue_controls.list_pauses() == [held]
+        assert await backend.queue_controls.list_pauses() == [pause]
         assert await backend.queue_controls.paused_queues(["a", "A", "aa", "b"]) == {"a"}
 
     @clause
     async def test_a_hold_is_over_at_its_moment_and_then_is_nothing(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        held = await _hold(backend, "a")
+        pause = await _hold(backend, "a")
         clock.advance(MINUTE - TICK)
-        assert await backend.queue_controls.list_pauses() == [held]
+        assert await backend.queue_controls.list_pauses() == [pause]
         assert await backend.queue_controls.paused_queues(["a"]) == {"a"}
 
         clock.advance(TICK)
@@ -341,9 +345,9 @@ class QueueHoldsContract(PortContract):
     async def test_no_hold_lasts_longer_than_the_longest(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        held = await _hold(backend, "a", lasts=timedelta(days=365))
+        pause = await _hold(backend, "a", lasts=timedelta(days=365))
 
-        assert held.until == START + MAX_HOLD
+        assert pause.until == START + MAX_HOLD
         clock.advance(MAX_HOLD)
         assert await backend.queue_controls.paused_queues(["a"]) == NONE
 
@@ -359,20 +363,20 @@ class QueueHoldsContract(PortContract):
         assert await backend.queue_controls.paused_queues(["a"]) == NONE
         assert await backend.queue_controls.resume("b") is None
 
-        held = await _hold(backend, "a")
+        pause = await _hold(backend, "a")
 
-        assert await backend.queue_controls.list_pauses() == [held]
+        assert await backend.queue_controls.list_pauses() == [pause]
 
     @clause
     async def test_a_pause_and_a_hold_of_one_queue_stand_beside_each_other(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        held = await _hold(backend, "a")
+        pause = await _hold(backend, "a")
         paused = await backend.queue_controls.pause("a", by="ann", reason="a flood", now=START)
         other = await _hold(backend, "A")
 
         assert paused.until is None
-        assert await backend.queue_controls.list_pauses() == [other, paused, held]
+        assert await backend.queue_controls.list_pauses() == [other, paused, pause]
         clock.advance(MINUTE)
         assert await backend.queue_controls.list_pauses() == [paused]
         assert await backend.queue_controls.paused_queues(["a", "A"]) == {"a"}
@@ -392,9 +396,9 @@ class QueueHoldsContract(PortContract):
     async def test_a_queue_that_is_only_held_is_resumed_and_can_be_held_for_less(
         self, backend: Backend
     ) -> None:
-        held = await _hold(backend, "a", lasts=5 * MINUTE)
+        pause = await _hold(backend, "a", lasts=5 * MINUTE)
 
-        assert await backend.queue_controls.resume("a") == held
+        assert await backend.queue_controls.resume("a") == pause
         assert await backend.queue_controls.list_pauses() == []
         assert await backend.queue_controls.resume("a") is None
 
@@ -459,23 +463,25 @@ class QueueHoldsContract(PortContract):
                 for caller in range(CALLERS)
             )
 
-            (held,) = [
-                one for one in await backend.queue_controls.list_pauses() if one.name == name
+            (pause,) = [
+                pause_listed
+                for pause_listed in await backend.queue_controls.list_pauses()
+                if pause_listed.name == name
             ]
-            assert held.until == START + MINUTE * CALLERS
+            assert pause.until == START + MINUTE * CALLERS
 
     @clause
     async def test_of_many_who_resume_one_held_queue_one_gets_the_hold(
         self, backend: Backend
     ) -> None:
         for number in range(self.rounds // 5):
-            held = await _hold(backend, f"q{number}")
+            pause = await _hold(backend, f"q{number}")
 
             answers = await gather_all(
-                backend.queue_controls.resume(held.name) for _ in range(CALLERS)
+                backend.queue_controls.resume(pause.name) for _ in range(CALLERS)
             )
 
-            assert answers.count(held) == 1
+            assert answers.count(pause) == 1
             assert answers.count(None) == CALLERS - 1
 
 
@@ -490,14 +496,14 @@ class QueueHoldsSharedContract(PortContract):
             async with running(
                 second.queue_controls.paused_queues(["a"], changed_from=NONE)
             ) as waiting:
-                held = await _hold(first, "a")
+                pause = await _hold(first, "a")
                 assert await without_time_passing(waiting) == {"a"}
-            assert await second.queue_controls.list_pauses() == [held]
+            assert await second.queue_controls.list_pauses() == [pause]
 
         async with open_backend() as again:
-            assert await again.queue_controls.list_pauses() == [held]
-            assert await _hold(again, "a", lasts=MINUTE / 2) == held
-            assert await again.queue_controls.resume("a") == held
+            assert await again.queue_controls.list_pauses() == [pause]
+            assert await _hold(again, "a", lasts=MINUTE / 2) == pause
+            assert await again.queue_controls.resume("a") == pause
 
 
 async def _hold(

@@ -54,7 +54,7 @@ class SendClauses(PortContract):
         assert await backend.queue.send([]) == []
 
     @clause
-    async def test_a_queue_that_nobody_sent_to_is_empty(self, backend: Backend) -> None:
+    async def test_a_queue_without_messages_is_empty(self, backend: Backend) -> None:
         assert await receive_now(backend, "never") == []
         assert await backend.queue.depth("never") == QueueDepth(ready=0, hidden=0, dead_letters=0)
         assert await backend.queue.dead_letters("never", limit=10) == []

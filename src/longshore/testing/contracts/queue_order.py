@@ -20,8 +20,8 @@ HIDDEN = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 
 
-class OrderClauses(PortContract):
-    """Priorities, age, and that nobody starves."""
+class PriorityClauses(PortContract):
+    """Priorities, age, and fairness."""
 
     @clause
     async def test_older_messages_come_first(self, backend: Backend, clock: FakeClock) -> None:

@@ -46,7 +46,7 @@ def new_task(
 ) -> task.TaskChange:
     """The creation of a task of ``JOB`` and ``TENANT``, or of what ``fields`` say."""
     job_id = fields.pop("job_id", JOB)
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": task_id_of(job_id, key),
         "job_id": job_id,
         "key": key,
@@ -57,7 +57,7 @@ def new_task(
         "definition_version": 1,
         "created_at": now,
     }
-    spec = TaskSpec(**(known | fields))
+    spec = TaskSpec(**(defaults | fields))
     return task.create(spec, NumberSet(awaits), now=now, change_id=fresh_change_id())
 
 
@@ -135,14 +135,14 @@ async def leased_task(
 
 
 async def carry_out(backend: Backend, effects: Sequence[Effect]) -> None:
-    """Ring what the ledger did not ring itself, as a service does."""
-    rings = [effect for effect in effects if isinstance(effect, Enqueue)]
-    refused = await backend.queue.send([outgoing(ring) for ring in rings])
+    """Send the messages that the ledger did not send itself, as a service does."""
+    enqueues = [effect for effect in effects if isinstance(effect, Enqueue)]
+    refused = await backend.queue.send([outgoing(enqueue) for enqueue in enqueues])
     assert refused == []
 
 
 def outgoing(enqueue: Enqueue) -> OutgoingMessage:
-    """A doorbell as a message."""
+    """The message of an enqueue effect."""
     return OutgoingMessage(
         queue=enqueue.queue,
         body=message_body(enqueue.task_id),
@@ -183,7 +183,7 @@ def an_event(
     sequence: int, *, task_id: str = "job-one_a", reason: str = "the worker stops", **fields: Any
 ) -> Event:
     """The n-th event of a task; the same arguments give the same event."""
-    known: dict[str, Any] = {"tenant": TENANT, "app": "shop"}
+    defaults: dict[str, Any] = {"tenant": TENANT, "app": "shop"}
     return Event(
         entity_type=EntityType.TASK,
         entity_id=task_id,
@@ -191,7 +191,7 @@ def an_event(
         at=next_moment(START + timedelta(seconds=sequence), None),
         body=TaskReleased(task_id=task_id, job_id=JOB, reason=reason, attempt_number=1),
         context=EventContext(origin="worker", worker_id="w1"),
-        **(known | fields),
+        **(defaults | fields),
     )
 
 
@@ -214,7 +214,7 @@ async def events_of(backend: Backend, row: TaskRow) -> int:
     return len(await backend.events.history(row.spec.tenant, f"TASK#{row.id}"))
 
 
-def on_the_wire(events: Iterable[Event]) -> list[dict[str, Any]]:
+def events_to_wire(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Events as every reader sees them: the wire counts whole milliseconds."""
     return [to_wire(event, environment="test") for event in events]
 

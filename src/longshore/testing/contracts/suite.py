@@ -1,4 +1,4 @@
-"""How a contract suite is run: a clause is a coroutine, a backend and a clock that stands still.
+"""How a contract suite is run: a clause is a coroutine with a backend and a clock that is set.
 
 A backend is held to a suite by a subclass that says how to open it::
 
@@ -60,15 +60,15 @@ def clause(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
     It is given what it names: ``backend`` (open), ``open_backend`` (each ``async with`` of it is
     another instance on the same store), ``clock``; what else it names is pytest's to give.
     """
-    own, *wanted = signature(scenario).parameters.values()
+    own, *parameters = signature(scenario).parameters.values()
 
     @wraps(scenario)
-    def test(self: PortContract, tmp_path: Path, **given: Any) -> None:
-        asyncio.run(_run_clause(scenario, self, tmp_path, given))
+    def test(self: PortContract, tmp_path: Path, **fixtures: Any) -> None:
+        asyncio.run(_run_clause(scenario, self, tmp_path, fixtures))
 
     # What pytest reads to know which fixtures and parameters to give.
     folder = Parameter("tmp_path", Parameter.POSITIONAL_OR_KEYWORD)
-    others = [parameter for parameter in wanted if parameter.name not in _PROVIDED]
+    others = [parameter for parameter in parameters if parameter.name not in _PROVIDED]
     test.__signature__ = Signature([own, folder, *others])  # type: ignore[attr-defined]
     return test
 
@@ -84,11 +84,11 @@ async def _run_clause(
     def open_backend() -> AbstractAsyncContextManager[Backend]:
         return suite.make_backend(tmp_path, clock)
 
-    wanted = signature(scenario).parameters
+    parameters = signature(scenario).parameters
     ours = {"clock": clock, "open_backend": open_backend}
-    arguments |= {name: value for name, value in ours.items() if name in wanted}
+    arguments |= {name: value for name, value in ours.items() if name in parameters}
     async with asyncio.timeout(suite.limit_s), AsyncExitStack() as stack:
-        if "backend" in wanted:
+        if "backend" in parameters:
             arguments["backend"] = await stack.enter_async_context(open_backend())
         await scenario(suite, **arguments)
 

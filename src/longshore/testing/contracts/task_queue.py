@@ -12,7 +12,11 @@ from longshore.ports.backend import Backend
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.queue_deliveries import ReceiptClauses, SendClauses
-from longshore.testing.contracts.queue_order import DeadLetterClauses, KeyClauses, OrderClauses
+from longshore.testing.contracts.queue_order import (
+    DeadLetterClauses,
+    KeyClauses,
+    PriorityClauses,
+)
 from longshore.testing.contracts.samples import receive_now, send
 from longshore.testing.contracts.suite import (
     CALLERS,
@@ -171,7 +175,7 @@ class ManyReceiversClauses(PortContract):
         self, backend: Backend
     ) -> None:
         for number in range(self.rounds // 2):
-            bodies = [f"{number}-{place}" for place in range(2 * CALLERS)]
+            bodies = [f"{number}-{index}" for index in range(2 * CALLERS)]
             await send(backend, *bodies)
 
             answers = await gather_all(receive_now(backend, limit=3) for _ in range(CALLERS))
@@ -183,7 +187,7 @@ class ManyReceiversClauses(PortContract):
     @clause
     async def test_many_waiting_receivers_share_what_comes(self, backend: Backend) -> None:
         for number in range(self.rounds // 2):
-            bodies = [f"{number}-{place}" for place in range(CALLERS)]
+            bodies = [f"{number}-{index}" for index in range(CALLERS)]
             receives = [_wait(backend, 20 * SECOND, limit=1) for _ in range(CALLERS)]
             sends = [send(backend, body) for body in bodies]
 
@@ -234,7 +238,7 @@ def _received(answers: list[Any]) -> list[Message]:
 class TaskQueueContract(
     SendClauses,
     ReceiptClauses,
-    OrderClauses,
+    PriorityClauses,
     KeyClauses,
     DeadLetterClauses,
     WaitClauses,
@@ -252,7 +256,7 @@ class TaskQueueSharedContract(PortContract):
     ) -> None:
         async with open_backend() as first, open_backend() as second:
             for number in range(self.rounds // 2):
-                bodies = [f"{number}-{place}" for place in range(2 * CALLERS)]
+                bodies = [f"{number}-{index}" for index in range(2 * CALLERS)]
                 await send(first, *bodies)
                 backends = [first, second] * (CALLERS // 2)
 

@@ -50,9 +50,9 @@ def frame(**fields: Any) -> dict[str, Any]:
 def classify(
     error: BaseException | None, result: object = None, **seen: Any
 ) -> tuple[QueryFailureReason, Failure]:
-    verdict = query_failure_of(QueryEnding.from_query(error, result, model=MODEL, **seen))
-    assert verdict is not None
-    return verdict.reason, verdict.failure
+    query_failure = query_failure_of(QueryEnding.from_query(error, result, model=MODEL, **seen))
+    assert query_failure is not None
+    return query_failure.reason, query_failure.failure
 
 
 def classify_frame(fields: dict[str, Any], **seen: Any) -> tuple[QueryFailureReason, Failure]:

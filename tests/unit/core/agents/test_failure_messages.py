@@ -1,4 +1,4 @@
-"""What is said of an agent query that failed: what to do about it, and nothing that leaks."""
+"""The messages of failed queries: a remedy, and no secrets."""
 
 from datetime import timedelta
 
@@ -48,7 +48,7 @@ def test_a_default_model_is_called_the_model_of_the_task() -> None:
     assert query_failure.failure.message.startswith("model of this task refused")
 
 
-def test_a_missing_cli_says_what_to_install() -> None:
+def test_the_failure_for_a_missing_cli_names_what_to_install() -> None:
     _, failure = classify(CLINotFoundError("Claude Code not found at: /x"))
 
     assert "install longshore[agent]" in failure.message
@@ -57,24 +57,24 @@ def test_a_missing_cli_says_what_to_install() -> None:
 def test_a_cli_that_refused_its_options_is_quoted_from_its_stderr() -> None:
     _, failure = classify(ProcessError(), stderr="\nerror: unknown option '--x'\n")
 
-    assert failure.message.endswith("; it said: error: unknown option '--x'")
+    assert failure.message.endswith("; message: error: unknown option '--x'")
 
 
 def test_the_api_is_quoted_without_the_advice_of_the_cli() -> None:
-    said = (
+    output = (
         "API Error: 529 Overloaded today. This is a server-side issue, usually temporary — try "
         "again in a moment. If it persists, check your inference gateway (127.0.0.1:38379)."
     )
 
-    _, failure = classify_frame({"api_error_status": 529, "result": said})
+    _, failure = classify_frame({"api_error_status": 529, "result": output})
 
-    assert failure.message == "the API is overloaded (529); it said: Overloaded today."
+    assert failure.message == "the API is overloaded (529); message: Overloaded today."
 
 
-def test_secrets_in_what_was_said_are_masked_and_long_words_are_cut() -> None:
-    said = "password=hunter2 " + "long words " * 100
+def test_secrets_in_a_quoted_message_are_masked_and_long_messages_truncated() -> None:
+    output = "password=hunter2 " + "long words " * 100
 
-    _, failure = classify_frame({"api_error_status": 400, "result": said})
+    _, failure = classify_frame({"api_error_status": 400, "result": output})
 
     assert MASK in failure.message
     assert "hunter2" not in failure.message
@@ -89,7 +89,7 @@ def test_a_killed_cli_names_the_signal(exit_code: int, signal: str) -> None:
     assert signal in failure.message
 
 
-def test_the_class_of_the_error_is_kept() -> None:
+def test_a_failure_names_the_class_of_its_error() -> None:
     _, failure = classify(CLINotFoundError("x"))
 
     assert failure.error_type == f"{CLINotFoundError.__module__}.CLINotFoundError"
@@ -102,7 +102,7 @@ def test_the_class_of_the_error_is_kept() -> None:
         (PermissionError(13, "Permission denied"), Category.PROGRAMMING),
     ],
 )
-def test_a_cli_that_could_not_start_for_want_of_memory_is_tried_again(
+def test_a_cli_that_could_not_start_for_lack_of_memory_is_retried(
     cause: Exception, category: Category
 ) -> None:
     error = CLIConnectionError("Failed to start Claude Code")

@@ -1,4 +1,4 @@
-"""Endings of agent queries: the reason, its category, and what the message tells one to do."""
+"""The classification of failed queries: the reason, its category and its remedy."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -185,18 +185,18 @@ def test_a_status_of_the_api_has_its_category(status: int, category: Category) -
 def test_a_failed_result_has_its_reason_and_category(
     fields: dict[str, Any], assistant: str | None, reason: QueryFailureReason, category: Category
 ) -> None:
-    found, failure = classify_frame(fields, assistant_error=assistant)
+    match, failure = classify_frame(fields, assistant_error=assistant)
 
-    assert (found, failure.category) == (reason, category)
+    assert (match, failure.category) == (reason, category)
 
 
 @pytest.mark.parametrize(("error", "reason", "category"), ERRORS, ids=lambda value: str(value)[:40])
 def test_an_error_without_a_result_has_its_reason_and_category(
     error: Exception, reason: QueryFailureReason, category: Category
 ) -> None:
-    found, failure = classify(error)
+    match, failure = classify(error)
 
-    assert (found, failure.category) == (reason, category)
+    assert (match, failure.category) == (reason, category)
 
 
 def test_a_stream_that_ends_without_a_result_is_a_crash() -> None:
@@ -239,7 +239,7 @@ def test_an_error_without_a_frame_is_judged_by_the_message_before_it(data: objec
     assert reason is QueryFailureReason.TURNS
 
 
-def test_fields_that_are_not_what_they_should_be_do_no_harm() -> None:
+def test_fields_of_wrong_types_are_ignored() -> None:
     reason, failure = classify_frame(
         {"errors": "No conversation found", "result": 7, "api_error": 1}
     )
@@ -247,7 +247,7 @@ def test_fields_that_are_not_what_they_should_be_do_no_harm() -> None:
     assert (reason, failure.category) == (QueryFailureReason.UNKNOWN, Category.UNKNOWN)
 
 
-# What worked.
+# Successful queries.
 
 
 def test_a_completed_result_is_no_failure() -> None:
@@ -256,7 +256,7 @@ def test_a_completed_result_is_no_failure() -> None:
     assert query_failure_of(QueryEnding.from_query(None, result)) is None
 
 
-def test_a_result_handed_in_is_no_failure() -> None:
+def test_structured_output_is_a_success() -> None:
     result = {"is_error": False, "structured_output": {"answer": 1}}
 
     assert query_failure_of(QueryEnding.from_query(None, result, wants_structure=True)) is None
@@ -265,7 +265,7 @@ def test_a_result_handed_in_is_no_failure() -> None:
 @pytest.mark.parametrize(
     ("error", "late"), [(ProcessError(exit_code=143), None), (TimeoutError(), NINETY_SECONDS)]
 )
-def test_a_result_stands_whatever_happened_after_it(
+def test_a_result_is_valid_even_if_an_error_follows(
     error: Exception, late: timedelta | None
 ) -> None:
     result = {"is_error": False, "terminal_reason": "completed"}
@@ -279,14 +279,14 @@ def test_an_error_of_our_own_is_not_hidden_by_a_result() -> None:
     assert (reason, failure.category) == (QueryFailureReason.RAISED, Category.PROGRAMMING)
 
 
-def test_a_success_without_a_result_of_the_asked_shape_is_a_failure_that_says_what_came() -> None:
+def test_a_success_without_structured_output_is_a_failure_that_quotes_the_text() -> None:
     result = {"is_error": False, "terminal_reason": "completed", "result": "It went well."}
 
-    verdict = query_failure_of(QueryEnding.from_query(None, result, wants_structure=True))
+    decision = query_failure_of(QueryEnding.from_query(None, result, wants_structure=True))
 
-    assert verdict is not None
-    assert verdict.is_schema_mismatch
-    assert "It went well." in verdict.failure.message
+    assert decision is not None
+    assert decision.is_schema_mismatch
+    assert "It went well." in decision.failure.message
 
 
 @pytest.mark.parametrize("terminal", ["hook_stopped", "tool_deferred"])
@@ -297,7 +297,7 @@ def test_a_success_that_was_stopped_is_a_failure(terminal: str) -> None:
     assert terminal in failure.message
 
 
-# Our own deadline, and who stands between the CLI and the API.
+# The step's timeout, and the gateway between the CLI and the API.
 
 
 def test_a_step_out_of_time_is_late_by_its_own_time() -> None:
@@ -325,7 +325,7 @@ def test_a_step_whose_api_could_not_be_reached_until_its_time_was_up_says_so() -
     assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.NETWORK)
 
 
-def test_trouble_on_the_way_to_the_api_counts_for_more_than_the_status_made_of_it() -> None:
+def test_a_connection_error_takes_precedence_over_the_status_derived_from_it() -> None:
     reason, failure = classify_frame(
         {"api_error_status": 502}, api_failure_category=Category.TIMEOUT
     )
@@ -341,15 +341,13 @@ def test_a_status_that_only_the_gateway_saw_is_used_where_the_api_was_the_end() 
 
 
 @pytest.mark.parametrize(("status", "waits"), [(429, True), (529, True), (401, False)])
-def test_what_the_api_asks_to_wait_is_passed_on_where_waiting_helps(
-    status: int, waits: bool
-) -> None:
+def test_the_api_s_retry_delay_is_used_where_waiting_helps(status: int, waits: bool) -> None:
     _, failure = classify_frame({"api_error_status": status}, retry_after=NINETY_SECONDS)
 
     assert (failure.retry_after == NINETY_SECONDS) is waits
 
 
-# What the runner does about it.
+# What the runner does with a failure.
 
 
 @pytest.mark.parametrize("subtype", ["error_max_turns", "error_max_budget_usd"])
@@ -379,17 +377,17 @@ def test_a_session_that_exists_already_has_its_own_reason() -> None:
 
 
 def test_a_result_that_does_not_fit_says_where() -> None:
-    verdict = schema_failure("/score: must be integer")
+    decision = schema_failure("/score: must be integer")
 
-    assert verdict.is_schema_mismatch
-    assert verdict.failure.message.endswith("outputSchema: /score: must be integer")
-    assert verdict.failure.retryable
+    assert decision.is_schema_mismatch
+    assert decision.failure.message.endswith("outputSchema: /score: must be integer")
+    assert decision.failure.retryable
 
 
 @pytest.mark.parametrize(
     ("status", "category"), [(418, Category.VALIDATION), (599, "server-error")]
 )
-def test_a_status_that_nobody_knows_is_judged_by_its_hundred(
+def test_an_unknown_status_is_classified_by_its_first_digit(
     status: int, category: Category
 ) -> None:
     assert meaning_of_status(status).category == category

@@ -1,4 +1,4 @@
-"""A plan is read whole, or everything that is wrong with it is said, each with its place."""
+"""A plan is read, or all problems are reported with their paths."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,9 +26,9 @@ def plan(**options: Any) -> AgentPlan:
 
 
 def problems(**options: Any) -> dict[str, str]:
-    read, found = read_plan(options)
+    read, result = read_plan(options)
     assert read is None
-    return {problem.path: problem.message for problem in found}
+    return {problem.path: problem.message for problem in result}
 
 
 def test_a_prompt_alone_is_a_plan_of_one_step_without_tools() -> None:
@@ -44,7 +44,7 @@ def test_a_prompt_alone_is_a_plan_of_one_step_without_tools() -> None:
     assert (step.budget, plan(prompt="Say hello.").budget) == (NO_BUDGET, NO_BUDGET)
 
 
-def test_everything_can_be_said() -> None:
+def test_all_options_are_read() -> None:
     read = plan(
         role="You are an editor.",
         prompt="Edit {{ input.text }}",
@@ -52,30 +52,30 @@ def test_everything_can_be_said() -> None:
         outputSchema=SCHEMA,
         outputFile="edited.json",
         maxTurns=5,
-        tools=["Read", "Bash(git diff *)", "Bash(git log *)", "mcp__house__ask"],
+        tools=["Read", "Bash(git diff *)", "Bash(git log *)", "mcp__stock__find"],
         timeout="2m",
         budget={"usd": 1.5},
         model="claude-sonnet-5-5",
         fallbackModel="claude-haiku-5-5",
         permissionMode="acceptEdits",
-        mcpServers={"house": {"command": "house-server"}},
+        mcpServers={"stock": {"command": "stock-server"}},
         repository={"url": "https://example.com/a.git", "ref": "main"},
         sandbox=True,
     )
 
     (step,) = read.steps
-    assert step.tool_names == ("Read", "Bash", "mcp__house__ask")
+    assert step.tool_names == ("Read", "Bash", "mcp__stock__find")
     assert (step.max_turns, step.timeout) == (5, timedelta(minutes=2))
-    # It is the whole task's, whatever its steps are.
+    # The budget of the whole task, not of its step.
     assert (read.budget, step.budget) == (Budget(usd=1.5), NO_BUDGET)
     assert read.repository == Repository(url="https://example.com/a.git", ref="main")
     assert (read.model, read.fallback_model) == ("claude-sonnet-5-5", "claude-haiku-5-5")
     assert (read.permission_mode, read.sandbox) == ("acceptEdits", True)
     assert read.checks == ("no passive voice",)
-    assert read.mcp_servers == {"house": {"command": "house-server"}}
+    assert read.mcp_servers == {"stock": {"command": "stock-server"}}
 
 
-def test_steps_share_what_stands_beside_them_and_may_differ() -> None:
+def test_options_beside_the_steps_are_their_defaults() -> None:
     read = plan(
         tools=["Read"],
         timeout="1m",
@@ -103,16 +103,16 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
 
     assert read.checks == ("all tests pass",)
     assert read.repository == Repository(url="https://example.com/a.git")
-    assert plan(prompt="x", folder="/srv/house").folder == "/srv/house"
+    assert plan(prompt="x", folder="/srv/shop").folder == "/srv/shop"
 
 
 @pytest.mark.parametrize(
-    ("options", "path", "said"),
+    ("options", "path", "text"),
     [
         ({}, "prompt", "missing: say what the agent has to do"),
         ({"prompt": "  "}, "prompt", "expected text"),
         ({"prompt": 3}, "prompt", "expected text"),
-        ({"prompt": "{{ weather }}"}, "prompt", "names nothing"),
+        ({"prompt": "{{ env }}"}, "prompt", "names nothing"),
         ({"prompt": "x", "colour": "red"}, "colour", "unknown field; expected one of role, prompt"),
         ({"prompt": "x", "maxTurns": 0}, "maxTurns", "from 1 to 1000"),
         ({"prompt": "x", "maxTurns": True}, "maxTurns", "from 1 to 1000"),
@@ -172,14 +172,14 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is(options: dict[str, Any], path: str, said: str) -> None:
-    assert said in problems(**options)[path]
+def test_each_problem_has_its_path(options: dict[str, Any], path: str, text: str) -> None:
+    assert text in problems(**options)[path]
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
-    found = problems(maxTurns=0, tools=1, steps=[{"name": "a", "timeout": "0s"}])
+def test_all_problems_are_reported_together() -> None:
+    result = problems(maxTurns=0, tools=1, steps=[{"name": "a", "timeout": "0s"}])
 
-    assert set(found) == {"steps[0].maxTurns", "steps[0].tools", "steps[0].prompt"} | {
+    assert set(result) == {"steps[0].maxTurns", "steps[0].tools", "steps[0].prompt"} | {
         "steps[0].timeout"
     }
 

@@ -1,4 +1,4 @@
-"""What answers cost: by figures that the agent's command line gave for answers of known size."""
+"""Prices, compared with what the agent's CLI reports for responses of known size."""
 
 import pytest
 
@@ -69,21 +69,21 @@ def _of_each_kind(model: str, count: int, *, fast: bool = False) -> tuple[float,
 
 
 @pytest.mark.parametrize("model", MEASURED)
-def test_a_token_of_each_kind_costs_what_was_measured(model: str) -> None:
+def test_each_kind_of_token_has_the_measured_price(model: str) -> None:
     usd = [rate * SOME / MILLION for rate in MEASURED[model]]
 
     assert _of_each_kind(model, SOME) == pytest.approx(usd, abs=1e-12)
 
 
 @pytest.mark.parametrize("model", MEASURED)
-def test_a_higher_speed_costs_what_was_measured(model: str) -> None:
+def test_fast_responses_have_the_measured_price(model: str) -> None:
     usd = [rate * SOME / MILLION for rate in MEASURED_FAST.get(model, MEASURED[model])]
 
     assert _of_each_kind(model, SOME, fast=True) == pytest.approx(usd, abs=1e-12)
 
 
 @pytest.mark.parametrize("model", MEASURED)
-def test_a_long_prompt_costs_what_was_measured(model: str) -> None:
+def test_long_prompts_have_the_measured_price(model: str) -> None:
     assert _of_each_kind(model, MILLION) == pytest.approx(list(MEASURED_LONG[model]), abs=1e-12)
 
 
@@ -108,11 +108,11 @@ def test_a_search_costs_a_cent_and_no_more_in_the_united_states() -> None:
     assert LIST_PRICES.cost_usd("foo", TokenCounts(web_searches=3)) == pytest.approx(0.03)
 
 
-def test_nothing_costs_nothing() -> None:
+def test_no_tokens_cost_nothing() -> None:
     assert LIST_PRICES.cost_usd("claude-opus-4-1", NO_TOKENS) == 0
 
 
-def test_what_is_written_to_a_cache_counts_together() -> None:
+def test_cache_creation_includes_all_cache_writes() -> None:
     tokens = TokenCounts(input=1, cache_read=20, cache_write=300, cache_write_1h=4000)
 
     assert tokens.cache_creation == 4300

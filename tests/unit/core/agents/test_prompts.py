@@ -40,19 +40,19 @@ def test_a_place_gets_its_value(template: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{{ input.age }}", "the prompt needs input.age, and input has name"),
         ("{{ input.name.first }}", "the prompt needs input.name.first, and input.name has no such"),
         ("{{ input.list.9 }}", "needs input.list.9"),
         ("{{ tasks.other }}", "needs tasks.other"),
-        ("{{ weather }}", "names nothing"),
+        ("{{ env }}", "names nothing"),
     ],
 )
-def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
-    template: str, said: str
+def test_a_placeholder_without_a_value_is_an_error_that_lists_the_values(
+    template: str, message: str
 ) -> None:
-    with pytest.raises(UnknownPlaceholder, match=said):
+    with pytest.raises(UnknownPlaceholder, match=message):
         fill_template(
             template,
             PromptValues(input={"name": "Ada"} if "list" not in template else {"list": []}),
@@ -60,7 +60,7 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{{ }}", "is not a placeholder"),
         ("{{ input. }}", "is not a placeholder"),
@@ -70,12 +70,10 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
         ("{{ tasks }}", "names no task"),
     ],
 )
-def test_what_can_be_known_of_a_template_is_known_before_it_is_used(
-    template: str, said: str
-) -> None:
+def test_problems_of_a_template_are_found_without_values(template: str, message: str) -> None:
     (problem,) = template_problems(template, ["outline"])
 
-    assert said in problem
+    assert message in problem
 
 
 def test_a_good_template_has_no_problem() -> None:
@@ -87,7 +85,7 @@ def test_a_good_template_has_no_problem() -> None:
 
 
 @given(st.text(), st.text())
-def test_what_stands_in_a_value_is_never_a_place(first: str, second: str) -> None:
+def test_a_placeholder_inside_a_value_stays_text(first: str, second: str) -> None:
     values = PromptValues(input={"a": f"{{{{ input.b }}}}{first}", "b": second})
 
     shown = fill_template("{{ input.a }}", values)
@@ -113,7 +111,7 @@ def test_a_value_cannot_end_its_section_and_brings_nothing_unseen() -> None:
     assert "\u200b" not in prompt
 
 
-def test_sections_come_in_order_and_only_if_there_is_something_to_say() -> None:
+def test_sections_are_in_order_and_empty_ones_are_omitted() -> None:
     whole = prompt_for(
         PromptRequest(
             template="Write.",
@@ -145,7 +143,7 @@ def test_sections_come_in_order_and_only_if_there_is_something_to_say() -> None:
     assert bare.startswith("<task>\nWrite.\n</task>\n\n<answer>\nYour last message")
 
 
-def test_what_the_template_names_is_not_said_twice() -> None:
+def test_a_value_that_the_template_names_is_not_repeated() -> None:
     prompt = prompt_for(
         PromptRequest(
             template="{{ input.a }} {{ tasks.t }} {{ steps.s }}",
@@ -158,7 +156,7 @@ def test_what_the_template_names_is_not_said_twice() -> None:
 
 
 @pytest.mark.parametrize("schema", [True, False])
-def test_a_revision_goes_on_with_what_the_reviewer_said(schema: bool) -> None:
+def test_a_revision_prompt_contains_the_feedback(schema: bool) -> None:
     request = PromptRequest(
         template="x",
         values=PromptValues(),
@@ -175,7 +173,7 @@ def test_a_revision_goes_on_with_what_the_reviewer_said(schema: bool) -> None:
     assert ("StructuredOutput" in prompt) is schema
 
 
-def test_a_repair_says_what_is_wrong() -> None:
+def test_a_repair_prompt_lists_the_problems() -> None:
     prompt = repair_prompt(["$.score: 'a' is not a number"])
 
     assert "- $.score: 'a' is not a number\n" in prompt

@@ -37,7 +37,7 @@ def test_an_address_in_a_supported_form_is_accepted(url: str, transport: str) ->
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("", "1 to 2,048 characters"),
         ("https://h/" + "a" * URL_LIMIT_CHARACTERS, "1 to 2,048 characters"),
@@ -81,11 +81,11 @@ def test_an_address_in_a_supported_form_is_accepted(url: str, transport: str) ->
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_all_else_is_refused_with_what_to_write_instead(url: str, said: str) -> None:
+def test_other_addresses_are_refused_with_the_accepted_forms(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"address|transport|encrypted|disk") as caught:
         parse_address(url)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 500
     assert failure_of(caught.value).category is ErrorCategory.VALIDATION
 
@@ -122,9 +122,7 @@ def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str, local: boo
         ("http://[::1]:80/a", "http"),
     ],
 )
-def test_where_it_is_allowed_a_repository_of_this_machine_is_accepted(
-    url: str, transport: str
-) -> None:
+def test_a_repository_of_this_machine_is_accepted_where_allowed(url: str, transport: str) -> None:
     address = parse_address(url, local=True)
 
     assert (address.url, address.transport) == (url, transport)
@@ -151,7 +149,7 @@ def test_no_program_and_no_other_machine_is_ever_local(url: str) -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("https:/@-.[]gitext?#%0a\\ \n"), max_size=30))
-def test_what_is_accepted_is_never_an_option_nor_another_transport(url: str) -> None:
+def test_an_accepted_address_is_never_an_option_or_another_transport(url: str) -> None:
     try:
         address = parse_address(url)
     except ValueError:
@@ -171,7 +169,7 @@ def test_a_ref_that_git_could_have_is_taken_as_it_is(ref: str) -> None:
     assert not is_commit(ref)
 
 
-def test_a_commit_is_given_by_its_whole_id_in_any_case() -> None:
+def test_a_commit_is_named_by_its_full_id_in_upper_or_lower_case() -> None:
     assert validate_ref(COMMIT.upper()) == COMMIT
     assert is_commit(COMMIT)
     assert not is_commit(COMMIT[:39])

@@ -1,4 +1,4 @@
-"""The trace of a step: what is told of it, folded into the document that is kept."""
+"""The trace of a step: events folded into the stored document."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ from tests.unit.core.agents.trace_samples import (
 from tests.unit.core.secret_samples import ANTHROPIC
 
 
-def test_a_step_that_has_only_begun_is_a_whole_document() -> None:
+def test_a_started_step_has_a_complete_document() -> None:
     trace = a_step(SessionStarted(at=at(1), session_id="s1", model="opus"))
 
     document = trace.document(at(4))
@@ -85,11 +85,11 @@ def test_a_step_that_has_only_begun_is_a_whole_document() -> None:
 def test_only_the_first_beginning_is_news_and_its_session_stays() -> None:
     trace = StepTrace("review", at=NOON, session_id="mine", resumed=True)
 
-    news = [
+    lines = [
         trace.apply(SessionStarted(at=at(n), session_id=f"s{n}", model=f"m{n}")) for n in (1, 2)
     ]
 
-    assert news == [True, False]
+    assert lines == [True, False]
     assert (trace.session_id, trace.model, trace.resumed) == ("mine", "m1", True)
 
 
@@ -111,7 +111,7 @@ def test_pieces_of_one_answer_are_one_turn() -> None:
     assert trace.document(at(9))["counts"]["turns"] == 2
 
 
-def test_an_answer_is_kept_as_an_excerpt_without_secrets() -> None:
+def test_an_answer_is_stored_as_a_masked_excerpt() -> None:
     trace = a_step(text_event(f"the key is {ANTHROPIC} " + "word " * 200))
 
     (turn,) = trace.document(at(9))["turns"]
@@ -135,12 +135,12 @@ def test_an_error_of_the_api_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after the answer", "before the answer"])
-def test_what_was_counted_goes_to_its_turn(late: bool) -> None:
+def test_measured_usage_belongs_to_its_turn(late: bool) -> None:
     first = text_event("hi", tokens=TokenCounts(input=10, output=1, cache_read=90))
     figures = usage_event(0.25, input=10, output=40, cache_read=90)
-    told = (first, figures) if late else (figures, first)
+    reported = (first, figures) if late else (figures, first)
 
-    document = a_step(*told).document(at(9))
+    document = a_step(*reported).document(at(9))
 
     assert document["turns"][0]["tokens"]["output"] == 40
     assert document["turns"][0]["costUsd"] == 0.25
@@ -153,7 +153,7 @@ def test_what_was_counted_goes_to_its_turn(late: bool) -> None:
     }
 
 
-def test_answers_that_look_alike_are_counted_in_their_order() -> None:
+def test_usage_of_equal_turns_is_matched_in_order() -> None:
     alike = TokenCounts(input=5, output=1)
     trace = a_step(
         text_event("a", turn="m1", tokens=alike),
@@ -169,7 +169,7 @@ def test_answers_that_look_alike_are_counted_in_their_order() -> None:
     assert [turn["costUsd"] for turn in turns] == [0.1, 0.2]
 
 
-def test_an_answer_that_nobody_heard_is_counted_all_the_same() -> None:
+def test_usage_without_a_matching_turn_counts_for_the_step() -> None:
     trace = a_step(
         text_event("a", turn="m1", tokens=TokenCounts(input=5)),
         text_event("nothing is known of what this took", turn="m2"),
@@ -198,18 +198,18 @@ def test_without_a_count_the_library_is_believed() -> None:
     assert document["costUsd"] == 0.5
 
 
-def test_what_a_resumed_session_cost_is_not_said_of_the_step() -> None:
+def test_the_cost_of_a_resumed_session_is_not_the_step_s() -> None:
     result = QueryFinished(at=at(3), completed=True, cost_usd=0.5)
 
-    told = [
+    reported = [
         a_step(result, resumed=True).cost_usd,
         a_step(result, usage_event(cost=0.2), resumed=True).cost_usd,
     ]
 
-    assert told == [None, 0.2]
+    assert reported == [None, 0.2]
 
 
-def test_before_any_account_the_turns_say_what_was_taken() -> None:
+def test_without_measured_usage_the_turns_are_summed() -> None:
     trace = a_step(
         text_event("a", tokens=TokenCounts(input=5, cache_write=5)), text_event("b", turn="m2")
     )
@@ -238,7 +238,7 @@ def test_usage_of_wrong_types_is_ignored(usage: Any, tokens: TokenCounts) -> Non
     assert parse_tokens(usage) == tokens
 
 
-def test_what_the_api_did_is_kept_with_its_time() -> None:
+def test_api_events_are_stored_with_their_times() -> None:
     trace = a_step(
         ApiRetried(at=at(1), attempt=1, limit=2, delay_ms=500, status=529, error="overloaded"),
         ModelFallback(at=at(2), model="opus", to_model="sonnet", reason="overloaded"),
@@ -260,7 +260,7 @@ def test_what_the_api_did_is_kept_with_its_time() -> None:
             "error": "overloaded",
         }
     ]
-    assert [(one["from"], one["to"]) for one in document["fallbacks"]] == [
+    assert [(item["from"], item["to"]) for item in document["fallbacks"]] == [
         ("opus", "sonnet"),
         ("sonnet", None),
     ]
@@ -274,7 +274,7 @@ def test_what_the_api_did_is_kept_with_its_time() -> None:
     ]
 
 
-def test_a_subagent_is_one_entry_of_all_that_is_told_of_it() -> None:
+def test_all_events_of_a_subagent_make_one_entry() -> None:
     trace = a_step(
         SubagentStarted(at=at(1), agent_id="a1", tool_id="t1", description="count"),
         SubagentStarted(at=at(2), agent_id="a1", kind="Explore"),
@@ -305,7 +305,7 @@ BROKEN = QueryFinished(
 
 
 @pytest.mark.parametrize(
-    ("told", "end"),
+    ("reported", "end"),
     [
         ((DONE, StepFinished(at=at(8))), ("completed", "completed", None, None)),
         ((BROKEN, StepFinished(at=at(8))), ("failed", "api_error", "API Error: 500", 500)),
@@ -328,8 +328,10 @@ BROKEN = QueryFinished(
         ),
     ],
 )
-def test_how_a_step_ends(told: tuple[AgentEvent, ...], end: tuple[Any, ...]) -> None:
-    document = a_step(*told).document(at(99))
+def test_the_end_of_a_step_is_traced(
+    reported: tuple[AgentEvent, ...], end: tuple[Any, ...]
+) -> None:
+    document = a_step(*reported).document(at(99))
 
     assert tuple(document["end"].values()) == end
     assert list(document["end"]) == ["how", "reason", "error", "apiStatus"]
@@ -343,7 +345,7 @@ def test_a_query_that_is_over_does_not_end_the_step() -> None:
     assert trace.document(at(9))["end"] is None
 
 
-def test_of_long_lists_both_ends_are_kept_and_the_rest_is_counted() -> None:
+def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
     trace = a_step()
     for number in range(1, 501):
         trace.apply(

@@ -1,4 +1,4 @@
-"""What tools are given, as it stands in a trace: short, masked, told as a person would."""
+"""The inputs of tools in a trace: short, masked, summarised."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from tests.unit.core.secret_samples import ANTHROPIC
 
 
 @pytest.mark.parametrize(
-    ("given", "excerpt"),
+    ("fields", "excerpt"),
     [
         (None, "null"),
         ("text", '"text"'),
@@ -32,24 +32,24 @@ from tests.unit.core.secret_samples import ANTHROPIC
         ({str(number): number for number in range(10_000)}, None),
     ],
 )
-def test_an_input_is_json_masked_and_short(given: Any, excerpt: str | None) -> None:
-    found = input_excerpt(given)
+def test_an_input_is_json_masked_and_short(fields: Any, excerpt: str | None) -> None:
+    result = input_excerpt(fields)
 
-    assert len(found) <= 200
-    assert ANTHROPIC not in found
-    assert excerpt in (None, found)
+    assert len(result) <= 200
+    assert ANTHROPIC not in result
+    assert excerpt in (None, result)
 
 
-def test_what_lies_deep_is_not_followed() -> None:
-    given: Any = "bottom"
+def test_deeply_nested_inputs_are_truncated() -> None:
+    fields: Any = "bottom"
     for _ in range(5_000):
-        given = [given]
+        fields = [fields]
 
-    assert input_excerpt(given) == "[" * 6 + '"…"' + "]" * 6
+    assert input_excerpt(fields) == "[" * 6 + '"…"' + "]" * 6
 
 
 @pytest.mark.parametrize(
-    ("given", "summary"),
+    ("fields", "summary"),
     [
         (None, ""),
         ("as it is", "as it is"),
@@ -63,8 +63,8 @@ def test_what_lies_deep_is_not_followed() -> None:
         ({"secret": "hunter2"}, "[masked]"),
     ],
 )
-def test_an_input_is_told_by_what_says_most(given: Any, summary: str) -> None:
-    assert input_summary(given) == summary
+def test_a_summary_is_the_most_informative_field_of_an_input(fields: Any, summary: str) -> None:
+    assert input_summary(fields) == summary
 
 
 def test_a_summary_is_short() -> None:

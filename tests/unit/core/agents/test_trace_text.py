@@ -1,4 +1,4 @@
-"""What is said of an agent while it works: who, what, how long."""
+"""The log lines of a running agent."""
 
 from typing import Any
 
@@ -41,12 +41,12 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
-        ([SessionStarted(at=at(0))], ["begins"]),
+        ([SessionStarted(at=at(0))], ["started"]),
         (
             [SessionStarted(at=at(0), session_id="49412a8d-274b-4d0b", model="opus")],
-            ["begins with opus, session 49412a8d"],
+            ["started with opus, session 49412a8d"],
         ),
         ([text_event("one\n\x1b[31mtwo\n")], ["one\n  [31mtwo"]),
         ([text_event("")], []),
@@ -58,7 +58,7 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
             [tool_called(), tool_started(), tool_ended(duration_ms=1300)],
             ["Bash: ls", "Bash took 1.3 s"],
         ),
-        ([tool_called(tool_input={}), tool_ended()], ["Bash", "Bash is done"]),
+        ([tool_called(tool_input={}), tool_ended()], ["Bash", "Bash finished"]),
         (
             [tool_called(), tool_ended(outcome=FAILED, output="Exit code 3\n", duration_ms=13)],
             ["Bash: ls", "Bash failed after 13 ms: Exit code 3"],
@@ -81,11 +81,11 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
                 tool_ended("t2"),
                 tool_ended("t1"),
             ],
-            ["Bash: ls", "Bash: pwd", "Bash (pwd) is done", "Bash (ls) is done"],
+            ["Bash: ls", "Bash: pwd", "Bash (pwd) finished", "Bash (ls) finished"],
         ),
         (
             [tool_called("t1", tool_input={}), tool_called("t2", tool_input={}), tool_ended("t1")],
-            ["Bash", "Bash", "Bash is done"],
+            ["Bash", "Bash", "Bash finished"],
         ),
         ([tool_called(name="TaskCreate"), tool_ended()], []),
         (
@@ -94,7 +94,7 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ),
         (
             [tool_called(name="StructuredOutput", tool_input={"tides": [1, 2]}), tool_ended()],
-            ['hands in its result: {"tides": [1, 2]}'],
+            ['returned its result: {"tides": [1, 2]}'],
         ),
         (
             [
@@ -103,9 +103,9 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
                 SubagentFinished(at=at(3), agent_id="a1"),
                 tool_ended("t0"),
             ],
-            ["subagent Explore begins: count", "subagent Explore took 2.0 s"],
+            ["subagent Explore started: count", "subagent Explore took 2.0 s"],
         ),
-        ([SubagentStarted(at=at(1), agent_id="a1")], ["subagent begins"]),
+        ([SubagentStarted(at=at(1), agent_id="a1")], ["subagent started"]),
         (
             [
                 ApiRetried(
@@ -124,8 +124,8 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
                 ModelFallback(at=at(1), model="opus", to_model="sonnet"),
             ],
             [
-                "goes on with sonnet instead of opus: overloaded",
-                "goes on with sonnet instead of opus",
+                "switched from opus to sonnet: overloaded",
+                "switched from opus to sonnet",
             ],
         ),
         (
@@ -142,25 +142,25 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ([QueryFinished(at=at(1), completed=True), usage_event()], []),
     ],
 )
-def test_each_happening_is_a_line_that_begins_with_the_step(
-    told: list[AgentEvent], expected: list[str]
+def test_each_event_is_a_line_that_starts_with_the_step(
+    reported: list[AgentEvent], expected: list[str]
 ) -> None:
-    assert format_lines(a_step(), *told) == [f"review: {line}" for line in expected]
+    assert format_lines(a_step(), *reported) == [f"review: {line}" for line in expected]
 
 
 def test_a_session_that_is_gone_on_with_says_so() -> None:
     trace = StepTrace("review", at=NOON, session_id="49412a8d-274b", resumed=True)
 
     assert format_lines(trace, SessionStarted(at=at(0), model="opus")) == [
-        "review: goes on with opus, session 49412a8d"
+        "review: resumed with opus, session 49412a8d"
     ]
 
 
-def test_what_a_subagent_does_begins_with_its_kind() -> None:
+def test_the_lines_of_a_subagent_start_with_its_kind() -> None:
     trace = a_step(tool_called("t0", name="Agent"), AGENT)
     nameless = SubagentStarted(at=at(1), agent_id="a2", tool_id="t8")
 
-    told = format_lines(
+    reported = format_lines(
         trace,
         tool_started("t1", agent_id="a1"),
         tool_ended("t1"),
@@ -170,21 +170,21 @@ def test_what_a_subagent_does_begins_with_its_kind() -> None:
         tool_called("t4", parent="gone"),
     )
 
-    assert told == [
+    assert reported == [
         "review/Explore: Bash: ls",
         "review/Explore: Bash took 2.0 s",
         "review/Explore: found it",
-        "review: subagent begins",
+        "review: subagent started",
         "review/subagent: Bash: ls",
         "review: Bash: ls",
     ]
 
 
-def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
+def test_changes_of_the_todo_list_are_logged() -> None:
     def moved(id_: str, state: TodoState, seconds: float) -> TodoUpdated:
         return TodoUpdated(at=at(seconds), todo_id=id_, state=state)
 
-    told = format_lines(
+    reported = format_lines(
         a_step(),
         TodoSeen(at=at(1), todo_id="1", subject="Look"),
         TodoSeen(at=at(1), todo_id="2", subject="Write"),
@@ -194,26 +194,26 @@ def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
         moved("1", TodoState.COMPLETED, 5.5),
     )
 
-    assert told == [
+    assert reported == [
         "review: todo: Look",
         "review: todo: Write",
         "review: todo: Send",
-        "review: todo begun: Look",
-        "review: todo dropped: Send",
+        "review: todo started: Look",
+        "review: todo deleted: Send",
         "review: todo 1/2 done after 3.5 s: Look",
     ]
 
 
-def test_a_list_that_is_written_anew_is_one_line() -> None:
+def test_a_replaced_todo_list_is_logged_as_one_line() -> None:
     pending, begun, done = TodoState.PENDING, TodoState.IN_PROGRESS, TodoState.COMPLETED
 
-    told = format_lines(
+    reported = format_lines(
         a_step(),
         TodosReplaced(at=at(1), items=(("a", begun), ("b", pending))),
         TodosReplaced(at=at(2), items=(("a", done), ("b", done))),
     )
 
-    assert told == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
+    assert reported == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_a_list_that_is_written_anew_is_one_line() -> None:
         SubagentFinished(at=at(1), agent_id="a9"),
         TodoUpdated(at=at(1), todo_id="9", state=TodoState.COMPLETED),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda item: type(item).__name__,
 )
-def test_nothing_is_said_of_what_is_not_kept(forgotten: AgentEvent) -> None:
+def test_events_of_omitted_entries_are_not_logged(forgotten: AgentEvent) -> None:
     assert event_line(forgotten, a_step()) is None
 
 
@@ -241,7 +241,7 @@ def test_nothing_is_said_of_what_is_not_kept(forgotten: AgentEvent) -> None:
         (7_500_000, "2 h 5 min"),
     ],
 )
-def test_durations_are_told_as_people_say_them(duration_ms: int, text: str) -> None:
+def test_durations_are_formatted_with_fitting_units(duration_ms: int, text: str) -> None:
     assert format_elapsed(duration_ms) == text
 
 
@@ -253,7 +253,7 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ([], "running after 0 ms: 0 turns, 0 tools, 0 tokens in, 0 out"),
         (
@@ -282,8 +282,8 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
         ),
     ],
 )
-def test_a_step_is_summed_up_in_a_line(told: list[Any], expected: str) -> None:
-    assert summary_of(a_step(*told)) == f"review: {expected}"
+def test_a_step_is_summed_up_in_a_line(reported: list[Any], expected: str) -> None:
+    assert summary_of(a_step(*reported)) == f"review: {expected}"
 
 
 def test_a_summary_is_one_line_of_500_characters_at_most() -> None:

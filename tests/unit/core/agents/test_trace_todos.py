@@ -10,8 +10,8 @@ PENDING, BEGUN = TodoState.PENDING, TodoState.IN_PROGRESS
 DONE, DROPPED = TodoState.COMPLETED, TodoState.DELETED
 
 
-def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more: TodoState) -> TodoSeen:
-    return TodoSeen(at=at(seconds), todo_id=id_, subject=subject, **more)
+def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more_: TodoState) -> TodoSeen:
+    return TodoSeen(at=at(seconds), todo_id=id_, subject=subject, **more_)
 
 
 def moved(
@@ -24,9 +24,9 @@ def listed(seconds: float, *items: tuple[str, TodoState]) -> TodosReplaced:
     return TodosReplaced(at=at(seconds), items=items)
 
 
-def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None:
+def test_the_time_in_each_state_of_a_todo_is_measured() -> None:
     todos = Todos()
-    news = [
+    lines = [
         todos.add_seen(todo()),
         todos.add_seen(todo(seconds=1)),
         todos.update(moved(BEGUN, 2)),
@@ -34,7 +34,7 @@ def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None
         todos.update(moved(DONE, 7)),
     ]
 
-    assert news == [True, False, True, False, True]
+    assert lines == [True, False, True, False, True]
     assert todos.document(at(100)) == [
         {
             "number": 1,
@@ -76,39 +76,39 @@ def test_a_list_that_was_read_late_takes_no_item_back() -> None:
     todos = Todos()
     todos.update(moved(DONE, 1))
 
-    news = todos.add_seen(todo(seconds=2, state=BEGUN))
+    lines = todos.add_seen(todo(seconds=2, state=BEGUN))
 
     (item,) = todos.document(at(3))
-    assert (news, item["state"], item["subject"]) == (False, "completed", "Look")
+    assert (lines, item["state"], item["subject"]) == (False, "completed", "Look")
 
 
 def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
     todos = Todos()
 
-    news = [
+    lines = [
         todos.update(moved(None, 1, "7")),
         todos.update(moved(None, 2, "7", "Write")),
         todos.update(moved(BEGUN, 3, "8", "Send")),
     ]
 
-    assert news == [True, False, True]
-    assert [(one["subject"], one["state"]) for one in todos.document(at(4))] == [
+    assert lines == [True, False, True]
+    assert [(entry["subject"], entry["state"]) for entry in todos.document(at(4))] == [
         ("Write", "pending"),
         ("Send", "in_progress"),
     ]
 
 
-def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
+def test_a_replaced_todo_list_moves_adds_and_deletes_items() -> None:
     todos = Todos()
-    news = [
+    lines = [
         todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
         todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
         todos.replace_all(listed(4, ("a", DONE), ("b", BEGUN), ("c", PENDING))),
         todos.replace_all(listed(5, ("a", DONE), ("b", BEGUN))),
     ]
 
-    assert news == [True, False, True, True]
-    assert [(one["subject"], one["state"]) for one in todos.document(at(9))] == [
+    assert lines == [True, False, True, True]
+    assert [(entry["subject"], entry["state"]) for entry in todos.document(at(9))] == [
         ("a", "completed"),
         ("b", "in_progress"),
         ("b", "deleted"),
@@ -120,14 +120,14 @@ def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
 def test_more_items_than_are_kept_are_counted() -> None:
     todos = Todos()
 
-    news = [todos.add_seen(todo(str(number))) for number in range(MAX_TODOS + 2)]
+    lines = [todos.add_seen(todo(str(number))) for number in range(MAX_TODOS + 2)]
 
-    assert (news.count(True), todos.omitted) == (MAX_TODOS, 2)
+    assert (lines.count(True), todos.omitted) == (MAX_TODOS, 2)
     assert todos.get(str(MAX_TODOS)) is None
 
 
 @pytest.mark.parametrize("text", ["the\n password=hunter2abc", "x" * 1000])
-def test_what_an_item_says_is_one_short_line(text: str) -> None:
+def test_the_subject_of_a_todo_is_one_short_line(text: str) -> None:
     todos = Todos()
     todos.add_seen(todo(subject=text))
 

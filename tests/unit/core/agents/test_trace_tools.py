@@ -1,4 +1,4 @@
-"""Tools in the trace of a step: one entry each, however often and by whomever they are told of."""
+"""Tools in the trace of a step: one entry for each call, however often it is reported."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def tool_of(*events: AgentEvent) -> dict[str, Any]:
     return tool
 
 
-def test_a_tool_is_one_entry_however_often_it_is_told_of() -> None:
+def test_all_events_of_a_tool_call_make_one_entry() -> None:
     tool = tool_of(
         text_event("I look", turn="m1"),
         tool_called(turn_id="m1"),
@@ -53,7 +53,7 @@ def test_a_tool_is_one_entry_however_often_it_is_told_of() -> None:
     }
 
 
-def test_a_hook_may_come_before_the_answer() -> None:
+def test_a_hook_may_arrive_before_the_answer() -> None:
     trace = a_step(
         SubagentStarted(at=at(1), agent_id="a1", tool_id="t0"),
         tool_started(agent_id="a1", at=at(2)),
@@ -66,12 +66,12 @@ def test_a_hook_may_come_before_the_answer() -> None:
     document = trace.document(at(9))
 
     assert [(tool["turn"], tool["parent"]) for tool in document["tools"]] == [(1, "t0"), (1, "t0")]
-    # No tool stands before the answer that wanted it.
+    # A tool call is not earlier than the answer that requested it.
     assert document["turns"][0]["at"] == document["tools"][0]["startedAt"]
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "duration_ms"),
+    ("reported", "outcome", "duration_ms"),
     [
         ((tool_started(), tool_ended()), "ok", 2000),
         ((tool_called(), tool_ended(outcome=FAILED)), "failed", None),
@@ -97,7 +97,7 @@ def test_a_hook_may_come_before_the_answer() -> None:
             (
                 tool_started(),
                 ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="no"),
-                tool_ended(outcome=FAILED, output="told the model: no"),
+                tool_ended(outcome=FAILED, output="for the model: no"),
                 ToolDenied(at=at(6), tool_id="t1", name="Bash"),
             ),
             "denied",
@@ -105,10 +105,10 @@ def test_a_hook_may_come_before_the_answer() -> None:
         ),
     ],
 )
-def test_how_a_tool_ends(
-    told: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
+def test_the_outcome_of_a_tool_is_traced(
+    reported: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
 ) -> None:
-    tool = tool_of(*told)
+    tool = tool_of(*reported)
 
     assert (tool["outcome"], tool["durationMs"]) == (outcome, duration_ms)
 
@@ -131,7 +131,7 @@ def test_outcomes_are_counted_once_each() -> None:
     assert not trace.tools_running
 
 
-def test_a_denial_is_kept_with_its_reason_also_of_a_tool_that_was_not_seen() -> None:
+def test_a_denial_is_traced_with_its_reason_also_for_an_unknown_tool_call() -> None:
     trace = a_step(
         tool_started(),
         ToolDenied(at=at(4), tool_id="t1", name="Bash", input={"command": "rm"}, reason="not that"),

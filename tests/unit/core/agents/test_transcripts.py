@@ -1,4 +1,4 @@
-"""A stored conversation is gone on with; an answer that it has is never asked for again."""
+"""A stored conversation is continued, and its final answer is used."""
 
 import json
 from typing import Any
@@ -18,8 +18,8 @@ from longshore.core.agents.transcripts import (
 PROMPT = {"type": "user", "uuid": "p", "message": {"role": "user", "content": "do it"}}
 
 
-def assistant(*blocks: Any, stop: str | None = "end_turn", **more: Any) -> dict[str, Any]:
-    return {"type": "assistant", "message": {"content": list(blocks), "stop_reason": stop}, **more}
+def assistant(*blocks: Any, stop: str | None = "end_turn", **more_: Any) -> dict[str, Any]:
+    return {"type": "assistant", "message": {"content": list(blocks), "stop_reason": stop}, **more_}
 
 
 def called(name: str, tool_input: Any = None, *, number: str = "t1") -> dict[str, Any]:

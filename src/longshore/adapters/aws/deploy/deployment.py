@@ -1,7 +1,7 @@
-"""A stage on AWS: deployed stack after stack, taken down in the opposite order.
+"""A stage on AWS: its stacks are deployed in order and deleted in the opposite order.
 
-Everything is computed before anything is changed: a configuration that is wrong, or a zip that
-cannot be built, leaves the account as it is.
+Everything is computed before the first change: an invalid configuration, or a zip that cannot be
+built, leaves the account unchanged.
 """
 
 from __future__ import annotations
@@ -56,27 +56,27 @@ class CloudFormationDeployment:
         stand_in: bool = False,
         package: FunctionPackage | None = None,
     ) -> None:
-        """See the class.
+        """Create the deployment.
 
         Args:
-            wakes: Types of the events that the dispatcher wants to hear of.
-            stand_in: It is not AWS itself, and runs functions on this machine.
-            package: One that was built before.
+            dispatcher_events: The types of events that the dispatcher receives.
+            stand_in: The endpoint is an emulator that runs functions on this machine.
+            package: A package that was built before.
         """
         self._aws = aws
         self._config = config
         self._dispatcher_events = dispatcher_events
         self._stand_in = stand_in
         self._package = package
-        every = _STAND_IN_POLL_INTERVAL if stand_in else _POLL_INTERVAL
-        self._stacks = CloudFormationStacks(aws, clock, poll_interval=every)
+        poll_interval = _STAND_IN_POLL_INTERVAL if stand_in else _POLL_INTERVAL
+        self._stacks = CloudFormationStacks(aws, clock, poll_interval=poll_interval)
 
     async def account(self) -> CloudAccount:
         """Returns the account in which the stage is deployed; called before anything is changed."""
-        found = await self._aws.call("sts", "get_caller_identity")
+        caller = await self._aws.call("sts", "get_caller_identity")
         client = await self._aws.client("sts")
         return CloudAccount(
-            id=found["Account"], region=client.meta.region_name, caller=found["Arn"]
+            id=caller["Account"], region=client.meta.region_name, caller=caller["Arn"]
         )
 
     async def deploy(self, report: ReportProgress) -> Mapping[str, str]:
@@ -98,8 +98,8 @@ class CloudFormationDeployment:
             if not is_enabled(config, stack):
                 continue
             name = stack_name(config.stage, stack)
-            given = stack_parameters(config, stack, package.key)
-            changed = await self._stacks.apply(name, text, given, report, stack)
+            parameters = stack_parameters(config, stack, package.key)
+            changed = await self._stacks.apply(name, text, parameters, report, stack)
             report(
                 DeployProgress(
                     stack=stack,
@@ -109,7 +109,7 @@ class CloudFormationDeployment:
             await self._protect(name)
             if stack == INFRASTRUCTURE:
                 await self._upload_package(package, str(config.bucket), report)
-        return {key: text for one in await self.status() for key, text in one.outputs.items()}
+        return {key: text for state in await self.status() for key, text in state.outputs.items()}
 
     def _runtime(self) -> LambdaRuntime | None:
         if self._stand_in:
@@ -125,9 +125,9 @@ class CloudFormationDeployment:
     async def _upload_package(
         self, package: FunctionPackage, bucket: str, report: ReportProgress
     ) -> None:
-        where: dict[str, Any] = {"Bucket": bucket, "Key": package.key}
+        target: dict[str, Any] = {"Bucket": bucket, "Key": package.key}
         try:
-            await self._aws.call("s3", "head_object", expects=("404", "NoSuchKey"), **where)
+            await self._aws.call("s3", "head_object", expects=("404", "NoSuchKey"), **target)
         except CallRefused:
             size = f"{len(package.data) / 1e6:.0f} MB"
             report(
@@ -135,7 +135,7 @@ class CloudFormationDeployment:
                     stack=_CODE, kind=DeployProgressKind.RESOURCE, text=size, resource=package.key
                 )
             )
-            await self._aws.call("s3", "put_object", alters=True, Body=package.data, **where)
+            await self._aws.call("s3", "put_object", alters=True, Body=package.data, **target)
             report(DeployProgress(stack=_CODE, kind=DeployProgressKind.DONE))
         else:
             report(DeployProgress(stack=_CODE, kind=DeployProgressKind.UNCHANGED))
@@ -144,14 +144,14 @@ class CloudFormationDeployment:
         """Delete all stacks; tables and blobs only ``with_data``.
 
         Raises:
-            Protected: a stack must not be deleted; none was deleted.
+            StackProtected: a stack must not be deleted; none was deleted.
         """
         account = await self.account()
         config = with_bucket(self._config, account.id, account.region)
         for stack in STACKS:
             name = stack_name(config.stage, stack)
-            found = await self._stacks.describe(name)
-            if found and found.get("EnableTerminationProtection"):
+            description = await self._stacks.describe(name)
+            if description and description.get("EnableTerminationProtection"):
                 advice = "set `protected: false` for the stage and deploy it first"
                 raise StackProtected(name, advice)
         for stack in reversed(STACKS):
@@ -161,13 +161,13 @@ class CloudFormationDeployment:
         if with_data:
             await self._remove_data(config, report)
             return
-        kept = [shape["TableName"] for shape in table_schemas(config.names)]
-        for name in [*kept, f"bucket {config.bucket}"]:
+        tables = [schema["TableName"] for schema in table_schemas(config.names)]
+        for name in [*tables, f"bucket {config.bucket}"]:
             report(DeployProgress(stack="data", kind=DeployProgressKind.RETAINED, resource=name))
 
     async def _remove_data(self, config: StageConfig, report: ReportProgress) -> None:
-        for shape in table_schemas(config.names):
-            name = shape["TableName"]
+        for schema in table_schemas(config.names):
+            name = schema["TableName"]
             with suppress(CallRefused):
                 await self._aws.call(
                     "dynamodb",
@@ -197,10 +197,10 @@ class CloudFormationDeployment:
             )
 
     async def _empty_bucket(self, bucket: str) -> None:
-        where: dict[str, Any] = {"expects": ("NoSuchBucket",), "Bucket": bucket}
+        target: dict[str, Any] = {"expects": ("NoSuchBucket",), "Bucket": bucket}
         while True:
-            page = await self._aws.call("s3", "list_objects_v2", MaxKeys=_DELETE_LIMIT, **where)
-            keys = [{"Key": one["Key"]} for one in page.get("Contents", [])]
+            page = await self._aws.call("s3", "list_objects_v2", MaxKeys=_DELETE_LIMIT, **target)
+            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
             if not keys:
                 break
             answer = await self._aws.call(
@@ -208,39 +208,38 @@ class CloudFormationDeployment:
                 "delete_objects",
                 alters=True,
                 Delete={"Objects": keys, "Quiet": True},
-                **where,
+                **target,
             )
-            left = answer.get("Errors", [])
-            if len(left) == len(keys):  # or it would be asked for ever
-                code = str(left[0].get("Code"))
+            errors = answer.get("Errors", [])
+            if len(errors) == len(keys):  # otherwise the loop would not end
+                code = str(errors[0].get("Code"))
                 kind = BackendUnavailable if code in _TRANSIENT_CODES else BackendRejected
-                message = f"s3.delete_objects: {code} of {left[0].get('Key')}"
+                message = f"s3.delete_objects: {code} of {errors[0].get('Key')}"
                 raise kind(message)
-        uploads = await self._aws.call("s3", "list_multipart_uploads", **where)
-        for one in uploads.get("Uploads", []):
-            part: dict[str, Any] = {"Key": one["Key"], "UploadId": one["UploadId"]}
-            await self._aws.call("s3", "abort_multipart_upload", alters=True, **part, **where)
+        uploads = await self._aws.call("s3", "list_multipart_uploads", **target)
+        for item in uploads.get("Uploads", []):
+            upload: dict[str, Any] = {"Key": item["Key"], "UploadId": item["UploadId"]}
+            await self._aws.call("s3", "abort_multipart_upload", alters=True, **upload, **target)
 
     async def status(self) -> Sequence[StackState]:
         """Returns the state of every stack, in the order of deployment."""
-        found = []
-        for stack in STACKS:
-            name = stack_name(self._config.stage, stack)
-            facts = await self._stacks.describe(name)
-            found.append(_stack_state(stack, name, facts))
-        return found
+        names = {stack: stack_name(self._config.stage, stack) for stack in STACKS}
+        return [
+            _stack_state(stack, name, await self._stacks.describe(name))
+            for stack, name in names.items()
+        ]
 
 
 def _check_template_sizes(
     config: StageConfig, dispatcher_events: tuple[str, ...]
 ) -> dict[str, str]:
     texts = {
-        name: template_text(one)
-        for name, one in templates(config, dispatcher_events=dispatcher_events).items()
+        name: template_text(template)
+        for name, template in templates(config, dispatcher_events=dispatcher_events).items()
     }
     problems = [
-        f"the stack {name} would have {len(text):,} bytes, and CloudFormation takes"
-        f" {SIZE_LIMIT_BYTES:,}: have fewer queues in a stage"
+        f"the template of the stack {name} has {len(text):,} bytes, and CloudFormation takes at"
+        f" most {SIZE_LIMIT_BYTES:,}: use fewer queues in the stage"
         for name, text in texts.items()
         if len(text.encode()) > SIZE_LIMIT_BYTES
     ]
@@ -259,5 +258,5 @@ def _stack_state(stack: str, name: str, description: Mapping[str, Any] | None) -
         status=description["StackStatus"],
         changed_at=changed.astimezone(UTC) if changed else None,
         protected=bool(description.get("EnableTerminationProtection")),
-        outputs={one["OutputKey"]: one["OutputValue"] for one in description.get("Outputs", [])},
+        outputs={item["OutputKey"]: item["OutputValue"] for item in description.get("Outputs", [])},
     )

@@ -1,8 +1,8 @@
-"""Examines an installation on AWS: reads, compares with what the stacks make, changes nothing.
+"""Checks an installation on AWS: reads, compares with the templates, changes nothing.
 
-What is expected is read from the very templates that ``longshore aws deploy`` sends. Every question
-waits a few seconds at most (see ``examining_calls``), and what is asked of a service that is silent
-is not asked: so this ends within half a minute, also where nothing answers.
+The expected state comes from the templates that ``longshore aws deploy`` sends. Every call has a
+timeout (see ``doctor_probe``), and a service that does not answer is not called again, so the
+doctor ends within half a minute.
 """
 
 from __future__ import annotations
@@ -15,24 +15,19 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.deploy import doctor_queues, doctor_stores
+from longshore.adapters.aws.deploy import doctor_checks
 from longshore.adapters.aws.deploy.doctor_probe import Probe, ProbeResult, identity_check
-from longshore.adapters.aws.deploy.stacks.dispatcher import dispatcher_template
-from longshore.adapters.aws.deploy.stacks.event import event_template
-from longshore.adapters.aws.deploy.stacks.infrastructure import (
-    CONSUMERS,
-    UNDELIVERED,
-    infrastructure_template,
-)
+from longshore.adapters.aws.deploy.stacks.functions import dispatcher_template, event_template
+from longshore.adapters.aws.deploy.stacks.infrastructure import CONSUMERS, infrastructure_template
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
-from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.core.inspection import Check, CheckStatus
 from longshore.ports.clock import Clock
 
 Json = dict[str, Any]
 
 SIGNATURE_SKEW_LIMIT: Final = timedelta(minutes=5)
-"""By so much a clock may differ before AWS refuses what it has signed."""
+"""AWS refuses requests that are signed with a larger clock skew."""
 
 _HALF_A_SECOND = timedelta(milliseconds=500)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -40,21 +35,21 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedInstallation:
-    """What is expected of an installation."""
+    """The expected state of an installation."""
 
     names: Names
     queues: tuple[str, ...]
-    dispatcher_events: tuple[str, ...]  # types of the events that the dispatcher hears of
+    dispatcher_events: tuple[str, ...]  # the types that the dispatcher receives
     skew_margin: timedelta
 
     @property
     def deploy_command(self) -> str:
-        """How it becomes as it is expected."""
+        """The command that creates the expected state."""
         return f"`longshore aws deploy --stage {self.names.stage}`"
 
 
 async def diagnose(aws: AwsClient, expected: ExpectedInstallation, clock: Clock) -> list[Check]:
-    """Everything that was looked at."""
+    """All checks of an installation."""
     names, probe = expected.names, Probe(aws, clock)
     who, *first = await asyncio.gather(
         probe.call("sts", "get_caller_identity"),
@@ -70,12 +65,12 @@ async def diagnose(aws: AwsClient, expected: ExpectedInstallation, clock: Clock)
         return checks
     checks += [_check_service(reply) for reply in first]
     account = str((who.response or {}).get("Account", "ACCOUNT"))
-    heard = {reply.service for reply in first if reply.reachable}
-    return checks + await _check_resources(probe, expected, account, heard)
+    reachable = {reply.service for reply in first if reply.reachable}
+    return checks + await _check_resources(probe, expected, account, reachable)
 
 
 def _check_identity(caller: ProbeResult, others: Sequence[ProbeResult]) -> Check:
-    """Who we are; if STS does not say, whether the others let us in."""
+    """The identity; if STS does not answer, whether other services accept the credentials."""
     refusing = next((reply for reply in others if reply.credentials_error), None)
     return identity_check(
         refusing if refusing and not caller.credentials_error and not caller.response else caller
@@ -91,20 +86,20 @@ def _check_service(result: ProbeResult) -> Check:
 
 
 def _check_clock(results: Sequence[ProbeResult], margin: timedelta) -> Iterator[Check]:
-    """Our clock against AWS's, as far as whole seconds and the way there can tell."""
-    heard = [reply for reply in results if reply.server_time is not None]
-    if not heard:
+    """Our clock against AWS's, within whole seconds and the time of the call."""
+    timed = [reply for reply in results if reply.server_time is not None]
+    if not timed:
         return
-    nearest = min(heard, key=lambda reply: reply.duration)
+    nearest = min(timed, key=lambda reply: reply.duration)
     if nearest.server_time is None or nearest.local_time is None:
         return
     skew = nearest.local_time - (nearest.server_time + _HALF_A_SECOND)
     off = max(abs(skew) - _HALF_A_SECOND - nearest.duration / 2, timedelta(0))
     side = "ahead of" if skew > timedelta(0) else "behind"
     detail = f"{abs(skew).total_seconds():.1f} s {side} AWS"
-    remedy = "set the machine's clock: chrony or systemd-timesyncd keep it right"
+    remedy = "synchronise the clock with chrony or systemd-timesyncd"
     if off > SIGNATURE_SKEW_LIMIT:
-        allowed = f"less than {SIGNATURE_SKEW_LIMIT.seconds} s: AWS refuses what is signed with it"
+        allowed = f"less than {SIGNATURE_SKEW_LIMIT.seconds} s: AWS refuses such requests"
         yield Check("clock", CheckStatus.FAIL, detail, allowed, remedy)
     elif off > margin:
         allowed = f"within worker.skew_margin, {margin.total_seconds():g} s"
@@ -122,29 +117,31 @@ async def _check_resources(
     names, deploy = expected.names, expected.deploy_command
     config = StageConfig(stage=names.stage, queues=expected.queues)
     resources: dict[str, Json] = infrastructure_template(config)["Resources"]
-    shapes = [
-        one["Properties"] for one in resources.values() if one["Type"] == "AWS::DynamoDB::Table"
+    schemas = [
+        resource["Properties"]
+        for resource in resources.values()
+        if resource["Type"] == "AWS::DynamoDB::Table"
     ]
     rules = [
-        one["Properties"]
+        resource["Properties"]
         for template in (
             event_template(config),
             dispatcher_template(config, expected.dispatcher_events),
         )
-        for one in template["Resources"].values()
-        if one["Type"] == "AWS::Events::Rule"
+        for resource in template["Resources"].values()
+        if resource["Type"] == "AWS::Events::Rule"
     ]
     tables, bucket, queues = await asyncio.gather(
-        doctor_stores.check_tables(probe, shapes if "dynamodb" in reachable else [], deploy),
-        doctor_stores.check_bucket(probe, names, account, deploy),
-        doctor_queues.inspect_queues(probe, resources if "sqs" in reachable else {}, deploy),
+        doctor_checks.check_tables(probe, schemas if "dynamodb" in reachable else [], deploy),
+        doctor_checks.check_bucket(probe, names, account, deploy),
+        doctor_checks.inspect_queues(probe, resources if "sqs" in reachable else {}, deploy),
     )
     checks = [*tables, *(bucket if "s3" in reachable else [])]
     if not queues:
         return checks
     if "events" in reachable:
-        checks += await doctor_queues.check_bus(probe, names, rules, queues, deploy)
-    checks += doctor_queues.check_task_queues(names, expected.queues, queues)
-    checks += doctor_queues.check_consumer_queues(names, list(CONSUMERS), queues)
-    checks += doctor_queues.check_undelivered_queue(queues[names.consumer(UNDELIVERED)])
-    return [*checks, doctor_queues.check_limits(queues)]
+        checks += await doctor_checks.check_bus(probe, names, rules, queues, deploy)
+    checks += doctor_checks.check_task_queues(names, expected.queues, queues)
+    checks += doctor_checks.check_consumer_queues(names, list(CONSUMERS), queues)
+    checks += doctor_checks.check_undelivered_queue(queues[names.consumer(UNDELIVERED)])
+    return [*checks, doctor_checks.check_limits(queues)]

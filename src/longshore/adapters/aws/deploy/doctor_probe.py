@@ -1,7 +1,7 @@
-"""Questions to AWS whose failure is an answer too: for whoever examines an installation.
+"""Calls to AWS whose failure is a result too, for the doctor.
 
-Each question is asked once and waited for a few seconds, so that an examination comes to its end
-also where nothing answers.
+Each call is made once and has a timeout of a few seconds, so that the doctor ends even if nothing
+answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from longshore.core.inspection import Check, CheckStatus
 from longshore.ports.clock import Clock
 
 PROBE_TIMEOUT_S = 8.0
-"""How long one question waits for its answer."""
+"""The timeout of one call."""
 
 ACCESS_DENIED_CODES = frozenset(
     {"403", "AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"}
@@ -47,7 +47,7 @@ _RENEW_REMEDY = "renew them: `aws sso login`, `aws configure`, or assume the rol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What came of a question."""
+    """The result of a call."""
 
     service: str
     operation: str
@@ -55,20 +55,20 @@ class ProbeResult:
     code: str | None = None  # why AWS refused
     unreachable_reason: str | None = None  # why there is no answer at all
     remedy: str | None = None
-    unconfigured: bool = False  # nothing was asked, for want of a key or a region
+    unconfigured: bool = False  # no call was made: credentials or region are missing
     endpoint: str = ""
     duration: timedelta = timedelta(0)
-    server_time: datetime | None = None  # what AWS's clock showed
-    local_time: datetime | None = None  # what ours showed, in the middle of the question
+    server_time: datetime | None = None  # of AWS's clock
+    local_time: datetime | None = None  # of our clock, in the middle of the call
 
     @property
     def reachable(self) -> bool:
-        """Whether AWS has said anything."""
+        """Whether AWS has answered."""
         return self.unreachable_reason is None
 
     @property
     def credentials_error(self) -> str | None:
-        """Why whoever asks is not let in at all."""
+        """Why AWS does not accept the credentials, if so."""
         if self.code in _EXPIRED_CODES:
             return "the credentials have expired"
         if self.code in _INVALID_CREDENTIALS_CODES:
@@ -76,17 +76,34 @@ class ProbeResult:
         return self.unreachable_reason if self.unconfigured else None
 
     def unexpected_check(self, name: str) -> Check:
-        """For an answer that says nothing of what was asked."""
+        """The check for a result that leaves the state of a resource unknown."""
         if self.code in ACCESS_DENIED_CODES:
             allowed = f"{self.service}:{''.join(map(str.title, self.operation.split('_')))}"
-            detail = f"not known: AWS does not let us look ({self.code})"
+            detail = f"unknown: access denied ({self.code})"
             return Check(name, CheckStatus.WARN, detail, remedy=f"allow {allowed} to this identity")
-        detail = f"not known: {self.code or self.unreachable_reason}"
+        detail = f"unknown: {self.code or self.unreachable_reason}"
         return Check(name, CheckStatus.FAIL, detail, remedy=self.remedy or "try again")
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A resource that is checked."""
+
+    name: str
+    deploy_command: str  # the usual remedy
+
+    def ok(self, detail: str) -> Check:
+        return Check(self.name, CheckStatus.OK, detail)
+
+    def warn(self, detail: str, expected: str | None = None, remedy: str | None = None) -> Check:
+        return Check(self.name, CheckStatus.WARN, detail, expected, remedy or self.deploy_command)
+
+    def fail(self, detail: str, expected: str | None = None, remedy: str | None = None) -> Check:
+        return Check(self.name, CheckStatus.FAIL, detail, expected, remedy or self.deploy_command)
+
+
 class Probe:
-    """The way to AWS of one examination."""
+    """The calls of one run of the doctor."""
 
     def __init__(self, aws: AwsClient, clock: Clock) -> None:
         self._aws = aws
@@ -94,15 +111,15 @@ class Probe:
         self._semaphore = asyncio.Semaphore(_CONCURRENCY)
 
     async def call(self, service: str, operation: str, **parameters: Any) -> ProbeResult:
-        """What AWS says, or why it says nothing."""
+        """Make a call. Returns its answer, or why there is none."""
         reply: dict[str, Any] = {"service": service, "operation": operation}
         async with self._semaphore:
-            begun, now = self._clock.elapsed(), self._clock.now()
+            started, now = self._clock.elapsed(), self._clock.now()
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     client = await self._aws.client(service)
                     reply["endpoint"] = client.meta.endpoint_url
-                    begun, now = self._clock.elapsed(), self._clock.now()
+                    started, now = self._clock.elapsed(), self._clock.now()
                     answer = await getattr(client, operation)(**parameters)
                 reply["response"] = answer
                 metadata = answer.get("ResponseMetadata", {})
@@ -111,10 +128,10 @@ class Probe:
                 metadata = error.response.get("ResponseMetadata", {})
             except (BotoCoreError, HTTPClientError, OSError, TimeoutError) as error:
                 return ProbeResult(**reply, **_unreachable(error))
-            took = self._clock.elapsed() - begun
-        shown = metadata.get("HTTPHeaders", {}).get("date")
+            took = self._clock.elapsed() - started
+        date = metadata.get("HTTPHeaders", {}).get("date")
         return ProbeResult(
-            **reply, duration=took, server_time=_parse_date(shown), local_time=now + took / 2
+            **reply, duration=took, server_time=_parse_date(date), local_time=now + took / 2
         )
 
 
@@ -127,35 +144,38 @@ def _parse_date(text: str | None) -> datetime | None:
 def _unreachable(error: BaseException) -> dict[str, Any]:
     match error:
         case NoRegionError():
-            found, keyless = "no AWS region is known", True
+            reason, unconfigured = "no AWS region is set", True
             remedy = "set LONGSHORE_AWS_REGION, or AWS_REGION"
         case NoCredentialsError() | PartialCredentialsError():
-            found, keyless = "no AWS credentials were found", True
+            reason, unconfigured = "no AWS credentials were found", True
             remedy = (
-                "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a"
-                " role gives them"
+                "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role"
             )
         case ProfileNotFound():
-            found, remedy, keyless = "the AWS profile does not exist", "correct AWS_PROFILE", True
+            reason, remedy, unconfigured = (
+                "the AWS profile does not exist",
+                "correct AWS_PROFILE",
+                True,
+            )
         case SSOError() | TokenRetrievalError() | CredentialRetrievalError():
-            found = f"the credentials could not be fetched ({type(error).__name__})"
-            remedy, keyless = _RENEW_REMEDY, True
+            reason = f"the credentials could not be fetched ({type(error).__name__})"
+            remedy, unconfigured = _RENEW_REMEDY, True
         case TimeoutError():
-            found, keyless = f"no answer within {PROBE_TIMEOUT_S:.0f} s", False
-            remedy = "look at the network: routes, proxies, VPC endpoints"
+            reason, unconfigured = f"no answer within {PROBE_TIMEOUT_S:.0f} s", False
+            remedy = "check the network: routes, proxies, VPC endpoints"
         case _:
-            found, keyless = f"no answer ({type(error).__name__})", False
-            remedy = "look at the network, aws.region and aws.endpoint_url"
-    return {"unreachable_reason": found, "remedy": remedy, "unconfigured": keyless}
+            reason, unconfigured = f"no answer ({type(error).__name__})", False
+            remedy = "check the network, aws.region and aws.endpoint_url"
+    return {"unreachable_reason": reason, "remedy": remedy, "unconfigured": unconfigured}
 
 
 def identity_check(result: ProbeResult) -> Check:
-    """Who we are to AWS."""
+    """The check of the identity that AWS sees."""
     if result.response is not None:
         detail = f"account {result.response.get('Account')}, {result.response.get('Arn')}"
         return Check("identity", CheckStatus.OK, detail)
     if reason := result.credentials_error:
         return Check("identity", CheckStatus.FAIL, reason, remedy=result.remedy or _RENEW_REMEDY)
-    # Others may well answer where STS cannot be reached: nothing but this needs it.
-    detail = f"not known: {result.code or result.unreachable_reason}"
+    # Only this check needs STS; other services may be reachable.
+    detail = f"unknown: {result.code or result.unreachable_reason}"
     return Check("identity", CheckStatus.WARN, detail, remedy=result.remedy)

@@ -1,11 +1,11 @@
-"""The zip that all functions run: Longshore and its locked dependencies, the same bytes each time.
+"""The zip of all functions: Longshore and its locked dependencies, as a reproducible build.
 
-What differs from build to build is left out or fixed: order, times, modes, byte code, notes of the
-installer. So the zip can be named by its hash, and what has not changed is not sent again.
+Order, times and modes are fixed, byte code and files of the installer are left out. So the zip is
+named by its hash, and an unchanged zip is not uploaded again.
 
-For AWS, the dependencies are those of ``function-requirements.txt``, by their hashes, as built for
-the runtime and not for this machine. For something that stands in for AWS they are taken as they
-are installed here: it runs functions on this machine, with this Python.
+For AWS, the dependencies are those of ``function-requirements.txt``, by their hashes, for the
+platform of the runtime. For an emulator of AWS the installed packages are used: it runs functions
+on this machine, with this Python.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from longshore.errors import ConfigurationError
 
 REQUIREMENTS: Final = Path(__file__).with_name("function-requirements.txt")
 AWS_SERVICES: Final = ("dynamodb", "events", "s3", "sqs", "ssm", "sts")
-"""Those that functions call. botocore describes some hundred more, three quarters of the zip."""
+"""The services that functions call. Without the others the zip is a quarter of the size."""
 
 _PACKAGE: Final = Path(__file__).parents[3]
-_ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip knows
+_ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
 _FILE_MODE: Final = 0o100644 << 16
 _ZIP_UNIX: Final = 3
-# Folders and files of which functions need nothing.
+# Folders and files that functions do not need.
 _EXCLUDED: Final = {"__pycache__", "tests", "bin"}
 _INSTALLER_FILES: Final = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", ".lock"}
 _EXCLUDED_SUBPACKAGES: Final = {"audit", "testing"}
 _PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ \\;]+)", re.MULTILINE)
 _PLATFORMS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
-# That of Lambda's runtimes from 3.12 on, Amazon Linux 2023, is 2.34.
+# Lambda's runtimes from 3.12 on (Amazon Linux 2023) have 2.34.
 _GLIBC: Final = ("2_28", "2_17")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LambdaRuntime:
-    """What functions run on."""
+    """The runtime of the functions."""
 
     python: str  # such as 3.13
-    architecture: str  # as Lambda says it
+    architecture: str  # in Lambda's spelling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionPackage:
-    """A zip that was built."""
+    """A zip with the code of the functions."""
 
     data: bytes
     sha256: str
 
     @property
     def key(self) -> str:
-        """Where it is kept in the bucket."""
+        """The key in the bucket."""
         return f"functions/{self.sha256}.zip"
 
 
@@ -68,7 +68,7 @@ def build_package(runtime: LambdaRuntime | None) -> FunctionPackage:
     """The zip for a runtime; None: for this machine.
 
     Raises:
-        ConfigurationError: a dependency is not to be had.
+        ConfigurationError: a dependency cannot be installed.
     """
     with tempfile.TemporaryDirectory(prefix="longshore-deploy-") as folder:
         if runtime is None:
@@ -122,19 +122,19 @@ def _installed_files() -> Iterator[tuple[str, Path]]:
     missing = []
     for name, _ in locked_versions():
         try:
-            found = distribution(name)
+            installed = distribution(name)
         except PackageNotFoundError:
             missing.append(name)
         else:
-            yield from _distribution_files(found)
+            yield from _distribution_files(installed)
     if missing:
-        wanted = "pip install 'longshore[aws,slack]'"
-        raise ConfigurationError([f"{', '.join(missing)} not installed here: {wanted}"])
+        remedy = "pip install 'longshore[aws,slack]'"
+        raise ConfigurationError([f"{', '.join(missing)} not installed: {remedy}"])
 
 
 def _distribution_files(installed: Distribution) -> Iterator[tuple[str, Path]]:
     for file in installed.files or ():
-        # Scripts lie outside, as ../../../bin/name.
+        # Scripts are outside, as ../../../bin/name.
         if not file.as_posix().startswith("..") and _is_needed(file.as_posix()):
             yield file.as_posix(), Path(str(installed.locate_file(file)))
 
@@ -148,16 +148,18 @@ def _install(folder: Path, runtime: LambdaRuntime) -> None:
     command = install_command(folder, runtime)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        reason = next((line for line in told if "ERROR" in line or "error" in line), told[-1:])
-        problem = f"the functions' dependencies cannot be had for {runtime.python}: {reason}"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = next((line for line in lines if "ERROR" in line or "error" in line), lines[-1:])
+        problem = (
+            f"the functions' dependencies cannot be installed for Python {runtime.python}: {reason}"
+        )
         raise ConfigurationError([problem])
 
 
 def install_command(folder: Path, runtime: LambdaRuntime, uv: str | None = None) -> list[str]:
-    """How the dependencies for a runtime are brought: by uv where it is, which is faster.
+    """The command that installs the dependencies: with uv if it is installed, else with pip.
 
-    Both bring the same files, for the hashes say which.
+    Both install the same files, because the hashes are fixed.
     """
     machine = _PLATFORMS[runtime.architecture]
     common = ["--quiet", "--target", str(folder), "--no-deps", "--require-hashes"]

@@ -1,8 +1,7 @@
-"""One stack on CloudFormation: changed by change sets, followed by its events, mended first.
+"""Stacks on CloudFormation: changed by change sets, with progress from their events.
 
-An operation of CloudFormation goes on by itself when whoever began it has gone. So whatever is
-found under way is waited for, and whatever an earlier try has left half done is cleared before the
-next begins.
+An operation of CloudFormation continues when its caller has died. So an operation in progress is
+awaited, and what an earlier one left unfinished is repaired before the next one starts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NO_STACK: Final = ("ValidationError",)
 _NO_CHANGE_SET: Final = ("ChangeSetNotFound", "ChangeSetNotFoundException", *_NO_STACK)
 _IN_PROGRESS: Final = "_IN_PROGRESS"
 _REVIEW_IN_PROGRESS: Final = "REVIEW_IN_PROGRESS"
-# Nothing of these can be updated; they are taken away and made anew.
+# Stacks in these states cannot be updated; they are deleted and created again.
 _UNUSABLE: Final = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED"}
 _ROLLBACK_FAILED: Final = "UPDATE_ROLLBACK_FAILED"
 _SUCCEEDED: Final = {"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"}
@@ -31,7 +30,7 @@ _CANCELLED: Final = "cancelled"
 
 
 class StackFailed(LongshoreError):
-    """A stack did not become what it was to be; the reason is the first that was told."""
+    """A stack could not be created, changed or deleted, with the first reason."""
 
     def __init__(self, stack: str, resource: str, reason: str) -> None:
         self.stack = stack
@@ -40,12 +39,12 @@ class StackFailed(LongshoreError):
         super().__init__(stack, resource, reason)
 
     def __str__(self) -> str:
-        where = f"{self.stack}: {self.resource}" if self.resource else self.stack
-        return f"{where}: {self.reason}"
+        subject = f"{self.stack}: {self.resource}" if self.resource else self.stack
+        return f"{subject}: {self.reason}"
 
 
 class StackProtected(Conflict):
-    """A stack that must not be deleted."""
+    """A stack has termination protection."""
 
     def __init__(self, stack: str, advice: str) -> None:
         self.stack = stack
@@ -53,7 +52,7 @@ class StackProtected(Conflict):
         super().__init__(stack, advice)
 
     def __str__(self) -> str:
-        return f"{self.stack} is protected against being deleted; {self.advice}"
+        return f"{self.stack} is protected against deletion; {self.advice}"
 
 
 class CloudFormationStacks:
@@ -67,10 +66,10 @@ class CloudFormationStacks:
     async def describe(self, name: str) -> AwsResponse | None:
         """A stack as CloudFormation describes it, by its name or its id."""
         try:
-            found = await self._call("describe_stacks", expects=_NO_STACK, StackName=name)
+            answer = await self._call("describe_stacks", expects=_NO_STACK, StackName=name)
         except CallRefused:
             return None
-        stack: AwsResponse = found["Stacks"][0]
+        stack: AwsResponse = answer["Stacks"][0]
         return (
             None
             if stack["StackStatus"] == "DELETE_COMPLETE" and name != stack["StackId"]
@@ -85,10 +84,10 @@ class CloudFormationStacks:
         report: ReportProgress,
         short_name: str,
     ) -> bool:
-        """Make the stack what the template says; whether anything had to be changed.
+        """Create or update the stack. Returns True if anything changed.
 
         Raises:
-            StackFailed: it could not be; it is as before.
+            StackFailed: the change failed and was rolled back.
         """
         stack = await self._wait_until_settled(name, report, short_name)
         kind = "UPDATE" if stack else "CREATE"
@@ -104,7 +103,7 @@ class CloudFormationStacks:
                 {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
             ],
             Capabilities=["CAPABILITY_IAM"],
-            # Tables and the bucket, if they were kept when the stage was taken down before.
+            # Tables and the bucket, if an earlier ``destroy`` retained them.
             ImportExistingResources=True,
         )
         if not await self._has_changes(name):
@@ -119,14 +118,14 @@ class CloudFormationStacks:
             ChangeSetName=_CHANGE_SET,
             ClientRequestToken=token,
         )
-        found = await self.describe(name)
-        status = await self._follow(found["StackId"] if found else name, token, report, short_name)
+        stack = await self.describe(name)
+        status = await self._follow(stack["StackId"] if stack else name, token, report, short_name)
         if status not in _SUCCEEDED:
             raise StackFailed(name, *await self._first_reason(name, token, status))
         return True
 
     async def protect(self, name: str, *, on: bool) -> None:
-        """Let nobody delete it, or let them."""
+        """Set or remove the termination protection."""
         await self._call(
             "update_termination_protection",
             alters=True,
@@ -135,10 +134,10 @@ class CloudFormationStacks:
         )
 
     async def delete(self, name: str, report: ReportProgress, short_name: str) -> bool:
-        """Delete the stack, if it is there.
+        """Delete the stack. Returns False if there is none.
 
         Raises:
-            StackFailed: something in it could not be deleted.
+            StackFailed: a resource could not be deleted.
         """
         stack = await self.describe(name)
         if stack is None:
@@ -165,7 +164,7 @@ class CloudFormationStacks:
     async def _wait_until_settled(
         self, name: str, report: ReportProgress, short_name: str
     ) -> AwsResponse | None:
-        """The stack when nothing is under way in it; None if it has to be made."""
+        """The stack after the operation in progress; None if it must be created."""
         stack = await self.describe(name)
         if stack is None or stack["StackStatus"] == _REVIEW_IN_PROGRESS:
             return None
@@ -178,7 +177,7 @@ class CloudFormationStacks:
                 DeployProgress(
                     stack=short_name,
                     kind=DeployProgressKind.WAITING,
-                    text="puts back what an update has left",
+                    text="continues the rollback of an update",
                 )
             )
             await self._call("continue_update_rollback", alters=True, StackName=name)
@@ -189,7 +188,7 @@ class CloudFormationStacks:
         return None if status == "DELETE_COMPLETE" else stack
 
     async def _delete_change_set(self, name: str) -> None:
-        """One that an earlier try has left, or that says that nothing is to be changed."""
+        """Delete a change set that an earlier call left, or that has no changes."""
         try:
             await self._call(
                 "delete_change_set",
@@ -203,14 +202,14 @@ class CloudFormationStacks:
 
     async def _has_changes(self, name: str) -> bool:
         while True:
-            found = await self._call(
+            change_set = await self._call(
                 "describe_change_set", StackName=name, ChangeSetName=_CHANGE_SET
             )
-            if found["Status"] == "CREATE_COMPLETE":
+            if change_set["Status"] == "CREATE_COMPLETE":
                 return True
-            if found["Status"] == "FAILED":
-                reason = found.get("StatusReason", "")
-                if any(words in reason for words in _NO_CHANGES):
+            if change_set["Status"] == "FAILED":
+                reason = change_set.get("StatusReason", "")
+                if any(text in reason for text in _NO_CHANGES):
                     return False
                 await self._delete_change_set(name)
                 raise StackFailed(name, "", reason)
@@ -219,38 +218,38 @@ class CloudFormationStacks:
     async def _follow(
         self, stack: str, token: str | None, report: ReportProgress, short_name: str
     ) -> str:
-        """Tell what happens until nothing does; the status then.
+        """Wait for the end of an operation and report its events. Returns the final status.
 
         Args:
-            token: Of the operation whose events are told; None: tell none, it was another's.
+            token: Of the operation; None: it is not ours, and its events are not reported.
         """
-        told: set[str] = set()
+        reported: set[str] = set()
         while True:
-            found = await self.describe(stack)
-            # Before the events: what happened up to the end is told.
-            status = str(found["StackStatus"]) if found else "DELETE_COMPLETE"
+            description = await self.describe(stack)
+            # Read before the events, so that the last events are reported too.
+            status = str(description["StackStatus"]) if description else "DELETE_COMPLETE"
             if token is not None:
                 for event in await self._events(stack, token):
-                    if event["EventId"] not in told:
-                        told.add(event["EventId"])
+                    if event["EventId"] not in reported:
+                        reported.add(event["EventId"])
                         _report_event(event, report, short_name)
             if not status.endswith(_IN_PROGRESS):
                 return status
             await self._clock.sleep(self._poll_interval)
 
     async def _events(self, stack: str, token: str) -> list[AwsResponse]:
-        """Those of one operation, in order."""
-        found: list[AwsResponse] = []
-        more: dict[str, Any] = {}
+        """The events of one operation, in order."""
+        result: list[AwsResponse] = []
+        token_parameter: dict[str, Any] = {}
         while True:
-            page = await self._call("describe_stack_events", StackName=stack, **more)
+            page = await self._call("describe_stack_events", StackName=stack, **token_parameter)
             events = page["StackEvents"]
             own = [event for event in events if event.get("ClientRequestToken") == token]
-            found += own
-            # The newest come first: behind one of another operation there are none of this.
+            result += own
+            # Newest first: an event of another operation is older than all of this one.
             if len(own) < len(events) or not (following := page.get("NextToken")):
-                return found[::-1]
-            more = {"NextToken": following}
+                return result[::-1]
+            token_parameter = {"NextToken": following}
 
     async def _first_reason(self, stack: str, token: str, status: str) -> tuple[str, str]:
         for event in await self._events(stack, token):

@@ -93,7 +93,7 @@ def index_range_for(
     """The narrowest range that contains all matching events."""
     tenant_prefix = f"TENANT#{tenant}#"
     event_key, app_key = f"EVENT#{event_type}", f"APP#{app}"
-    given = (event_type is not None, app is not None, entity is not None)
+    present = (event_type is not None, app is not None, entity is not None)
     ranges = {
         (True, True, True): _index_range(7, event_key, f"{tenant_prefix}{app_key}#{entity}#"),
         (True, True, False): _index_range(6, event_key, f"{tenant_prefix}{app_key}#"),
@@ -101,7 +101,7 @@ def index_range_for(
         (True, False, False): _index_range(4, event_key, tenant_prefix),
         (False, True, False): _index_range(2, app_key, ""),
     }
-    number, index_range = ranges.get(given, (0, None))
+    number, index_range = ranges.get(present, (0, None))
     if index_range is not None and number in indexes:
         return index_range
     if entity is not None:
@@ -334,7 +334,7 @@ class DynamoEventLog:
         range_for = partial(index_range_for, app=app, event_type=event_type, indexes=self._indexes)
         ranges = [range_for(tenant, entity=entity)]
         if job_id is not None and entity is None:
-            ranges = [range_for(tenant, entity=one) for one in await self._job_entities(job_id)]
+            ranges = [range_for(tenant, entity=name) for name in await self._job_entities(job_id)]
         events: list[Event] = []
         for index_range in ranges:
             since = index_range if after is None else index_range.since(after[0])

@@ -12,8 +12,8 @@ poll even if its caller has gone, so a poll is never cancelled. A long poll that
 receive serves the next one; messages that no receive wants are sent again.
 
 **Receipts.** SQS refuses to hide a message with a stale receipt, but reports the deletion of a
-stale or deleted message as a success. So on AWS ``delete`` cannot tell every stale receipt, and a
-late ``delete`` may remove a message that another worker has received since: the worker goes on
+stale or deleted message as a success. So on AWS ``delete`` does not report every stale receipt, and
+a late ``delete`` may remove a message that another worker has received since: the worker continues
 under its lease, and the sweeper enqueues the task again if needed. A message stays hidden for at
 most twelve hours after its receive; then its receipt is stale.
 
@@ -273,20 +273,20 @@ class SqsTaskQueue:
             del self._receives[receive]
         if receive.messages:
             self._turns += 1
-        order = {lane: number for number, lane in enumerate(lanes)}
-        received = sorted(receive.messages, key=lambda m: (order[m.lane], m.sent_us))
+        rank = {lane: number for number, lane in enumerate(lanes)}
+        received = sorted(receive.messages, key=lambda m: (rank[m.lane], m.sent_us))
         return [message.message for message in received]
 
     def _lane_order(self, queues: Sequence[str]) -> list[Lane]:
         """The lanes in the order of this turn; within a priority, queues take turns.
 
         The first queue also changes with the kind of turn, so that each queue comes first in each
-        kind of turn, whatever the number of queues.
+        kind of turn, for any number of queues.
         """
         queues = list(dict.fromkeys(queues))
         first = (self._turns // LOW_EVERY + self._turns % LOW_EVERY) % max(len(queues), 1)
-        order = [*queues[first:], *queues[:first]]
-        return [(queue, priority) for priority in lane_order(self._turns) for queue in order]
+        rotated = [*queues[first:], *queues[:first]]
+        return [(queue, priority) for priority in lane_order(self._turns) for queue in rotated]
 
     async def _poll_lanes(self, receive: _PendingReceive, *, skip_long_polls: bool) -> None:
         """Take what is visible now. A lane with an outstanding long poll is empty."""

@@ -124,6 +124,8 @@ class _Target:
     ("longshore aws deploy --stage dev", "all stacks, as in infra/dev.yaml"),
     ("longshore aws deploy --stage dev --config my.yaml", "as in another file"),
     ("longshore aws deploy --stage dev --render templates", "only write the templates"),
+    output=False,
+    remote=False,
 )
 def deploy(
     options: GlobalOptions,
@@ -132,9 +134,7 @@ def deploy(
     config: _Config = None,
     render: Annotated[
         Path | None,
-        typer.Option(
-            "--render", metavar="FOLDER", help="Write the templates to a folder and deploy nothing."
-        ),
+        typer.Option(metavar="FOLDER", help="Write the templates to a folder and deploy nothing."),
     ] = None,
 ) -> int:
     """Create or update an AWS deployment.
@@ -207,6 +207,8 @@ def _print_step(step: DeployProgress) -> None:
 @command(
     ("longshore aws destroy --stage dev", "asks first; retains tables and blobs"),
     ("longshore aws destroy --stage dev --with-data --yes", "everything, without asking"),
+    output=False,
+    remote=False,
 )
 def destroy(
     options: GlobalOptions,
@@ -268,7 +270,7 @@ def _confirm(stage: str, *, with_data: bool) -> bool:
 @command(
     ("longshore aws status --stage dev", "what is deployed, and where"),
     ("longshore aws status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
-    output=True,
+    remote=False,
 )
 async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:
     """Show the stacks of an AWS deployment, and how to use it.
@@ -346,7 +348,7 @@ def _status_text(status: str | None) -> Text:
 
 @command(
     ("longshore aws undelivered list", "events that the bus or a consumer did not accept"),
-    output=True,
+    remote=False,
 )
 async def undelivered_list(
     options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None
@@ -389,7 +391,7 @@ async def undelivered_list(
 @command(
     ("longshore aws undelivered replay 000001894017600000-17", "one event"),
     ("longshore aws undelivered replay --all", "when the consumer works again"),
-    output=True,
+    remote=False,
 )
 async def undelivered_replay(
     options: GlobalOptions,

@@ -28,8 +28,6 @@ _FORMATS = {"usd": ",.4f", "tokens": ",.0f", "minutes": ",.1f"}
 @command(
     ("longshore budget show today", "limit and spending of today"),
     ("longshore budget show job-4f2", "of one job"),
-    output=True,
-    remote=True,
 )
 async def show(options: GlobalOptions, id_: _Id) -> None:
     """Show the budget of a job, of a task or of today, and how much of it agents have spent.
@@ -50,8 +48,6 @@ async def show(options: GlobalOptions, id_: _Id) -> None:
 @command(
     ("longshore budget add job-4f2_review --usd 5", "a parked task continues"),
     ("longshore budget add today --tokens 1000000", "for all tasks of today"),
-    output=True,
-    remote=True,
 )
 async def add(
     options: GlobalOptions,
@@ -59,15 +55,15 @@ async def add(
     *,
     usd: Annotated[
         float | None,
-        typer.Option("--usd", metavar="N", min=0.000001, help="Dollars."),
+        typer.Option(metavar="N", min=0.000001, help="Dollars."),
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option("--tokens", metavar="N", min=1, help="Tokens."),
+        typer.Option(metavar="N", min=1, help="Tokens."),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", metavar="N", min=0.001, help="Minutes."),
+        typer.Option(metavar="N", min=0.001, help="Minutes."),
     ] = None,
     request_id: RequestId = None,
 ) -> None:

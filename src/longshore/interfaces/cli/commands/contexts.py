@@ -22,7 +22,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
-@command(("longshore contexts list", "the current context has a star"), output=True)
+@command(("longshore contexts list", "the current context has a star"), remote=False)
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     from longshore.interfaces.cli.services import settings_for
@@ -60,12 +60,14 @@ def list_(options: GlobalOptions) -> None:
     ("longshore contexts add prod --server https://jobs.example.com", "asks for the key"),
     ("longshore contexts add prod --server https://… < key.txt", "reads it from a file"),
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
+    output=False,
+    remote=False,
 )
 def add(
     options: GlobalOptions,
     name: _Name,
     *,
-    server: Annotated[str, typer.Option("--server", metavar="URL", help="Server URL.")],
+    server: Annotated[str, typer.Option(metavar="URL", help="Server URL.")],
     key: Annotated[
         bool,
         typer.Option(
@@ -75,7 +77,7 @@ def add(
     ] = True,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Allow to send the key over http."),
+        typer.Option("--insecure", help="Allow sending the key over http."),
     ] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.
@@ -92,7 +94,8 @@ def add(
     saved = contexts.load(settings.contexts_file)
     context = ServerContext(url=url, key=_read_key(url) if key else None, insecure=insecure)
     asyncio.run(_check_server(context, settings))
-    contexts.save(saved.add(name, context), settings.contexts_file)
+    saved.add(name, context)
+    contexts.save(saved, settings.contexts_file)
     print(f'Current context: "{name}", {url}')
 
 
@@ -119,6 +122,8 @@ def _read_key(url: str) -> str:
 @command(
     ("longshore contexts use prod", "commands use this server"),
     ("longshore contexts use --none", "commands use the data folder"),
+    output=False,
+    remote=False,
 )
 def use(
     options: GlobalOptions,
@@ -133,7 +138,8 @@ def use(
         message = "name a context, or use --none; `longshore contexts list` lists them"
         raise UsageError(message)
     path = settings_for(options).contexts_file
-    saved = contexts.load(path).select(name)
+    saved = contexts.load(path)
+    saved.select(name)
     contexts.save(saved, path)
     context = saved.current()
     print(
@@ -141,11 +147,13 @@ def use(
     )
 
 
-@command(("longshore contexts remove prod", "with its key"))
+@command(("longshore contexts remove prod", "with its key"), output=False, remote=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     from longshore.interfaces.cli.services import settings_for
 
     path = settings_for(options).contexts_file
-    contexts.save(contexts.load(path).remove(name), path)
+    saved = contexts.load(path)
+    saved.remove(name)
+    contexts.save(saved, path)
     print(f'Removed context "{name}"')

@@ -115,8 +115,6 @@ def parse_since(text: str, now: datetime) -> datetime:
     ("longshore dead list", "newest first"),
     ("longshore dead list --category network --since 2h", "recent network errors"),
     ("longshore dead list --queue mail -o json | jq .count", "for a monitor"),
-    output=True,
-    remote=True,
 )
 async def list_(
     options: GlobalOptions,
@@ -176,8 +174,6 @@ async def list_(
 @command(
     ("longshore dead show job-k3x_fetch", "a task: its attempts and its last output"),
     ("longshore dead show msg-17", "a message: why it could not be processed"),
-    output=True,
-    remote=True,
 )
 async def show(
     options: GlobalOptions,
@@ -335,8 +331,6 @@ class _Selection:
     ("longshore dead replay job-k3x_fetch", "one task"),
     ("longshore dead replay --category network --since 1h", "shows the number and asks"),
     ("longshore dead replay --all --yes", "everything, without asking"),
-    output=True,
-    remote=True,
 )
 def replay(
     options: GlobalOptions,
@@ -486,8 +480,6 @@ def _print_replayed(
 
 @command(
     ("longshore dead discard msg-17", "a message that belongs to no task"),
-    output=True,
-    remote=True,
 )
 async def discard(
     options: GlobalOptions,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Definition name.")]
 
 
-@command(("longshore definitions list", "what jobs can use"), output=True, remote=True)
+@command(("longshore definitions list", "what jobs can use"))
 async def list_(options: GlobalOptions) -> None:
     """List the newest version of each definition."""
     async with open_client(options) as client:
@@ -51,8 +51,6 @@ async def list_(options: GlobalOptions) -> None:
 @command(
     ("longshore definitions show resize", "as a definition file"),
     ("longshore definitions show resize --version 2", "an older version"),
-    output=True,
-    remote=True,
 )
 async def show(
     options: GlobalOptions,
@@ -60,7 +58,7 @@ async def show(
     *,
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="N", min=1, help="[default: the newest]"),
+        typer.Option(metavar="N", min=1, help="[default: the newest]"),
     ] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
@@ -90,8 +88,6 @@ def _file_document(definition: d.DefinitionDocument) -> dict[str, Any]:
 @command(
     ("longshore definitions apply definitions/", "every file of a folder"),
     ("longshore definitions apply resize.yaml --check", "validate and store nothing"),
-    output=True,
-    remote=True,
 )
 async def apply(
     options: GlobalOptions,
@@ -148,7 +144,7 @@ def _change_text(definition: d.DefinitionDocument, before: int | None) -> str:
     return "unchanged" if definition.version == before else f"changed, was {before}"
 
 
-@command(("longshore definitions delete resize", "running jobs keep it"), remote=True)
+@command(("longshore definitions delete resize", "running jobs keep it"), output=False)
 async def delete(options: GlobalOptions, name: _Name) -> None:
     """Delete a definition: new jobs cannot use it, and jobs that have started keep it."""
     async with open_client(options) as client:
@@ -156,7 +152,11 @@ async def delete(options: GlobalOptions, name: _Name) -> None:
         print(f'Definition "{name}" deleted; jobs that have started keep it')
 
 
-@command(("longshore definitions schema > definition.schema.json", "completion in an editor"))
+@command(
+    ("longshore definitions schema > definition.schema.json", "completion in an editor"),
+    output=False,
+    remote=False,
+)
 def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""
     from longshore.core.definitions.schema import definition_schema

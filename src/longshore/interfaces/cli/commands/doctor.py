@@ -47,7 +47,7 @@ _CREDENTIAL_VARIABLES = {
     ("longshore settings", "the settings of this folder, and their origin"),
     ("LONGSHORE_WORKER_CONCURRENCY=8 longshore settings", "the environment overrides the file"),
     ("longshore settings -o json", "with descriptions and variables"),
-    output=True,
+    remote=False,
 )
 def settings(options: GlobalOptions) -> None:
     """Show every setting with its value and its origin.
@@ -76,7 +76,7 @@ def settings(options: GlobalOptions) -> None:
     ("longshore doctor", "check everything"),
     ("longshore doctor --audit", "also check every stored row, event and output"),
     ("longshore doctor -o json", "for a monitor"),
-    output=True,
+    remote=False,
 )
 def doctor(
     options: GlobalOptions,

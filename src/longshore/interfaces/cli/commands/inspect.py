@@ -7,7 +7,7 @@ says why: the task is no agent task, the attempt runs, or the trace was not stor
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,15 +47,11 @@ _KEY_WIDTH = 24
     ("longshore jobs", "the newest jobs"),
     ("longshore jobs --state failed", "only failed jobs"),
     ("longshore jobs -o json | jq '.jobs[].jobId'", "for a script"),
-    output=True,
-    remote=True,
 )
 async def jobs(
     options: GlobalOptions,
     *,
-    state: Annotated[
-        JobState | None, typer.Option("--state", help="Only jobs in this state.")
-    ] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -101,18 +97,12 @@ def _age(job: d.JobDocument, now: datetime) -> timedelta:
 @command(
     ("longshore tasks --state processing", "the running tasks"),
     ("longshore tasks --job job-k3x", "the tasks of one job"),
-    output=True,
-    remote=True,
 )
 async def tasks(
     options: GlobalOptions,
     *,
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="Only tasks of this job.")
-    ] = None,
-    state: Annotated[
-        TaskState | None, typer.Option("--state", help="Only tasks in this state.")
-    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this job.")] = None,
+    state: Annotated[TaskState | None, typer.Option(help="Only tasks in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -138,8 +128,6 @@ async def tasks(
 @command(
     ("longshore job job-k3x", "the job whose id begins so"),
     ("longshore job job-k3x -o json", "for a script"),
-    output=True,
-    remote=True,
 )
 async def job(options: GlobalOptions, job_id: Id) -> None:
     """Show a job: its progress, and each task with its state, attempts, times and error."""
@@ -226,8 +214,6 @@ def _error(task: d.TaskDocument) -> str:
     ("longshore events job-k3x", "the events of the job itself"),
     ("longshore events job-k3x --all -f", "and of its tasks, as they happen"),
     ("longshore events job-k3x_fetch -o json", "the complete events of a task"),
-    output=True,
-    remote=True,
 )
 async def events(
     options: GlobalOptions,
@@ -255,47 +241,40 @@ async def events(
             items.end()
             return
         keys = await client.task_keys(ref.job_id) if include_tasks else []
-        lines = _EventLines(client.now, max((len(key) for key in keys), default=0))
-        async for event in stream:
-            lines.add(event)
+        await _print_events(stream, keys, client.now)
 
 
-class _EventLines:
-    """Prints events, one line each; with the task's key if ``key_width`` is not 0."""
+async def _print_events(
+    stream: AsyncIterator[d.EventDocument], keys: list[str], now: Callable[[], datetime]
+) -> None:
+    """Print events, one line each; with the task's key if there are keys."""
+    from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
 
-    def __init__(self, now: Callable[[], datetime], key_width: int) -> None:
-        self._now = now
-        self._console = console()
-        # At least as wide as the heading TASK.
-        self._width = min(max(key_width, 4), _KEY_WIDTH) if key_width else 0
-        head = [f"{'TIME':12}", f"{'SEQ':>3}", f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
-        if self._width:
-            head.insert(2, f"{'TASK':{self._width}}")
-        self._console.print(styled("  ".join(head), "bold"))
-
-    def add(self, document: d.EventDocument) -> None:
-        from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
-
-        now, event = self._now(), parse_event(document)
+    screen = console()
+    # At least as wide as the heading TASK.
+    width = min(max(4, *map(len, keys)), _KEY_WIDTH) if keys else 0
+    task_heading = [f"{'TASK':{width}}"] if width else []
+    headings = [f"{'TIME':12}", "SEQ", *task_heading, f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
+    screen.print(styled("  ".join(headings), "bold"))
+    async for document in stream:
+        event = parse_event(document)
+        key = split_task_id(event.entity_id)[1]
         cells = [
-            styled(formats.clock_time_of(event.at, now), "dim"),
+            styled(formats.clock_time_of(event.at, now()), "dim"),
             styled(f"{event.sequence:3}", ""),
+            *([styled(f"{key:{width}}", "")] if width else []),
             styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
-            styled(details_of(event, now), ""),
+            styled(details_of(event, now()), ""),
         ]
-        if self._width:
-            cells.insert(2, styled(f"{split_task_id(event.entity_id)[1]:{self._width}}", ""))
         line = styled("  ", "").join(cells)
         line.rstrip()
-        self._console.print(line, soft_wrap=True)
+        screen.print(line, soft_wrap=True)
 
 
 @command(
     ("longshore trace job-k3x", "of a job with one agent task"),
     ("longshore trace job-k3x_review --attempt 1", "of the first attempt of a task"),
     ("longshore trace job-k3x -o json", "the whole trace, for a script"),
-    output=True,
-    remote=True,
 )
 async def trace(options: GlobalOptions, entity: Id, *, attempt: Attempt = None) -> None:
     """Show what an agent did: its steps, turns and tools, with durations and costs.

@@ -20,7 +20,7 @@ from longshore.interfaces.cli.render.screen import (
 )
 
 
-@command(("longshore keys list", "names, scopes and dates"), output=True, remote=True)
+@command(("longshore keys list", "names, scopes and dates"))
 async def list_(options: GlobalOptions) -> None:
     """List the tenant's API keys, oldest first, with revoked keys and without secrets."""
     async with open_client(options) as client:
@@ -52,8 +52,6 @@ async def list_(options: GlobalOptions) -> None:
 @command(
     ("longshore keys create ci --scope submit --scope read", "for a build server"),
     ("longshore keys create ann --scope admin", "for an administrator"),
-    output=True,
-    remote=True,
 )
 async def create(
     options: GlobalOptions,
@@ -64,13 +62,13 @@ async def create(
     *,
     scope: Annotated[
         list[ApiScope],
-        typer.Option("--scope", help="What the key allows; repeatable."),
+        typer.Option(help="What the key allows; repeatable."),
     ],
 ) -> None:
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
 
     \b
-    scope    allows to
+    scope    lets the key
     read     read jobs, tasks, events and output
     submit   submit jobs and add tasks
     operate  cancel, resume, review and replay tasks, and change definitions
@@ -87,7 +85,7 @@ async def create(
         print(created.key)
 
 
-@command(("longshore keys revoke key-1a2b3c", "on every server at once"), output=True, remote=True)
+@command(("longshore keys revoke key-1a2b3c", "on every server at once"))
 async def revoke(
     options: GlobalOptions,
     key: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it.")],

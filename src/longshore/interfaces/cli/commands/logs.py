@@ -33,8 +33,6 @@ class OutputWriter(Protocol):
     ("longshore logs job-k3x", "the output of all tasks of a job"),
     ("longshore logs job-k3x_fetch -f", "of one task, until it has ended"),
     ("longshore logs job-k3x_fetch --attempt 1", "of its first attempt only"),
-    output=True,
-    remote=True,
 )
 async def logs(
     options: GlobalOptions, entity: Id, *, follow: Follow = False, attempt: Attempt = None

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 @command(
     ("longshore why job-k3x_fetch", "what a task waits for, and how to continue"),
     ("longshore why k3x", "of a whole job"),
-    output=True,
-    remote=True,
 )
 async def why(options: GlobalOptions, id_: Id) -> None:
     """Explain why a job or task does not run, down to the root cause.
@@ -80,8 +78,6 @@ _HEALTH_STYLES = {
 @command(
     ("longshore health", "of all running tasks; records the check and sends alerts"),
     ("longshore health k3x_fetch", "of one task; records nothing"),
-    output=True,
-    remote=True,
 )
 async def health(
     options: GlobalOptions,
@@ -153,8 +149,6 @@ def _health_exit_code(*healths: Health | None) -> int:
 @command(
     ("longshore cancel k3x", "a whole job"),
     ("longshore cancel k3x_fetch --reason 'wrong day'", "one task"),
-    output=True,
-    remote=True,
 )
 async def cancel(
     options: GlobalOptions,
@@ -162,7 +156,7 @@ async def cancel(
     *,
     reason: Annotated[
         str | None,
-        typer.Option("--reason", metavar="TEXT", help="Stored with the event."),
+        typer.Option(metavar="TEXT", help="Stored with the event."),
     ] = None,
 ) -> None:
     """Cancel a job with all its tasks that have not ended, or one task.
@@ -188,8 +182,6 @@ async def cancel(
 @command(
     ("longshore resume k3x", "all failed and cancelled tasks"),
     ("longshore resume k3x_fetch", "one task"),
-    output=True,
-    remote=True,
 )
 async def resume(options: GlobalOptions, id_: Id) -> None:
     """Run failed and cancelled tasks again; completed tasks are not run again.
@@ -213,9 +205,7 @@ async def resume(options: GlobalOptions, id_: Id) -> None:
         )
 
 
-@command(
-    ("longshore approve k3x_draft", "tasks that depend on it can run"), output=True, remote=True
-)
+@command(("longshore approve k3x_draft", "tasks that depend on it can run"), remote=True)
 async def approve(options: GlobalOptions, task: TaskId) -> None:
     """Approve the result of a task in review.
 
@@ -228,8 +218,6 @@ async def approve(options: GlobalOptions, task: TaskId) -> None:
 
 @command(
     ("longshore revise k3x_draft 'half as long, please'", "a new attempt gets the feedback"),
-    output=True,
-    remote=True,
 )
 async def revise(
     options: GlobalOptions,
@@ -252,8 +240,6 @@ async def revise(
 @command(
     ("longshore add k3x more.yaml", "a file with a list of tasks"),
     ("longshore add k3x more.yaml --request-id part-2", "safe to repeat"),
-    output=True,
-    remote=True,
 )
 async def add(
     options: GlobalOptions,

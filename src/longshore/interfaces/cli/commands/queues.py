@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Queue name.")]
 
 
-@command(("longshore queues list", "paused queues, by whom and why"), output=True, remote=True)
+@command(("longshore queues list", "paused queues, by whom and why"))
 async def list_(options: GlobalOptions) -> None:
     """List the queues that are paused or held.
 
@@ -68,8 +68,6 @@ async def warn_if_paused(client: ApiClient, queues: Collection[str]) -> None:
 
 @command(
     ("longshore queues pause mail --reason 'the server is down'", "running tasks continue"),
-    output=True,
-    remote=True,
 )
 async def pause(
     options: GlobalOptions,
@@ -77,7 +75,7 @@ async def pause(
     *,
     reason: Annotated[
         str | None,
-        typer.Option("--reason", metavar="TEXT", help="Shown in listings."),
+        typer.Option(metavar="TEXT", help="Shown in listings."),
     ] = None,
 ) -> None:
     """Pause a queue: no worker starts its tasks; running tasks continue.
@@ -95,9 +93,7 @@ async def pause(
         )
 
 
-@command(
-    ("longshore queues resume mail", "workers start its tasks at once"), output=True, remote=True
-)
+@command(("longshore queues resume mail", "workers start its tasks at once"), remote=True)
 async def resume(options: GlobalOptions, name: _Name) -> None:
     """Resume a queue that is paused or held.
 

@@ -62,6 +62,8 @@ _MAX_NAME_CHARACTERS = 60
     ("longshore run --timeout 10m --attempts 3 -- ./import.sh", "up to three attempts"),
     ("longshore run --request-id nightly-0131 -- ./report.sh", "once, also after a crash"),
     interspersed=False,
+    output=False,
+    remote=False,
 )
 async def run(
     options: GlobalOptions,
@@ -209,7 +211,7 @@ class _Follower:
             self._cancelling = asyncio.ensure_future(self._request_cancel(reason))
 
     async def _request_cancel(self, reason: str) -> None:
-        # The task may have ended before; its result stands.
+        # The task may have ended already; then its result counts.
         with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
             await self._services.application().cancel_task(self._task_id, reason=reason)
 

@@ -39,6 +39,8 @@ _LABEL_WIDTH = 9
     ("longshore up --port 9000 --concurrency 8", "another port, eight tasks at once"),
     ("longshore up --no-worker", "workers run elsewhere: `longshore worker`"),
     ("longshore up --app shop.tasks", "with the functions of a module"),
+    output=False,
+    remote=False,
 )
 def up(
     options: GlobalOptions,

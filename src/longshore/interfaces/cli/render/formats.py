@@ -8,7 +8,6 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
 _CENT, _MIN_COST = 0.01, 0.00005
-_SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
 def duration_ms_text(milliseconds: int | None) -> str:
@@ -62,13 +61,10 @@ def clock_time_of(moment: datetime, now: datetime) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes: ``512 B``, ``12.4 kB``."""
-    value = float(count)
-    for unit in _SIZES:
-        if value < 1000 or unit == _SIZES[-1]:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{count} B"
+    """A number of bytes: ``512 bytes``, ``12.4 kB``."""
+    from rich.filesize import decimal
+
+    return decimal(count)
 
 
 def cost(amount: float) -> str:

@@ -9,9 +9,10 @@ from fastapi.responses import StreamingResponse
 
 from longshore.core.ids import task_id_of
 from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, comment_problem
+from longshore.errors import Problem
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.auth import Operator, Reader
-from longshore.interfaces.rest.errors import ApiProblem, FieldError
+from longshore.interfaces.rest.errors import ApiProblem
 from longshore.interfaces.rest.openapi import answers, problem_responses, respond
 from longshore.interfaces.rest.params import Body, LongLimit, OptionalBody
 from longshore.interfaces.rest.parsing import parse_model
@@ -100,7 +101,7 @@ async def revise_task(operations: Operator, job_id: str, task_id: str, document:
     request = parse_model(s.ReviseRequestDocument, document)
     problem = comment_problem(request.feedback, limit=FEEDBACK_LIMIT_CHARACTERS)
     if problem is not None:
-        errors = [FieldError("feedback", problem)]
+        errors = [Problem("feedback", problem)]
         raise ApiProblem(422, "invalid", "the request has problems", errors)
     task = await operations.revise(
         task_id_of(job_id, task_id), request.feedback, attempt=request.attempt

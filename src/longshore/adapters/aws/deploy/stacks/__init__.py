@@ -1,7 +1,7 @@
-"""The stacks: CloudFormation templates, made from the same names and shapes that the adapters use.
+"""The stacks: CloudFormation templates, made from the names and schemas that the adapters use.
 
-``templates`` writes all of them for a stage. They are deployed in the order of ``STACKS`` and taken
-down in the opposite one, because each may import what those before it export.
+They are deployed in the order of ``STACKS`` and deleted in the opposite order, because a stack may
+import what earlier ones export.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from longshore.adapters.aws.deploy.stacks.containers import (
     server_template,
     worker_template,
 )
-from longshore.adapters.aws.deploy.stacks.dispatcher import dispatcher_template
-from longshore.adapters.aws.deploy.stacks.event import event_template
-from longshore.adapters.aws.deploy.stacks.health_check import health_check_template
+from longshore.adapters.aws.deploy.stacks.functions import (
+    dispatcher_template,
+    event_template,
+    health_check_template,
+    producer_api_template,
+)
 from longshore.adapters.aws.deploy.stacks.infrastructure import infrastructure_template
-from longshore.adapters.aws.deploy.stacks.producer_api import producer_api_template
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.adapters.aws.deploy.stacks.template import Json
 
@@ -31,12 +33,12 @@ STACKS: Final = (
     "worker",
     "server",
 )
-"""By their short names, in the order in which they are deployed."""
+"""The short names of the stacks, in the order of deployment."""
 _CONTAINER_STACKS: Final = ("worker", "server")
 
 
 def stack_name(stage: str, stack: str) -> str:
-    """What CloudFormation knows it as."""
+    """The name of a stack on AWS."""
     return f"longshore-{stage}-{stack}"
 
 
@@ -44,7 +46,7 @@ def templates(config: StageConfig, *, dispatcher_events: tuple[str, ...]) -> dic
     """Every template of a stage, by the stack's short name, in the order of ``STACKS``.
 
     Args:
-        wakes: Types of the events that the dispatcher wants to hear of.
+        dispatcher_events: The types of events that the dispatcher receives.
     """
     return {
         INFRASTRUCTURE: infrastructure_template(config),
@@ -58,12 +60,12 @@ def templates(config: StageConfig, *, dispatcher_events: tuple[str, ...]) -> dic
 
 
 def is_enabled(config: StageConfig, stack: str) -> bool:
-    """Whether a stage has this stack: workers and servers are there only with an image."""
+    """Whether a stage has this stack: workers and the server need an image."""
     return stack not in _CONTAINER_STACKS or getattr(config, stack).image is not None
 
 
 def stack_parameters(config: StageConfig, stack: str, code_key: str) -> dict[str, str]:
-    """What a stack is told when it is deployed."""
+    """The parameters with which a stack is deployed."""
     if stack == INFRASTRUCTURE:
         return {}
     if stack in _CONTAINER_STACKS:

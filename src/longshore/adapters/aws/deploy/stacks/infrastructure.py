@@ -1,10 +1,9 @@
-"""The stack that holds everything that lasts: queues, tables, the bus and the bucket."""
+"""The stack of everything that holds data: queues, tables, the bus and the bucket."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from longshore.adapters.aws.deploy.stacks.alarms import add_alarm, has_topic
 from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS, VISIBILITY_FACTOR
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.adapters.aws.deploy.stacks.template import (
@@ -17,7 +16,7 @@ from longshore.adapters.aws.deploy.stacks.template import (
     ref,
     sub,
 )
-from longshore.adapters.aws.names import table_schemas
+from longshore.adapters.aws.names import UNDELIVERED, table_schemas
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 
@@ -26,54 +25,53 @@ _VISIBILITY_S = 900
 _RETENTION_S = 4 * _DAY_S
 _DEAD_RETENTION_S = 14 * _DAY_S
 _CONSUMER_RECEIVE_LIMIT = 10
-# Tables in which items say themselves when they end, and the attribute that says it.
+# Tables whose items expire, and the attribute with the time.
 _TTL_ATTRIBUTES: Final = {"events": "ttl", "output": "ttl"}
 CONSUMERS: Final = {"history": "save-event", "dispatcher": "dispatcher"}
-"""Who hears of events through a queue, and the function that it feeds."""
-UNDELIVERED: Final = "undelivered"
-# A table or a bucket outlives its stack, unless its very creation failed half way.
+"""Consumers of events with a queue, and the function that the queue invokes."""
+# A table or bucket outlives its stack, unless its creation failed.
 _RETAINED: Final = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 
 
 def infrastructure_template(config: StageConfig) -> Json:
-    """Its template."""
-    template = StackTemplate(
-        config.stage, f"Longshore {config.stage}: queues, tables, the bus and the bucket"
-    )
-    _add_topic(template, config)
-    _add_tables(template, config)
-    _add_bucket(template, config)
-    _add_bus(template, config)
+    template = StackTemplate(config, "queues, tables, the bus and the bucket")
+    _add_topic(template)
+    _add_tables(template)
+    _add_bucket(template)
+    bus = template.add("Bus", "AWS::Events::EventBus", {"Name": config.names.bus})
+    template.export("bus", get_att(bus), "The event bus")
     for queue in config.queues:
-        _add_queue(template, config, queue)
-    _add_consumers(template, config)
+        for priority in Priority:
+            _add_lane(template, queue, priority)
+    _add_consumers(template)
     return template.document()
 
 
-def _add_tables(template: StackTemplate, config: StageConfig) -> None:
-    names = config.names
-    called = {name: getattr(names, name) for name in ("ledger", "events", "output", "config")}
-    shapes = {shape["TableName"]: shape for shape in table_schemas(names)}
-    for name, full_name in called.items():
-        shape = {**shapes[full_name]}
-        shape["SSESpecification"] = {"SSEEnabled": shape["SSESpecification"]["Enabled"]}
-        if stream := shape.get("StreamSpecification"):
-            shape["StreamSpecification"] = {"StreamViewType": stream["StreamViewType"]}
+def _add_tables(template: StackTemplate) -> None:
+    names = template.config.names
+    schemas = {schema["TableName"]: schema for schema in table_schemas(names)}
+    for name in ("ledger", "events", "output", "config"):
+        full_name = getattr(names, name)
+        schema = {**schemas[full_name]}
+        schema["SSESpecification"] = {"SSEEnabled": schema["SSESpecification"]["Enabled"]}
+        if stream := schema.get("StreamSpecification"):
+            schema["StreamSpecification"] = {"StreamViewType": stream["StreamViewType"]}
         if name in _TTL_ATTRIBUTES:
-            shape["TimeToLiveSpecification"] = {
+            schema["TimeToLiveSpecification"] = {
                 "AttributeName": _TTL_ATTRIBUTES[name],
                 "Enabled": True,
             }
-        if config.protected:
-            shape["DeletionProtectionEnabled"] = True
-            shape["PointInTimeRecoverySpecification"] = {"PointInTimeRecoveryEnabled": True}
-        table = template.add(logical_id(name, "table"), "AWS::DynamoDB::Table", shape, **_RETAINED)
+        if template.config.protected:
+            schema["DeletionProtectionEnabled"] = True
+            schema["PointInTimeRecoverySpecification"] = {"PointInTimeRecoveryEnabled": True}
+        table = template.add(logical_id(name, "table"), "AWS::DynamoDB::Table", schema, **_RETAINED)
         template.export(f"{name}-table", get_att(table), f"ARN of the table {full_name}")
         if stream:
-            template.export("ledger-stream", get_att(table, "StreamArn"), "What was committed")
+            template.export("ledger-stream", get_att(table, "StreamArn"), "Stream of the ledger")
 
 
-def _add_bucket(template: StackTemplate, config: StageConfig) -> None:
+def _add_bucket(template: StackTemplate) -> None:
+    config = template.config
     name = config.bucket or sub(f"longshore-{config.stage}-${{AWS::AccountId}}-${{AWS::Region}}")
     bucket = template.add(
         "Bucket",
@@ -95,7 +93,7 @@ def _add_bucket(template: StackTemplate, config: StageConfig) -> None:
             "LifecycleConfiguration": {
                 "Rules": [
                     {
-                        # Parts of an upload whose process died are paid for, and nobody sees them.
+                        # Parts of an unfinished upload are invisible and cost money.
                         "Id": "AbortIncompleteMultipartUpload",
                         "Status": "Enabled",
                         "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
@@ -105,7 +103,7 @@ def _add_bucket(template: StackTemplate, config: StageConfig) -> None:
         },
         **_RETAINED,
     )
-    whole = sub("arn:${AWS::Partition}:s3:::${Bucket}")
+    bucket_arn = "arn:${AWS::Partition}:s3:::${Bucket}"
     template.add(
         "BucketPolicy",
         "AWS::S3::BucketPolicy",
@@ -117,7 +115,7 @@ def _add_bucket(template: StackTemplate, config: StageConfig) -> None:
                     "Effect": "Deny",
                     "Principal": "*",
                     "Action": "s3:*",
-                    "Resource": [whole, sub("arn:${AWS::Partition}:s3:::${Bucket}/*")],
+                    "Resource": [sub(bucket_arn), sub(f"{bucket_arn}/*")],
                     "Condition": {"Bool": {"aws:SecureTransport": "false"}},
                 }
             ),
@@ -126,92 +124,109 @@ def _add_bucket(template: StackTemplate, config: StageConfig) -> None:
     template.export("bucket", ref(bucket), "Bucket of the blobs: the setting aws.bucket")
 
 
-def _add_bus(template: StackTemplate, config: StageConfig) -> None:
-    bus = template.add("Bus", "AWS::Events::EventBus", {"Name": config.names.bus})
-    template.export("bus", get_att(bus), "The bus on which events are told")
+def _add_sqs_queue(
+    template: StackTemplate,
+    logical_name: str,
+    name: str,
+    *,
+    visibility_s: int,
+    sources: tuple[str, ...] = (),
+    dead_letter: tuple[str, int] | None = None,
+) -> str:
+    """Add a queue with its alarm.
+
+    Args:
+        sources: The queues whose dead letters it takes.
+        dead_letter: The queue of its dead letters, and after how many receives.
+    """
+    properties: Json = {
+        "QueueName": name,
+        "MessageRetentionPeriod": _DEAD_RETENTION_S if sources else _RETENTION_S,
+        "VisibilityTimeout": visibility_s,
+        "SqsManagedSseEnabled": True,
+    }
+    if sources:
+        # ARNs as text: references would be circular, because those queues refer to this one.
+        properties["RedriveAllowPolicy"] = {
+            "redrivePermission": "byQueue",
+            "sourceQueueArns": [arn("sqs", source) for source in sources],
+        }
+    if dead_letter is not None:
+        target, receives = dead_letter
+        properties["RedrivePolicy"] = {
+            "deadLetterTargetArn": get_att(target),
+            "maxReceiveCount": receives,
+        }
+    queue = template.add(logical_name, "AWS::SQS::Queue", properties)
+    minutes = template.config.alarms.oldest_message_minutes
+    alarm, metric, text, threshold = (
+        (queue, "ApproximateNumberOfMessagesVisible", f"something is in {name}", 0)
+        if sources
+        else (
+            f"{queue}Age",
+            "ApproximateAgeOfOldestMessage",
+            f"a message of {name} waits for more than {minutes} minutes",
+            60 * minutes,
+        )
+    )
+    template.add_alarm(
+        alarm,
+        text,
+        ("AWS/SQS", metric, {"QueueName": get_att(queue, "QueueName")}, "Maximum"),
+        threshold=threshold,
+        topic=_topic_arn(template),
+    )
+    return queue
 
 
-def _add_queue(template: StackTemplate, config: StageConfig, queue: str) -> None:
-    visibility = VISIBILITY_FACTOR * FUNCTIONS["dlq-processor"].timeout_s
-    for priority in Priority:
-        name = logical_id(queue, priority.name.lower())
-        dead = template.add(
-            f"Queue{name}Dead",
-            "AWS::SQS::Queue",
-            {
-                "QueueName": config.names.dead_letter_queue(queue, priority),
-                "MessageRetentionPeriod": _DEAD_RETENTION_S,
-                "VisibilityTimeout": visibility,
-                "SqsManagedSseEnabled": True,
-                "RedriveAllowPolicy": _redrive_allow_policy(config.names.queue(queue, priority)),
-            },
-        )
-        lane = template.add(
-            f"Queue{name}",
-            "AWS::SQS::Queue",
-            {
-                "QueueName": config.names.queue(queue, priority),
-                "MessageRetentionPeriod": _RETENTION_S,
-                "VisibilityTimeout": _VISIBILITY_S,
-                "SqsManagedSseEnabled": True,
-                "RedrivePolicy": {
-                    "deadLetterTargetArn": get_att(dead),
-                    "maxReceiveCount": RECEIVE_LIMIT,
-                },
-            },
-        )
-        template.export(
-            f"dead-{queue}-{priority.name.lower()}", get_att(dead), "Messages received too often"
-        )
-        _add_age_alarm(template, config, lane, config.names.queue(queue, priority))
-        _add_dead_letter_alarm(
-            template, config, dead, config.names.dead_letter_queue(queue, priority)
-        )
+def _add_lane(template: StackTemplate, queue: str, priority: Priority) -> None:
+    names, logical_name = template.config.names, logical_id("queue", queue, priority.name.lower())
+    name = names.queue(queue, priority)
+    dead = _add_sqs_queue(
+        template,
+        f"{logical_name}Dead",
+        names.dead_letter_queue(queue, priority),
+        visibility_s=VISIBILITY_FACTOR * FUNCTIONS["dlq-processor"].timeout_s,
+        sources=(name,),
+    )
+    _add_sqs_queue(
+        template,
+        logical_name,
+        name,
+        visibility_s=_VISIBILITY_S,
+        dead_letter=(dead, RECEIVE_LIMIT),
+    )
+    template.export(
+        f"dead-{queue}-{priority.name.lower()}", get_att(dead), "Messages received too often"
+    )
 
 
-def _add_consumers(template: StackTemplate, config: StageConfig) -> None:
-    names = config.names
-    dead = template.add(
+def _add_consumers(template: StackTemplate) -> None:
+    names = template.config.names
+    dead = _add_sqs_queue(
+        template,
         "QueueUndelivered",
-        "AWS::SQS::Queue",
-        {
-            "QueueName": names.consumer(UNDELIVERED),
-            "MessageRetentionPeriod": _DEAD_RETENTION_S,
-            "VisibilityTimeout": VISIBILITY_FACTOR * FUNCTIONS["eventbridge-dlq-alert"].timeout_s,
-            "SqsManagedSseEnabled": True,
-            "RedriveAllowPolicy": _redrive_allow_policy(
-                *(names.consumer(name) for name in CONSUMERS)
-            ),
-        },
+        names.consumer(UNDELIVERED),
+        visibility_s=VISIBILITY_FACTOR * FUNCTIONS["eventbridge-dlq-alert"].timeout_s,
+        sources=tuple(names.consumer(name) for name in CONSUMERS),
     )
     template.export(UNDELIVERED, get_att(dead), "Events that could not be delivered")
-    _allow_rules_to_send(template, config, dead, *CONSUMERS)
-    _add_dead_letter_alarm(template, config, dead, names.consumer(UNDELIVERED))
+    _allow_rules_to_send(template, dead, *CONSUMERS)
     for name, function in CONSUMERS.items():
-        queue = template.add(
+        queue = _add_sqs_queue(
+            template,
             f"Queue{logical_id(name)}Events",
-            "AWS::SQS::Queue",
-            {
-                "QueueName": names.consumer(name),
-                "MessageRetentionPeriod": _RETENTION_S,
-                "VisibilityTimeout": VISIBILITY_FACTOR * FUNCTIONS[function].timeout_s,
-                "SqsManagedSseEnabled": True,
-                "RedrivePolicy": {
-                    "deadLetterTargetArn": get_att(dead),
-                    "maxReceiveCount": _CONSUMER_RECEIVE_LIMIT,
-                },
-            },
+            names.consumer(name),
+            visibility_s=VISIBILITY_FACTOR * FUNCTIONS[function].timeout_s,
+            dead_letter=(dead, _CONSUMER_RECEIVE_LIMIT),
         )
         template.export(f"{name}-events", get_att(queue), f"Events for {function}")
-        _allow_rules_to_send(template, config, queue, name)
-        _add_age_alarm(template, config, queue, names.consumer(name))
+        _allow_rules_to_send(template, queue, name)
 
 
-def _allow_rules_to_send(
-    template: StackTemplate, config: StageConfig, queue: str, *rules: str
-) -> None:
-    bus = config.names.bus
-    sources = [arn("events", f"rule/{bus}/{config.names.consumer(rule)}") for rule in rules]
+def _allow_rules_to_send(template: StackTemplate, queue: str, *rules: str) -> None:
+    names = template.config.names
+    sources = [arn("events", f"rule/{names.bus}/{names.consumer(rule)}") for rule in rules]
     template.add(
         f"{queue}Policy",
         "AWS::SQS::QueuePolicy",
@@ -230,67 +245,23 @@ def _allow_rules_to_send(
     )
 
 
-def _redrive_allow_policy(*queues: str) -> Json:
-    # Written out: a reference would be a circle, for those queues name this one.
-    return {
-        "redrivePermission": "byQueue",
-        "sourceQueueArns": [arn("sqs", queue) for queue in queues],
-    }
+def _topic_arn(template: StackTemplate) -> Any:
+    return template.config.alarms.topic or ref("Alarms")
 
 
-def _add_dead_letter_alarm(
-    template: StackTemplate, config: StageConfig, queue: str, name: str
-) -> None:
-    add_alarm(
-        template,
-        config,
-        queue,
-        f"something is in {name}",
-        (
-            "AWS/SQS",
-            "ApproximateNumberOfMessagesVisible",
-            {"QueueName": get_att(queue, "QueueName")},
-            "Maximum",
-        ),
-        threshold=0,
-        topic=_topic_arn(config),
-    )
-
-
-def _add_age_alarm(template: StackTemplate, config: StageConfig, queue: str, name: str) -> None:
-    minutes = config.alarms.oldest_message_minutes
-    add_alarm(
-        template,
-        config,
-        f"{queue}Age",
-        f"a message of {name} waits for more than {minutes} minutes",
-        (
-            "AWS/SQS",
-            "ApproximateAgeOfOldestMessage",
-            {"QueueName": get_att(queue, "QueueName")},
-            "Maximum",
-        ),
-        threshold=60 * minutes,
-        topic=_topic_arn(config),
-    )
-
-
-def _topic_arn(config: StageConfig) -> Any:
-    return config.alarms.topic or ref("Alarms")
-
-
-def _add_topic(template: StackTemplate, config: StageConfig) -> None:
-    if not has_topic(config):
+def _add_topic(template: StackTemplate) -> None:
+    alarms = template.config.alarms
+    if not alarms.has_topic:
         return
-    if config.alarms.topic is None:
+    if alarms.topic is None:
         template.add(
             "Alarms",
             "AWS::SNS::Topic",
             {
-                "TopicName": f"longshore-{config.stage}-alarms",
+                "TopicName": f"longshore-{template.config.stage}-alarms",
                 "Subscription": [
-                    {"Protocol": "email", "Endpoint": address} for address in config.alarms.email
+                    {"Protocol": "email", "Endpoint": address} for address in alarms.email
                 ],
             },
         )
-    template.export("alarms", _topic_arn(config), "Topic to which alarms are told")
+    template.export("alarms", _topic_arn(template), "Topic of the alarms")

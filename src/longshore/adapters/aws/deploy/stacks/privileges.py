@@ -6,6 +6,7 @@ denies what a policy does not allow, notes each call, and compares both ways.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,14 +41,12 @@ class IamResource:
 
 
 def _table(name: str) -> IamResource:
-    return IamResource(
-        f"table `{name}`", lambda config: [import_value(config.stage, f"{name}-table")]
-    )
+    return IamResource(f"table `{name}`", lambda config: [import_value(config, f"{name}-table")])
 
 
 def _indexes(table: str, *indexes: str) -> IamResource:
     def arns(config: StageConfig) -> list[Any]:
-        whole = import_value(config.stage, f"{table}-table")
+        whole = import_value(config, f"{table}-table")
         return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
 
     return IamResource(f"indexes of `{table}`: {', '.join(indexes)}", arns)
@@ -63,14 +62,14 @@ def _event_indexes(config: StageConfig) -> list[Any]:
 
 def _blobs(prefix: str) -> IamResource:
     def arns(config: StageConfig) -> list[Any]:
-        bucket = import_value(config.stage, "bucket")
+        bucket = import_value(config, "bucket")
         return [sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}/{prefix}*", Bucket=bucket)]
 
     return IamResource(f"blobs `{prefix}*`", arns)
 
 
 def _bucket(config: StageConfig) -> list[Any]:
-    bucket = import_value(config.stage, "bucket")
+    bucket = import_value(config, "bucket")
     return [sub("arn:${AWS::Partition}:s3:::${Bucket}", Bucket=bucket)]
 
 
@@ -99,7 +98,7 @@ def _consumer(name: str) -> IamResource:
 RESOURCES: Final[dict[str, IamResource]] = {
     "ledger": _table("ledger"),
     "ledger stream": IamResource(
-        "stream of `ledger`", lambda config: [import_value(config.stage, "ledger-stream")]
+        "stream of `ledger`", lambda config: [import_value(config, "ledger-stream")]
     ),
     "listings": _indexes("ledger", LISTING_INDEX, NAME_INDEX, STATE_INDEX),
     "open rows": _indexes("ledger", STATE_INDEX),
@@ -107,14 +106,14 @@ RESOURCES: Final[dict[str, IamResource]] = {
     "event indexes": IamResource("indexes of `events` that are filled", _event_indexes),
     "output": _table("output"),
     "config": _table("config"),
-    "bus": IamResource("bus", lambda config: [import_value(config.stage, "bus")]),
+    "bus": IamResource("bus", lambda config: [import_value(config, "bus")]),
     "queues": IamResource("every queue and priority", _queues),
     "dead letters": IamResource("their dead-letter queues", _dead_letter_queues),
     # AWS knows no narrower resource for listing queues.
     "queue names": IamResource("`*`: AWS knows no narrower", lambda _: ["*"]),
     "streams": IamResource(
         "streams of `ledger`",
-        lambda config: [sub("${Table}/stream/*", Table=import_value(config.stage, "ledger-table"))],
+        lambda config: [sub("${Table}/stream/*", Table=import_value(config, "ledger-table"))],
     ),
     "dispatcher-events": _consumer("dispatcher"),
     "history-events": _consumer("history"),
@@ -128,7 +127,7 @@ RESOURCES: Final[dict[str, IamResource]] = {
     "undelivered": _blobs("undelivered/"),
     "secrets": IamResource(
         "SSM parameters below `/longshore/{stage}/`",
-        # What is asked for ends with a slash, and so does what AWS takes it for.
+        # The path ends with a slash, and AWS checks it with the slash.
         lambda config: [arn("ssm", f"parameter/longshore/{config.stage}/*")],
     ),
 }
@@ -136,7 +135,7 @@ RESOURCES: Final[dict[str, IamResource]] = {
 _GET, _GET_MANY, _QUERY = "dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"
 _PUT, _UPDATE = "dynamodb:PutItem", "dynamodb:UpdateItem"
 _GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT = "s3:GetObject", "s3:PutObject", "s3:DeleteObject"
-# What is large goes in parts: taken back if they are not joined, and looked at if nobody knows.
+# Multipart uploads: aborted if they fail, and read if the outcome is unknown.
 _PUT_LARGE_OBJECT = (_PUT_OBJECT, _GET_OBJECT, "s3:AbortMultipartUpload")
 _URL, _SEND, _RECEIVE = "sqs:GetQueueUrl", "sqs:SendMessage", "sqs:ReceiveMessage"
 _REMOVE, _HIDE, _COUNT = (
@@ -151,30 +150,30 @@ def _event_source_grant(queue: str) -> Grant:
     return Grant(queue, (_RECEIVE, _REMOVE, _COUNT), EVENT_SOURCE_REASON)
 
 
-EVENT_SOURCE_REASON: Final = "Lambda takes messages for it"
+EVENT_SOURCE_REASON: Final = "Lambda receives messages for it"
 """Why a function may read a queue or a stream that it never reads itself."""
-_SECRETS = Grant("secrets", ("ssm:GetParametersByPath",), "settings that are secret")
-_ENQUEUE = Grant("queues", (_URL, _SEND), "rings for what is due")
-# Without it, S3 does not tell a blob that is not there from one that is forbidden.
-_BLOB_EXISTENCE = Grant("bucket", ("s3:ListBucket",), "is told that a blob is not there")
-_ROWS = Grant("ledger", (_GET, _GET_MANY, _QUERY, _UPDATE), "decides from rows, changes them")
-_OPEN_ROWS = Grant("open rows", (_QUERY,), "finds what is open, or failed")
+_SECRETS = Grant("secrets", ("ssm:GetParametersByPath",), "secret settings")
+_ENQUEUE = Grant("queues", (_URL, _SEND), "enqueues due tasks")
+# Without it, S3 answers "denied" for a blob that does not exist.
+_BLOB_EXISTENCE = Grant("bucket", ("s3:ListBucket",), "sees that a blob does not exist")
+_ROWS = Grant("ledger", (_GET, _GET_MANY, _QUERY, _UPDATE), "reads and changes rows")
+_OPEN_ROWS = Grant("open rows", (_QUERY,), "finds open and failed tasks")
 _LARGE_EVENTS = Grant("large events", _PUT_LARGE_OBJECT, "events of very large jobs")
 _APPEND_EVENTS = (
-    Grant("config", (_GET, _UPDATE), "numbers events of what has no row"),
-    Grant("events", (_PUT,), "keeps them"),
-    Grant("bus", (_PUT_EVENTS,), "tells them"),
+    Grant("config", (_GET, _UPDATE), "numbers events of entities without a row"),
+    Grant("events", (_PUT,), "stores them"),
+    Grant("bus", (_PUT_EVENTS,), "publishes them"),
 )
 _READ_DEAD_LETTERS = (
     Grant("queue names", ("sqs:ListQueues",), "finds dead-letter queues"),
     Grant(
         "dead letters",
         (_COUNT, _URL, _RECEIVE, _HIDE),
-        "looks whether there are any, and at them",
+        "counts and reads them",
     ),
 )
 _ALERT_RECORDS = Grant(
-    "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "tells people each problem once"
+    "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "alerts once for each problem"
 )
 
 _DISPATCHER = (
@@ -210,10 +209,10 @@ _API = (
     Grant("config", (_GET, _PUT, _QUERY, _UPDATE), "definitions, keys, pauses"),
     Grant("events", (_PUT, _QUERY), "histories, and events of what has no row"),
     Grant("event indexes", (_QUERY,), "histories"),
-    Grant("bus", (_PUT_EVENTS,), "tells events of what has no row"),
+    Grant("bus", (_PUT_EVENTS,), "publishes events of entities without a row"),
     Grant("output", (_QUERY,), "what tasks print"),
     Grant("documents", _PUT_LARGE_OBJECT, "inputs, results and graphs"),
-    Grant("files", (_GET_OBJECT,), "what attempts leave"),
+    Grant("files", (_GET_OBJECT,), "files of attempts"),
     Grant("bucket", ("s3:ListBucket",), "lists what attempts left"),
     _LARGE_EVENTS,
     _BLOB_EXISTENCE,
@@ -230,23 +229,23 @@ _WORKER = (
     Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
     *_APPEND_EVENTS,
     Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
-    Grant("files", _PUT_LARGE_OBJECT, "what attempts leave"),
+    Grant("files", _PUT_LARGE_OBJECT, "files of attempts"),
     _BLOB_EXISTENCE,
 )
 
 
 def _merge_grants(*lists: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant for each place."""
-    found: dict[str, list[Grant]] = {}
-    for grant in (grant for one in lists for grant in one):
-        found.setdefault(grant.resource, []).append(grant)
+    """One grant for each resource."""
+    by_resource: dict[str, list[Grant]] = {}
+    for grant in itertools.chain.from_iterable(lists):
+        by_resource.setdefault(grant.resource, []).append(grant)
     return tuple(
         Grant(
-            place,
+            resource,
             tuple(sorted({action for grant in grants for action in grant.actions})),
             "; ".join(dict.fromkeys(grant.reason for grant in grants)),
         )
-        for place, grants in found.items()
+        for resource, grants in by_resource.items()
     )
 
 
@@ -258,8 +257,8 @@ GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
             EVENT_SOURCE_REASON,
         ),
         Grant("streams", ("dynamodb:ListStreams",), EVENT_SOURCE_REASON),
-        Grant("bus", (_PUT_EVENTS,), "tells what was committed"),
-        Grant("undelivered-events", (_URL, _SEND), "puts aside what it cannot read"),
+        Grant("bus", (_PUT_EVENTS,), "publishes committed events"),
+        Grant("undelivered-events", (_URL, _SEND), "stores records that it cannot read"),
     ),
     "save-event": (
         _event_source_grant("history-events"),

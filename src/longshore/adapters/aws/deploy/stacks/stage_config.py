@@ -1,6 +1,6 @@
-"""What can be decided of a stage: read from a document such as ``infra/dev.yaml``, and checked.
+"""The configuration of a stage, read from a document such as ``infra/dev.yaml`` and validated.
 
-Whatever is wrong is told at once and together. A name that nobody knows is an error, not a silence.
+All problems are reported together. An unknown name is an error.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from longshore.core.ids import is_name
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
 
-# As the settings have it: a stage with '-' might have the queues of another.
+# As in the settings: with '-', the queues of two stages could have the same names.
 _STAGE = re.compile(r"[a-z][a-z0-9]{0,19}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _SETTING = re.compile(r"[a-z_]+(\.[a-z_]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUEUE_NAME_LIMIT = 80  # of SQS
-# The times for which CloudWatch can keep logs.
+# The retention times of CloudWatch.
 _LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1827, 3653)
-# What Fargate can be: units of processor, and from how many to how many MiB with it.
+# The sizes of Fargate: CPU units, and the range of MiB with each.
 _FARGATE_MEMORY_MIB = {
     256: (512, 2048),
     512: (1024, 4096),
@@ -40,12 +40,17 @@ PYTHONS: Final = ("3.12", "3.13")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmsConfig:
-    """What is watched, and who is told."""
+    """Alarms and their receivers."""
 
     enabled: bool = True
-    email: tuple[str, ...] = ()  # each gets a letter to confirm
-    topic: str | None = None  # the ARN of an SNS topic of your own, instead
+    email: tuple[str, ...] = ()  # each address must confirm
+    topic: str | None = None  # the ARN of your own SNS topic instead
     oldest_message_minutes: int = 15
+
+    @property
+    def has_topic(self) -> bool:
+        """Whether alarms notify people."""
+        return self.enabled and bool(self.topic or self.email)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,7 @@ class ApiConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionsConfig:
-    """What all functions have in common."""
+    """Common properties of all functions."""
 
     python: str = "3.13"
     architecture: str = "x86_64"
@@ -67,7 +72,7 @@ class FunctionsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """A service on ECS; there is one only if it has an image."""
+    """A service on ECS; it is deployed only if it has an image."""
 
     image: str | None = None
     count: int = 1
@@ -76,21 +81,21 @@ class ContainerConfig:
     subnets: tuple[str, ...] = ()
     security_groups: tuple[str, ...] = ()
     public_ip: bool = False
-    command: tuple[str, ...] = ()  # None: that of the image
+    command: tuple[str, ...] = ()  # empty: Longshore's own
     secrets: tuple[str, ...] = ()  # variables whose values are SSM parameters of the stage
-    target_group: str | None = None  # of a load balancer of your own, for the server
-    hosts: tuple[str, ...] = ()  # names by which the server is called
+    target_group: str | None = None  # of your own load balancer, for the server
+    hosts: tuple[str, ...] = ()  # host names of the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageConfig:
-    """One stage."""
+    """The configuration of a stage."""
 
     stage: str
     queues: tuple[str, ...] = ("default",)
     bucket: str | None = None  # None: longshore-{stage}-{account}-{region}
-    schedules: bool = True  # whether the health check runs by itself; the sweeper always does
-    protected: bool = True  # against being deleted; with backups of every moment
+    schedules: bool = True  # whether the health check is scheduled; the sweeper always is
+    protected: bool = True  # against deletion; with point-in-time recovery
     log_retention_days: int = 30
     alarms: AlarmsConfig = field(default_factory=AlarmsConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
@@ -101,20 +106,20 @@ class StageConfig:
 
     @property
     def names(self) -> Names:
-        """What everything is called; the bucket's name may be known to AWS alone."""
+        """The names of the resources; the default bucket needs account and region."""
         return Names(stage=self.stage, bucket=self.bucket or "")
 
 
 def read_stage_config(stage: str, document: Mapping[str, Any], origin: str) -> StageConfig:
-    """What a document says of a stage.
+    """Read the document of a stage.
 
     Raises:
-        ConfigurationError: with every problem that was found.
+        ConfigurationError: with all problems.
     """
     problems: list[str] = []
-    given = _read_section(StageConfig, {**document, "stage": stage}, "", problems)
+    values = _read_section(StageConfig, {**document, "stage": stage}, "", problems)
     if not problems:
-        config = StageConfig(**given)
+        config = StageConfig(**values)
         problems = list(_check_config(config))
     if problems:
         raise ConfigurationError([f"{origin}: {problem}" for problem in problems])
@@ -122,32 +127,32 @@ def read_stage_config(stage: str, document: Mapping[str, Any], origin: str) -> S
 
 
 def with_bucket(config: StageConfig, account: str, region: str) -> StageConfig:
-    """The same with the name that the bucket has in an account, which other accounts have not."""
+    """The configuration with the name of the bucket, which contains account and region."""
     return (
         config if config.bucket else replace(config, bucket=default_bucket(config, account, region))
     )
 
 
 def default_bucket(config: StageConfig, account: str, region: str) -> str:
-    """What the bucket is called if nobody has named it."""
+    """The default name of the bucket."""
     return f"longshore-{config.stage}-{account}-{region}"
 
 
 def _read_section(kind: type, document: Any, path: str, problems: list[str]) -> dict[str, Any]:
     if not isinstance(document, Mapping):
-        problems.append(f"{path.rstrip('.') or 'the file'} must have names and values")
+        problems.append(f"{path.rstrip('.') or 'the file'} must be a mapping")
         return {}
     hints = get_type_hints(kind)
-    known = {each.name: hints[each.name] for each in fields(kind)}
-    found = {}
+    types = {item.name: hints[item.name] for item in fields(kind)}
+    values = {}
     for name, value in document.items():
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
-            problems.append(f"nothing is called {path + str(name)!r}{hint}")
+        if name not in types:
+            close = get_close_matches(str(name), types, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(types)}"
+            problems.append(f"unknown name {path + str(name)!r}{hint}")
         else:
-            found[name] = _value(known[name], value, f"{path}{name}", problems)
-    return found
+            values[name] = _value(types[name], value, f"{path}{name}", problems)
+    return values
 
 
 def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
@@ -158,33 +163,33 @@ def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
     if origin in (Union, UnionType):
         if value is None:
             return None
-        kind = next(each for each in arguments if each is not type(None))
+        kind = next(option for option in arguments if option is not type(None))
         return _value(kind, value, path, problems)
     if origin is tuple:
-        if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
+        if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
             return tuple(value)
-        problems.append(f"{path} must be a list of words, not {value!r}")
+        problems.append(f"{path} must be a list of strings, not {value!r}")
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         return _settings(value, path, problems)
-    # A boolean is an int to Python, and `count: yes` is surely a mistake.
+    # A boolean is an int in Python, but `count: yes` is a mistake.
     elif type(value) is kind:
         return value
     else:
-        words = {bool: "true or false", int: "a whole number", str: "a word (in quotes?)"}
-        problems.append(f"{path} must be {words[kind]}, not {value!r}")
+        expected = {bool: "true or false", int: "a whole number", str: "a string (in quotes?)"}
+        problems.append(f"{path} must be {expected[kind]}, not {value!r}")
     return None
 
 
 def _settings(value: Any, path: str, problems: list[str]) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        problems.append(f"{path} must have names of settings and their values")
+        problems.append(f"{path} must map names of settings to values")
         return {}
     problems += [
-        f"{path}: {name!r} is no setting: write it like worker.task_timeout"
+        f"{path}: {name!r} is not a setting name, such as worker.task_timeout"
         for name in value
         if not _SETTING.fullmatch(str(name))
     ]
-    return {str(name): _setting_text(each) for name, each in value.items()}
+    return {str(name): _setting_text(setting) for name, setting in value.items()}
 
 
 def _setting_text(value: Any) -> str:
@@ -196,21 +201,21 @@ def _setting_text(value: Any) -> str:
 def _check_config(config: StageConfig) -> Iterator[str]:
     if not _STAGE.fullmatch(config.stage):
         yield (
-            f"{config.stage!r} is no name for a stage: use at most 20 small letters and digits,"
-            " the first a letter"
+            f"{config.stage!r} is not a valid stage name: use at most 20 lower-case letters and"
+            " digits, starting with a letter"
         )
     if config.bucket is not None and not _BUCKET.fullmatch(config.bucket):
-        yield f"bucket: {config.bucket!r} is no name that S3 takes"
+        yield f"bucket: {config.bucket!r} is not a valid bucket name"
     yield from _queue_problems(config)
     if config.log_retention_days not in _LOG_RETENTION_DAYS:
-        asked = config.log_retention_days
-        near = min(_LOG_RETENTION_DAYS, key=lambda each: abs(each - asked))
-        yield f"log_retention_days: CloudWatch keeps logs for {near} days, not for {asked}"
+        days = config.log_retention_days
+        near = min(_LOG_RETENTION_DAYS, key=lambda option: abs(option - days))
+        yield f"log_retention_days: CloudWatch has {near} days, not {days}"
     yield from _check_range(
         "alarms.oldest_message_minutes", config.alarms.oldest_message_minutes, 1, 1440
     )
     if config.alarms.topic and config.alarms.email:
-        yield "alarms: name a topic of your own or addresses for email, not both"
+        yield "alarms: set a topic or email addresses, not both"
     yield from _check_range("api.requests_per_second", config.api.requests_per_second, 1, 10_000)
     yield from _check_range("api.burst", config.api.burst, 1, 5_000)
     yield from _function_problems(config.functions)
@@ -220,9 +225,9 @@ def _check_config(config: StageConfig) -> Iterator[str]:
 
 def _queue_problems(config: StageConfig) -> Iterator[str]:
     if not config.queues:
-        yield "queues: name at least one"
+        yield "queues: at least one is required"
     if len(set(config.queues)) < len(config.queues):
-        yield "queues: each once"
+        yield "queues: a name occurs twice"
     for queue in config.queues:
         longest = max(len(config.names.dead_letter_queue(queue, priority)) for priority in Priority)
         if not is_name(queue):
@@ -258,9 +263,9 @@ def _container_problems(name: str, config: ContainerConfig) -> Iterator[str]:
             f" steps of {step}, not {config.memory_mib}"
         )
     if config.image and not config.subnets:
-        yield f"{name}.subnets: name those in which it runs"
+        yield f"{name}.subnets: at least one is required"
     if config.image and not config.security_groups:
-        yield f"{name}.security_groups: name at least one"
+        yield f"{name}.security_groups: at least one is required"
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> Iterator[str]:
