@@ -50,7 +50,7 @@ DEFINITION_FILE_FAULTS = (
         caught_by=f"{_SYNC}::test_two_folders_that_say_different_things_do_not_take_turns",
     ),
     _fault(
-        name="what left the folder is told while a file cannot be read",
+        name="deleted definitions are reported while a file cannot be read",
         at="services.definitions:DefinitionSync.watch_folder",
         do=Condition("problems", True),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
@@ -62,7 +62,7 @@ DEFINITION_FILE_FAULTS = (
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
-        name="a problem is told at every look",
+        name="a problem is reported at every check",
         at="services.definitions:_log_problems",
         do=Condition("not in", True),
         caught_by=f"{_SYNC}::test_a_problem_is_logged_once_and_so_is_its_end",
@@ -74,7 +74,7 @@ DEFINITION_FILE_FAULTS = (
         caught_by=f"{_SYNC}::test_an_error_does_not_end_the_watch",
     ),
     _fault(
-        name="a change counts before it stands still",
+        name="a file counts as changed while it is still being written",
         at="interfaces.definition_files:FolderWatch.poll",
         do=Drop("== get()"),
         caught_by=f"{_WATCH}::test_a_change_counts_when_it_has_stood_still_for_a_look",

@@ -136,7 +136,7 @@ SUPERVISION_FAULTS = (
         caught_by=f"{_SERVICE}::test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end",
     ),
     _fault(
-        name="last words are heard after the end",
+        name="a status after the worker's end is used",
         at="services.worker.supervisor:Supervisor._on_status",
         do=Condition("_running", False),
         caught_by=f"{_SERVICE}::test_a_status_that_arrives_after_the_end_is_ignored",

@@ -14,12 +14,12 @@ _fault = partial(
 
 WRITE_LOCK_FAULTS = (
     _fault(
-        name="nobody is next",
+        name="no process is next in the election",
         at="adapters.sqlite.write_lock:WriteLock.__enter__",
         do=Drop("flock() _next_fd LOCK_EX"),
     ),
     _fault(
-        name="whoever is next does not stay so until its turn",
+        name="the next process in the election does not stay next",
         at="adapters.sqlite.write_lock:WriteLock.__enter__",
         do=Swap("flock() _owner_fd", "flock() LOCK_UN"),
     ),
