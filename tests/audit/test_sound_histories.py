@@ -86,9 +86,7 @@ async def test_the_history_of_real_workers_is_clean(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_with_graph_and_events_in_blobs_is_clean(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_job_with_graph_and_events_in_blobs_is_clean(kind: str, tmp_path: Path) -> None:
     keys = [f"{number:04}-{'x' * 60}" for number in range(1_500)]
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)

@@ -220,8 +220,8 @@ def test_tables_that_were_kept_are_found_again_with_what_is_in_them() -> None:
 
         await stage.deploy()
 
-        found = await stage.aws.call("dynamodb", "get_item", TableName=table, Key=item)
-        assert found["Item"] == item
+        result = await stage.aws.call("dynamodb", "get_item", TableName=table, Key=item)
+        assert result["Item"] == item
         await stage.destroy(with_data=True)
 
     run_on_stand_in(story)
