@@ -52,20 +52,20 @@ def main() -> None:
     """Measure what was asked for; the figures are the answer, so there is no exit code."""
     # Kept out of the way: a warning here is what a loaded machine does, not what is measured.
     logging.disable(logging.WARNING)
-    asked = _parser().parse_args()
-    scale = QUICK if asked.quick else FULL
-    if asked.rounds:
-        scale = replace(scale, rounds=asked.rounds)
-    if asked.profile:
-        profiler.profiles(asked.profile, scale)
+    options = _parser().parse_args()
+    scale = QUICK if options.quick else FULL
+    if options.rounds:
+        scale = replace(scale, rounds=options.rounds)
+    if options.profile:
+        profiler.profiles(options.profile, scale)
         return
     measured = report.Report(machine=machine())
-    for name in asked.only or ITEMS:
+    for name in options.only or ITEMS:
         print(f"{name} …", file=sys.stderr, flush=True)
         neighbours = Neighbours()
         measured.figures.extend(ITEMS[name](scale))
         measured.used_by_others[name] = neighbours.share()
-    print(measured.as_json() if asked.json else measured.as_table())
+    print(measured.as_json() if options.json else measured.as_table())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -34,7 +34,7 @@ _POLL_S = 0.005
 
 @contextlib.contextmanager
 def fake_model(folder: Path, *steps: dict[str, Any]) -> Iterator[str]:
-    """A stand-in of the Messages API that plays these steps to everybody; gives its address."""
+    """A stand-in for the Messages API that answers all clients with these steps; yields its URL."""
     script, port = folder / "script.json", folder / "port"
     script.write_text(json.dumps({"scripts": [{"steps": list(steps), "perSession": True}]}))
     argv = ("-m", "verification.messages_api", "--script", script, "--port-file", port)
@@ -87,10 +87,10 @@ class AgentHarness:
 
 @contextlib.asynccontextmanager
 async def start_harness(
-    folder: Path, url: str, *, tools: Sequence[str] = (), **settings: str
+    folder: Path, url: str, *, allowed: Sequence[str] = (), **settings: str
 ) -> AsyncIterator[AgentHarness]:
     """A worker for agents on ``folder``."""
-    options = {"prompt": PROMPT, "tools": list(tools)}
+    options = {"prompt": PROMPT, "tools": list(allowed)}
     definition = read_definition({"name": _DEFINITION, "runner": "agent", "options": options})
     starting = worker_process.run_worker_process(
         folder,

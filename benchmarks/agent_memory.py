@@ -2,8 +2,8 @@
 
 A worker that could run many at once is given a ceiling with room for a few. While it works them
 off, the memory of all processes of its attempts is added up, again and again: the child, the
-command line of the SDK, and whatever that has started. What several of them share counts once: a
-command line that has just forked to run a tool would else seem to be there twice.
+command line of the SDK, and all processes that it has started. Shared memory counts once: a
+command line that has just forked to run a tool would otherwise count twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Peaks:
     def sample(self, worker: int) -> None:
         """Take a sample."""
         children = children_of_all()
-        agents = [_sizes(_below(one, children)) for one in _attempts(worker, children)]
+        agents = [_sizes(_below(item, children)) for item in _attempts(worker, children)]
         self.samples += 1
         self.at_once = max(self.at_once, len(agents))
         self.together = max(self.together, sum(pss for pss, _ in agents))
@@ -56,14 +56,14 @@ class Peaks:
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """The most of all together, and the most of one, with the setting that must fit it."""
-    each = AgentSettings().memory_per_agent / _MIB
+    expected = AgentSettings().memory_per_agent / _MIB
     with scratch() as folder:
         peaks = asyncio.run(_run_tasks(folder, scale.agents_waiting))
     yield Figure(
         name="agents.memory",
         unit="MiB",
         value=peaks.together,
-        target=under(_FITTING_AGENTS * each, peaks.together, "MiB, the ceiling"),
+        target=under(_FITTING_AGENTS * expected, peaks.together, "MiB, the ceiling"),
         details={
             "shared_each_time": peaks.together_rss,
             "tasks": scale.agents_waiting,
@@ -77,7 +77,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
         name="agents.memory_per_agent",
         unit="MiB",
         value=peaks.single,
-        target=under(each, peaks.single, "MiB, agent.memory_per_agent"),
+        target=under(expected, peaks.single, "MiB, agent.memory_per_agent"),
         details={"turns": _TURNS + 1},
     )
 
@@ -108,20 +108,20 @@ async def _watched(harness: AgentHarness, task_ids: Sequence[str]) -> Peaks:
 
 
 def _attempts(worker: int, children: dict[int, list[int]]) -> list[int]:
-    return [one for one in _below(worker, children) if name_of(one) == _AT_WORK]
+    return [item for item in _below(worker, children) if name_of(item) == _AT_WORK]
 
 
 def _below(top: int, children: dict[int, list[int]]) -> list[int]:
-    found = [top]
-    for one in found:
-        found += children[one]
-    return found
+    result = [top]
+    for item in result:
+        result += children[item]
+    return result
 
 
 def _sizes(family: Sequence[int]) -> tuple[float, float]:
     """What a family takes: with its part of what is shared, and with all of that."""
     pss = rss = 0.0
-    for one in family:
+    for item in family:
         with contextlib.suppress(OSError):  # it has gone since
-            pss, rss = pss + pss_kib(one) / 1024, rss + rss_kib(one) / 1024
+            pss, rss = pss + pss_kib(item) / 1024, rss + rss_kib(item) / 1024
     return pss, rss

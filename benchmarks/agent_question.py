@@ -1,5 +1,5 @@
-"""What agents are asked here, by us and by the floor; nobody pays for it."""
+"""The prompt of agents in benchmarks, for Longshore and for the bare SDK; it costs nothing."""
 
 MODEL = "claude-sonnet-5-5"
 PROMPT = "Say when you are done."
-KEY = "sk-ant-nobody-pays-for-this"
+KEY = "sk-ant-this-costs-nothing"

@@ -1,9 +1,9 @@
-"""What a task of an agent costs beyond the SDK itself; and how much memory many of them take.
+"""What an agent task costs beyond the SDK itself, and how much memory many of them take.
 
-The question is one that the model answers at once, so what is measured is what every task pays, the
-command line's start above all. A real one takes minutes, and pays the same. The floor asks the same
-of the same model, in turns with ours. It is what nobody can do without who gives each task a
-process of its own: a process that has the SDK loaded, a fork of it, and the SDK's query.
+The model answers at once, so this measures the cost that every task has, above all the start of the
+command line. The floor sends the same prompt to the same model, in turns with Longshore. It is the
+minimum if each task has its own process: a process with the SDK loaded, a fork of it, and the SDK's
+query.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BARE = (sys.executable, "-m", "benchmarks.bare_agents")
 # To the claim; to the query, with child, folders and gateway; to its end; to the outcome seen.
 _PARTS = ("queue_ms", "child_ms", "query_ms", "outcome_ms")
 _DONE = {"kind": "text", "text": "done"}
-# After the outcome the child's processes are buried, and the next leader gets ready.
+# After the outcome the child's processes are reaped, and the next child is prepared.
 _IDLE_S = 0.15
 
 
@@ -121,21 +121,21 @@ def _template(url: str) -> Iterator[Callable[[], Cost]]:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    telling, said = process.stdin, process.stdout
+    request, answer = process.stdin, process.stdout
 
     def ask() -> Cost:
-        telling.write("\n")
-        telling.flush()
-        spent = json.loads(said.readline())
+        request.write("\n")
+        request.flush()
+        spent = json.loads(answer.readline())
         return Cost(wall=1000 * spent["seconds"], cpu=1000 * spent["cpu_s"])
 
     try:
-        assert said.readline(), "the floor ended"
+        assert answer.readline(), "the floor ended"
         yield ask
     finally:
-        telling.close()
+        request.close()
         process.wait()
-        said.close()
+        answer.close()
 
 
 def _fresh(url: str) -> Cost:
@@ -157,7 +157,7 @@ def _beyond(
     name: str, turns: Turns, of: Callable[[Cost], float], details: dict[str, float]
 ) -> Figure:
     ours, floor = [of(spent) for spent in turns.ours], [of(spent) for spent in turns.forked]
-    percents = [100 * one / other for one, other in zip(ours, floor, strict=True)]
+    percents = [100 * item / other for item, other in zip(ours, floor, strict=True)]
     beyond = median(percents) - 100
     return Figure(
         name=name,

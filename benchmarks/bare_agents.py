@@ -1,6 +1,6 @@
-"""The floor of an agent's task: the SDK alone, as somebody would use it who makes their own worker.
+"""The floor of an agent's task: the SDK alone, as in a worker that a user writes.
 
-A program of its own. Without ``--once`` it has loaded the SDK, and for each line that it is told it
+A program of its own. Without ``--once`` it has loaded the SDK, and for each line of input it
 forks a child that asks the question: the least that a task costs which has a process of its own.
 With ``--once`` it asks by itself: what such a task costs in a process that is started for it.
 """

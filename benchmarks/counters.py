@@ -41,7 +41,7 @@ class Counts:
 
     def per_operation(self, operations: int) -> dict[str, float]:
         """By name, for one operation."""
-        return {one.name: getattr(self, one.name) / operations for one in fields(self)}
+        return {item.name: getattr(self, item.name) / operations for item in fields(self)}
 
 
 def counted(backend: Backend, counts: Counts) -> Backend:
@@ -56,7 +56,7 @@ def counted(backend: Backend, counts: Counts) -> Backend:
 
 
 class _Port:
-    """Hands everything on. What nobody here knows how to count is refused, not passed over."""
+    """Forwards every call. A call that cannot be counted is refused."""
 
     uncounted: tuple[str, ...] = ()
 
@@ -78,22 +78,22 @@ class _Ledger(_Port):
         return next(iter(await self.get_tasks([task_id])), None)
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        found: list[TaskRow] = await self._port.get_tasks(task_ids)
-        for row in found:
+        result: list[TaskRow] = await self._port.get_tasks(task_ids)
+        for row in result:
             self._counts.count_read(_size(row, whole=True))
-        return found
+        return result
 
     async def get_job(self, job_id: str) -> JobRow | None:
-        found: JobRow | None = await self._port.get_job(job_id)
-        if found is not None:
-            self._counts.count_read(_size(found, whole=True))
-        return found
+        result: JobRow | None = await self._port.get_job(job_id)
+        if result is not None:
+            self._counts.count_read(_size(result, whole=True))
+        return result
 
     async def task_states(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._port.task_states(job_id)
-        for key, state in found.items():
+        result: dict[str, Any] = await self._port.task_states(job_id)
+        for key, state in result.items():
             self._counts.count_read(len(job_id) + 1 + len(key) + len(state))
-        return found
+        return result
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         left: tuple[Effect, ...] = await self._port.commit(*changes)

@@ -1,8 +1,8 @@
 """What dispatching costs for each task that ends, in jobs of very different sizes.
 
 The jobs are wide (see ``wide_jobs``). What is counted is the dispatcher's own work, through the
-ports and in SQLite; tasks are claimed and ended by hand beside it. ``alone``: each end is heard by
-itself, the dearest way there is. ``together``: as many as a delivery takes. ``failed``: alone, and
+ports and in SQLite; tasks are claimed and ended by hand beside it. ``alone``: each end is received
+alone, the most expensive way. ``together``: as many as a delivery takes. ``failed``: alone, and
 all in the middle fail. ``run`` is the real worker, dispatcher and sweeper on the whole job.
 """
 
@@ -53,21 +53,21 @@ def measure(scale: Scale) -> Iterator[Figure]:
 def _counted(way: str, scale: Scale) -> Iterator[Figure]:
     smallest: dict[str, float] = {}
     for size in scale.wide:
-        each = _each(way, size)
-        smallest = smallest or each
+        share = _work_per_task(way, size)
+        smallest = smallest or share
         for kind, parts in _KINDS.items():
-            times = each[kind] / smallest[kind]
-            wanted = under(GROWS_LESS_THAN, times, "times the smallest")
+            times = share[kind] / smallest[kind]
+            target = under(GROWS_LESS_THAN, times, "times the smallest")
             yield Figure(
                 name=f"dispatch.{way}_{size}.{kind}",
                 unit="a task",
-                value=each[kind],
-                target=wanted if kind == "rows" else None,
-                details={"times_the_smallest": times, **{part: each[part] for part in parts}},
+                value=share[kind],
+                target=target if kind == "rows" else None,
+                details={"times_the_smallest": times, **{part: share[part] for part in parts}},
             )
 
 
-def _each(way: str, size: int) -> dict[str, float]:
+def _work_per_task(way: str, size: int) -> dict[str, float]:
     """What both count, through the ports and in SQLite, for each task."""
     counts = Counts()
 
@@ -77,10 +77,10 @@ def _each(way: str, size: int) -> dict[str, float]:
             counts = await dispatched(backend, folder, window, size=size, **_WAYS[way])
 
     worked = run(by_hand, StatementCounter())
-    each = {**counts.per_operation(size), **worked.per_operation(size)}
+    share = {**counts.per_operation(size), **worked.per_operation(size)}
     for kind in ("rows", "bytes"):
-        each[kind] = each[f"{kind}_read"] + each[f"{kind}_written"]
-    return each
+        share[kind] = share[f"{kind}_read"] + share[f"{kind}_written"]
+    return share
 
 
 def _timed(scale: Scale) -> Iterator[Figure]:

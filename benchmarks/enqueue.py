@@ -23,14 +23,14 @@ _SHARE = 4
 
 def scenario(callers: int, total: int) -> Scenario:
     """So many callers, together so many jobs of one task."""
-    return partial(_one_by_one, callers=callers, each=total // callers)
+    return partial(_one_by_one, callers=callers, count=total // callers)
 
 
-async def _one_by_one(folder: Path, window: Probe, *, callers: int, each: int) -> None:
+async def _one_by_one(folder: Path, window: Probe, *, callers: int, count: int) -> None:
     async with open_system(folder) as services:
 
         async def call(caller: int) -> None:
-            for turn in range(each):
+            for turn in range(count):
                 await submit(services, f"{caller}-{turn}", TRUE)
 
         with window:
@@ -60,13 +60,13 @@ def measure(scale: Scale) -> Iterator[Figure]:
 def _bulk(scale: Scale) -> Iterator[Figure]:
     compared = compare_writes(bulk_scenario(scale.bulk), scale.bulk, scale.rounds, regroup=False)
     yield compared.figure("enqueue.bulk", details={"tasks": scale.bulk})
-    spent = [one.cpu_s for one in compared.ours]
+    spent = [item.cpu_s for item in compared.ours]
     yield Figure(
         name="enqueue.bulk_cpu",
         unit="s",
         value=median(spent),
         spread=(min(spent), max(spent)),
-        floor=median(one.cpu_s for one in compared.floors),
+        floor=median(item.cpu_s for item in compared.floors),
         target=under(BULK_CPU_S, median(spent), "s of CPU"),
         details={"tasks": scale.bulk},
     )

@@ -70,19 +70,19 @@ class Comparison:
 
     def cpu_ms(self, rounds: Sequence[TimingProbe]) -> float:
         """CPU time an operation, in milliseconds."""
-        return 1000 * median(one.cpu_s for one in rounds) / self.operations
+        return 1000 * median(item.cpu_s for item in rounds) / self.operations
 
     def figure(
         self, name: str, *, target: Target | None = None, details: Mapping[str, float] | None = None
     ) -> Figure:
         """The rate of it all."""
-        rates = [self.operations / one.seconds for one in self.ours]
+        rates = [self.operations / item.seconds for item in self.ours]
         return Figure(
             name=name,
             unit="/s",
             value=median(rates),
             spread=(min(rates), max(rates)),
-            floor=self.operations / median(one.seconds for one in self.floors),
+            floor=self.operations / median(item.seconds for item in self.floors),
             percent=self.percent,
             percent_spread=(min(self.percents), max(self.percents)),
             target=target,
@@ -96,7 +96,7 @@ class Comparison:
 
 def per_commit(operations: int, rounds: Sequence[TimingProbe]) -> float:
     """Operations that went into one commit, on average over the rounds."""
-    return operations * len(rounds) / max(1, sum(one.commits for one in rounds))
+    return operations * len(rounds) / max(1, sum(item.commits for item in rounds))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -40,7 +40,7 @@ class _CountingFiles(apsw.VFS):
         self._syncs = syncs
         super().__init__(_NAME, _REAL, makedefault=True)
 
-    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - likewise
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - the name is apsw's
         return _CountingFile(name, flags, self._syncs)
 
 

@@ -42,8 +42,8 @@ def measure(scale: Scale) -> Iterator[Figure]:
             floor=partial(_bare_forks, scale.forks),
         )
         cost = 100 / forks.percent
-        verdict = "PASS" if cost <= MAX_TIMES_FORK else "above"
-        target = Target(f"at most {MAX_TIMES_FORK:g} x fork+wait: {cost:.2f} x", verdict)
+        outcome = "PASS" if cost <= MAX_TIMES_FORK else "above"
+        target = Target(f"at most {MAX_TIMES_FORK:g} x fork+wait: {cost:.2f} x", outcome)
         yield forks.figure(f"isolation.fork_{at_once}", target=target)
     spawns = compare(
         scale.children,
@@ -60,7 +60,7 @@ def _pool(scale: Scale, spawns: Comparison) -> Figure:
         scale.forks / _ours(Isolation.POOL, scale.forks, _CONCURRENCY).seconds
         for _ in range(scale.rounds)
     ]
-    spawned = scale.children / median(one.seconds for one in spawns.ours)
+    spawned = scale.children / median(item.seconds for item in spawns.ours)
     times = median(rates) / spawned
     return Figure(
         name="isolation.pool",

@@ -54,7 +54,7 @@ async def _submits(services: Services, count: int, waits: _Waits) -> None:
         assert row is not None
         assert row.started_at is not None
         assert row.result is not None
-        # Events tell time in whole milliseconds; so does the beginning, or each would seem shorter.
+        # Events have whole milliseconds; so has the start, or each latency would look shorter.
         waits.started.append(_ms_of(row.started_at) - before // _NS_PER_MS)
         waits.first_line.append((json.loads(row.result.text or "") - before) / _NS_PER_MS)
         waits.bare.append(await asyncio.to_thread(_bare_start))
@@ -66,8 +66,8 @@ def _ms_of(moment: datetime) -> int:
 
 def _bare_start() -> float:
     before = time.time_ns()
-    said = subprocess.run(_BARE_CLOCK, capture_output=True, check=True)
-    return (int(said.stdout) - before) / _NS_PER_MS
+    answer = subprocess.run(_BARE_CLOCK, capture_output=True, check=True)
+    return (int(answer.stdout) - before) / _NS_PER_MS
 
 
 @contextlib.asynccontextmanager
@@ -95,9 +95,9 @@ async def _idle_submits(
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """The medians and the tails, with the worker in another process and in this one."""
-    for name, place in (("other_process", _other_process), ("same_process", _same_process)):
+    for name, path in (("other_process", _other_process), ("same_process", _same_process)):
         waits = _Waits()
-        run(partial(_idle_submits, location=place, count=scale.submits, waits=waits), Probe())
+        run(partial(_idle_submits, location=path, count=scale.submits, waits=waits), Probe())
         yield from _figures(f"latency.{name}", waits)
 
 

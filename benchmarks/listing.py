@@ -37,7 +37,7 @@ Request = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiddleJob:
-    """The middle of a store: what stands there, and how to get there."""
+    """The middle of a store: its rows, and the cursor that leads to them."""
 
     cursor: str
     moment: datetime
@@ -92,7 +92,7 @@ def port_requests(backend: Backend, middle: MiddleJob) -> dict[str, Request]:
     async def events() -> None:
         assert (await backend.events.query(TENANT, job_id=middle.job_id)).items
 
-    listings = {name: listing(asked) for name, asked in request_filters(middle).items()}
+    listings = {name: listing(query) for name, query in request_filters(middle).items()}
     return {**listings, "job": read, "find": find, "job_events": events}
 
 
@@ -109,20 +109,20 @@ def server_requests(client: BenchmarkClient, middle: MiddleJob) -> dict[str, Req
     """The same through the door."""
 
     def listing(filters: Mapping[str, Any]) -> Request:
-        wire = {
+        parameters = {
             _QUERY_PARAMETERS[name][0]: _QUERY_PARAMETERS[name][1](value)
             for name, value in filters.items()
         }
 
         async def ask() -> None:
-            assert len(client.get("/jobs", limit=str(PAGE), **wire)["jobs"]) == PAGE
+            assert len(client.get("/jobs", limit=str(PAGE), **parameters)["jobs"]) == PAGE
 
         return ask
 
     async def read() -> None:
         assert client.get(f"/jobs/{middle.job_id}")["jobId"] == middle.job_id
 
-    listings = {name: listing(asked) for name, asked in request_filters(middle).items()}
+    listings = {name: listing(query) for name, query in request_filters(middle).items()}
     return {**listings, "job": read}
 
 

@@ -52,12 +52,12 @@ def _busy_s() -> float | None:
     if not _TIMES.exists():
         return None
     ticks = [int(number) for number in _TIMES.read_text().split("\n", 1)[0].split()[1:]]
-    return sum(ticks[place] for place in _BUSY) / os.sysconf("SC_CLK_TCK")
+    return sum(ticks[path] for path in _BUSY) / os.sysconf("SC_CLK_TCK")
 
 
 def _file_system(folder: Path) -> str:
     if not _MOUNTS.exists():
         return "unknown"
     mounts = [line.split()[:3] for line in _MOUNTS.read_text().splitlines()]
-    around = [(place, kind) for _, place, kind in mounts if folder.is_relative_to(place)]
+    around = [(path, kind) for _, path, kind in mounts if folder.is_relative_to(path)]
     return max(around, key=lambda mount: len(mount[0]))[1]

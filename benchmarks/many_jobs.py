@@ -35,7 +35,7 @@ APART = timedelta(seconds=1)
 _LATER = "2100-01-01T00:00:00Z"
 _NO_TIME = timedelta(0)
 _LEASE = timedelta(minutes=10)
-_BROKEN = Failure(category=ErrorCategory.UNKNOWN, message="as it was told to", retry=False)
+_BROKEN = Failure(category=ErrorCategory.UNKNOWN, message="as configured", retry=False)
 _KINDS = ("running", "completed", "failed", "cancelled")
 _TABLES = {"jobs": "id", "tasks": "job_id", "events": "entity"}  # and where the job is named
 
@@ -70,7 +70,7 @@ async def filled(folder: Path, count: int) -> None:
         _take_out(connection, patterns)
         for kind, pattern in enumerate(patterns):
             _copy(connection, kind, pattern)
-        # Nobody is to hear of copies as if they were news.
+        # Consumers must not receive the copies as new events.
         connection.execute("UPDATE cursors SET position = (SELECT max(position) FROM events)")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
@@ -78,7 +78,7 @@ async def filled(folder: Path, count: int) -> None:
 
 async def _pattern(services: Services, kind: str) -> JobRow:
     """A job that has come as far as this."""
-    # One that runs is not due for long: nobody rings for it while others are measured.
+    # A running task is not due for long: no message is sent for it while others are measured.
     when = {"runAt": _LATER} if kind == "running" else {}
     document = {"name": "pattern", "tasks": [{"taskId": KEY, **TRUE, **when}]}
     accepted = await services.producer.submit(TENANT, kind, document)
@@ -89,11 +89,11 @@ async def _pattern(services: Services, kind: str) -> JobRow:
         claim = c.Claim(
             worker_id="w", process_id=1, lease_duration=_LEASE, epoch=services.backend.ledger.epoch
         )
-        held = await services.transitions.apply_to_task(task_id, claim)
-        outcome: c.Command = c.Complete(fence=held.fence, result=None, duration=_NO_TIME)
+        claimed = await services.transitions.apply_to_task(task_id, claim)
+        outcome: c.Command = c.Complete(fence=claimed.fence, result=None, duration=_NO_TIME)
         if kind == "failed":
             outcome = c.AttemptFailed(
-                fence=held.fence, failure=_BROKEN, duration=_NO_TIME, jitter=0.0
+                fence=claimed.fence, failure=_BROKEN, duration=_NO_TIME, jitter=0.0
             )
         await services.transitions.apply_to_task(task_id, outcome)
     while await services.dispatcher.step(_NO_TIME):
@@ -106,14 +106,14 @@ async def _pattern(services: Services, kind: str) -> JobRow:
 
 @contextmanager
 def _without_indexes(connection: apsw.Connection) -> Iterator[None]:
-    made = connection.execute(
+    schema = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
         " AND tbl_name IN ('jobs', 'tasks', 'events')"
     ).fetchall()
-    for name, _ in made:
+    for name, _ in schema:
         connection.execute(f"DROP INDEX {name}")
     yield
-    for _, sql in made:
+    for _, sql in schema:
         connection.execute(str(sql))
 
 
@@ -134,7 +134,7 @@ def _copy(connection: apsw.Connection, kind: int, pattern: JobRow) -> None:
 
 
 def _value(column: str, name: str) -> str:
-    """What stands in a column of a copy."""
+    """The value of a column of a copy."""
     if name == "created_us":
         return "o.us"
     if name == "name":

@@ -1,7 +1,7 @@
 """Memory over many tasks: what a worker and its children hold must not grow with what was done.
 
-A real worker works off a folder full of tasks that do nothing. Whatever is kept of a task after its
-end shows as a slope: the least-squares line through the resident memory over the tasks done, from
+A real worker runs a folder full of tasks that do nothing. Memory that stays in use after a task has
+ended shows as a slope: the least-squares line through the resident memory over the tasks done, from
 the end of the first quarter on. In that quarter caches fill and the pool gets its members.
 
 What is flat is not level: Python takes memory from the system in pieces of 1 MiB and gives it back
@@ -36,7 +36,7 @@ _NOOP = "noop"
 _UNIT = "KiB/1,000 tasks"
 _POOL_JOBS, _FORK_JOBS = 20, 2
 _WARM_UP = 0.25
-_ENDS = 0.1  # of the samples, at each end, whose medians tell the growth
+_ENDS = 0.1  # of the samples, at each end, whose medians give the growth
 _POLL_S = 0.25
 _LIMIT_S = 900.0
 
@@ -130,7 +130,7 @@ async def _watch(services: Services, worker: int, jobs: int, total: int) -> Run:
         samples=samples,
         seconds=seconds,
         processes=len(everybody),
-        together_kib=sum(pss_kib(one) for one in everybody),
+        together_kib=sum(pss_kib(item) for item in everybody),
     )
 
 
@@ -139,7 +139,7 @@ def slope(name: str, run: Run, of: Callable[[Sample], float]) -> Figure:
     total = run.samples[-1].done
     warm = [sample for sample in run.samples if sample.done >= _WARM_UP * total]
     if warm[0].done == total:
-        return Figure(name=name, unit=_UNIT, value=None, note="too short to tell")
+        return Figure(name=name, unit=_UNIT, value=None, note="too short to measure")
     sizes = [of(sample) for sample in warm]
     some = max(1, round(_ENDS * len(sizes)))
     first, last = median(sizes[:some]), median(sizes[-some:])

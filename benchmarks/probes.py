@@ -1,6 +1,6 @@
 """Probes: what is looked at while a scenario runs.
 
-A probe is told of every connection that is opened and is entered around the part of the scenario
+A probe sees every connection that is opened and is entered around the part of the scenario
 that counts, so that one scenario serves for timing, recording, counting and profiling alike.
 """
 
@@ -33,7 +33,7 @@ class Probe:
             apsw.connection_hooks.remove(self.opened)
 
     def opened(self, connection: apsw.Connection) -> None:
-        """Somebody opened a connection."""
+        """Called with each connection that is opened."""
 
     def __enter__(self) -> Self:
         return self

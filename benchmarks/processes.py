@@ -1,4 +1,4 @@
-"""What the kernel tells of processes: who is below whom, their memory, their CPU time."""
+"""Facts about processes from the kernel: their descendants, memory and CPU time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _PARENT, _CPU = 1, slice(11, 15)
 
 def children_of_all() -> dict[int, list[int]]:
     """The children of every process of the machine that has any."""
-    found: dict[int, list[int]] = defaultdict(list)
+    result: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").glob("[0-9]*"):
         if fields := _stat(int(entry.name)):
-            found[int(fields[_PARENT])].append(int(entry.name))
-    return found
+            result[int(fields[_PARENT])].append(int(entry.name))
+    return result
 
 
 def tree(top: int) -> list[int]:
     """A process, and all below it."""
     children = children_of_all()
-    found = [top]
-    for one in found:
-        found += children[one]
-    return found
+    result = [top]
+    for item in result:
+        result += children[item]
+    return result
 
 
 def rss_kib(process_id: int) -> float:
@@ -42,8 +42,8 @@ def pss_kib(process_id: int) -> float:
 
 def tree_cpu_s(top: int) -> float:
     """CPU time of a process and all below it, also of those who have ended."""
-    fields = (_stat(one) for one in tree(top))
-    return sum(sum(map(int, found[_CPU])) for found in fields) / _TICKS_PER_S
+    fields = (_stat(item) for item in tree(top))
+    return sum(sum(map(int, result[_CPU])) for result in fields) / _TICKS_PER_S
 
 
 def name_of(process_id: int) -> str:

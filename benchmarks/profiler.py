@@ -45,7 +45,7 @@ class _Loop(Probe):
 
 
 class _Writer(Probe):
-    """The writer's thread, from its start: nobody else can switch a profiler on in it."""
+    """The writer's thread, from its start: only the thread itself can start a profiler."""
 
     def __init__(self) -> None:
         self.profile = cProfile.Profile(time.thread_time)

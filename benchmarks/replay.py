@@ -108,7 +108,7 @@ class Recording(Probe):
 
     def regroup(self, commits: float) -> list[Transaction]:
         """The same, cut evenly into about this many commits, all of them synced."""
-        statements = [one for group in self.counted for one in group.statements]
+        statements = [item for group in self.counted for item in group.statements]
         count = max(1, round(commits))
         edges = [len(statements) * i // count for i in range(count + 1)]
         return [

@@ -43,7 +43,7 @@ class StatementCounter(Probe):
 
     def __enter__(self) -> Self:
         # The one that brought the schema up to date is closed long since.
-        self._connections = [one for one in self._connections if _is_open(one)]
+        self._connections = [item for item in self._connections if _is_open(item)]
         self._before = self._written()
         self._entered = True
         return self
@@ -60,8 +60,8 @@ class StatementCounter(Probe):
         self.pages_written += pages - self._before[1]
 
     def _written(self) -> tuple[int, int]:
-        changed = sum(one.total_changes() for one in self._connections)
-        pages = [one.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0] for one in self._connections]
+        changed = sum(item.total_changes() for item in self._connections)
+        pages = [item.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0] for item in self._connections]
         return changed, sum(pages)
 
     def per_operation(self, operations: int) -> dict[str, float]:

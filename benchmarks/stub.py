@@ -47,7 +47,7 @@ class EndedAttempt:
 
 
 class InstantRunner:
-    """See ``ports.runner.Runner``; takes whatever the real one is built with."""
+    """See ``ports.runner.Runner``; it takes the arguments of the real one."""
 
     def __init__(self, *_: object, **__: object) -> None:
         return

@@ -16,7 +16,7 @@ from longshore.wiring.services import Services, open_services
 
 TENANT = "default"
 TRUE: dict[str, Any] = {"name": "command", "input": {"argv": ["true"]}}
-# Whoever asks for its result knows when the child's first line ran.
+# Its result says when the child's first line ran.
 CLOCK: dict[str, Any] = {"name": "python", "input": {"function": "time:time_ns"}}
 
 _POLL_S = 0.005

@@ -1,6 +1,6 @@
-"""How soon a task goes on when its worker is killed: from the kill to the next attempt's start.
+"""How soon a task continues when its worker is killed: from the kill to the next attempt's start.
 
-Two workers; whichever has the task is killed without a word while the task's own code runs, and
+Two workers; the one that has the task is killed while the task's own code runs, and
 the other one has to notice by itself. Then a new worker takes the place of the dead one.
 """
 
@@ -47,7 +47,7 @@ class Takeover:
     killed: int  # the worker's process id
     started_ms: float  # from the kill to *Task Processing Started*
     first_line_ms: float  # from the kill to the first line of the new attempt's own code
-    lines: tuple[str, ...]  # what the attempts said: their numbers as they began, and "end"
+    lines: tuple[str, ...]  # output of the attempts: their numbers at the start, and "end"
 
 
 class _Workers:
@@ -92,7 +92,7 @@ async def _working(services: Services, folder: Path) -> AsyncIterator[_Workers]:
 
 
 async def _until(look: Callable[[], Awaitable[bool]]) -> None:
-    # What other processes do wakes nobody here.
+    # Other processes wake no waiter of this process.
     while not await look():  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
 
@@ -189,16 +189,16 @@ async def _scenario(folder: Path, _window: Probe, *, count: int, results: list[T
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """The median, the tail and the worst; a task that was lost or done twice stops the run."""
-    found: list[Takeover] = []
+    result: list[Takeover] = []
     # A kill takes longer than a submit: 100 of them in a full run, in parts that end in time.
     count = max(2, scale.submits // 2)
     for done in range(0, count, _BATCH):
         part = min(_BATCH, count - done)
-        run(partial(_scenario, count=part, results=found), Probe())
-    for takeover in found:
+        run(partial(_scenario, count=part, results=result), Probe())
+    for takeover in result:
         assert takeover.lines == ("1", "2", "end"), f"{takeover.task_id}: {takeover.lines}"
-    yield from _figures("started", [one.started_ms for one in found], with_target=True)
-    yield from _figures("first_line", [one.first_line_ms for one in found], with_target=False)
+    yield from _figures("started", [item.started_ms for item in result], with_target=True)
+    yield from _figures("first_line", [item.first_line_ms for item in result], with_target=False)
 
 
 def _figures(name: str, values: list[float], *, with_target: bool) -> Iterator[Figure]:

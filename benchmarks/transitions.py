@@ -32,16 +32,20 @@ _MANY = 64
 _LEASE = timedelta(seconds=45)
 
 
-def scenario(callers: int, total: int, *, held: bool = False) -> Scenario:
+def scenario(callers: int, total: int, *, from_last: bool = False) -> Scenario:
     """So many callers, each with a task of its own, together so many transitions."""
-    return partial(_transitions, callers=callers, each=total // callers, held=held)
+    return partial(_transitions, callers=callers, count=total // callers, from_last=from_last)
 
 
-async def _transitions(folder: Path, window: Probe, *, callers: int, each: int, held: bool) -> None:
+async def _transitions(
+    folder: Path, window: Probe, *, callers: int, count: int, from_last: bool
+) -> None:
     async with sqlite_backend(folder, SystemClock()) as backend:
         rows = [await _create(backend, number) for number in range(callers)]
         with window:
-            await asyncio.gather(*(_alternate(backend, row, each, held=held) for row in rows))
+            await asyncio.gather(
+                *(_alternate(backend, row, count, from_last=from_last) for row in rows)
+            )
 
 
 async def _create(backend: Backend, number: int) -> TaskRow:
@@ -62,9 +66,9 @@ async def _create(backend: Backend, number: int) -> TaskRow:
     return created.row
 
 
-async def _alternate(backend: Backend, row: TaskRow, each: int, *, held: bool) -> None:
-    for turn in range(each):
-        if not held:
+async def _alternate(backend: Backend, row: TaskRow, count: int, *, from_last: bool) -> None:
+    for turn in range(count):
+        if not from_last:
             read = await backend.ledger.get_task(row.id)
             assert read is not None
             row = read
@@ -87,12 +91,14 @@ def _next_command(row: TaskRow, epoch: int) -> Command:
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """The rates of one caller and of many."""
-    for callers, held in ((1, False), (_MANY, False), (_MANY, True), (256, False)):
+    for callers, from_last in ((1, False), (_MANY, False), (_MANY, True), (256, False)):
         total = scale.single if callers == 1 else scale.shared // callers * callers
-        compared = compare_writes(scenario(callers, total, held=held), total, scale.rounds)
+        compared = compare_writes(
+            scenario(callers, total, from_last=from_last), total, scale.rounds
+        )
         needed = at_least(MIN_PERCENT, compared.percent, "% of the floor")
         yield compared.figure(
-            f"transitions.{callers}_held" if held else f"transitions.{callers}",
+            f"transitions.{callers}_held" if from_last else f"transitions.{callers}",
             target=needed if callers == _MANY else None,
             details={"per_commit": compared.per_commit},
         )

@@ -26,7 +26,7 @@ from longshore.wiring.services import Services
 _FIRST, _LAST = "first", "last"
 _NO_TIME = timedelta(0)
 _LEASE = timedelta(minutes=10)
-_BROKEN = Failure(category=ErrorCategory.UNKNOWN, message="as it was told to", retry=False)
+_BROKEN = Failure(category=ErrorCategory.UNKNOWN, message="as configured", retry=False)
 
 
 def wide(size: int) -> list[dict[str, Any]]:
@@ -90,9 +90,9 @@ class _ManualDispatch:
         for key in keys:
             task_id = task_id_of(self.job_id, key)
             claim = c.Claim(worker_id="w", process_id=1, lease_duration=_LEASE)
-            held = await self.transitions.apply_to_task(task_id, claim)
+            claimed = await self.transitions.apply_to_task(task_id, claim)
             await self.transitions.apply_to_task(
-                task_id, _outcome(held.fence, fails=fails), row=held
+                task_id, _outcome(claimed.fence, fails=fails), row=claimed
             )
         with self.window:
             while await self.dispatcher.step(_NO_TIME):

@@ -36,8 +36,8 @@ def worker_program() -> str | None:
 
 def clean_environment(**more: str) -> dict[str, str]:
     """This process's variables without settings, so that the defaults are measured."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith("LONGSHORE_")}
-    return {**kept, **more}
+    inherited = {n: v for n, v in os.environ.items() if not n.startswith("LONGSHORE_")}
+    return {**inherited, **more}
 
 
 @contextlib.contextmanager
@@ -86,10 +86,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 async def serve(folder: Path) -> None:
     """Work until SIGTERM."""
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with open_system(folder) as services, run_worker(services):
-        await told.wait()
+        await stopped.wait()
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from longshore.errors import ConfigurationError
 
 
 def test_a_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    made = ensure_key(tmp_path, lambda: "lsk_one")
+    keys = ensure_key(tmp_path, lambda: "lsk_one")
 
-    assert made == "lsk_one"
+    assert keys == "lsk_one"
     assert ensure_key(tmp_path, lambda: "lsk_two") == "lsk_one"
     assert stat.S_IMODE((tmp_path / KEY_FILE_NAME).stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == [KEY_FILE_NAME]
@@ -41,7 +41,7 @@ def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n", "schlüssel"])
-def test_a_file_without_a_key_is_said_to_be_so(content: str, tmp_path: Path) -> None:
+def test_a_file_without_a_key_is_reported(content: str, tmp_path: Path) -> None:
     path = tmp_path / KEY_FILE_NAME
     path.write_text(content, encoding="utf-8")
     path.chmod(0o600)

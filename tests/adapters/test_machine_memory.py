@@ -19,11 +19,11 @@ def own_groups(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "file"),
     [
-        ("0::/house/room", "house/room/memory.max"),
-        ("0::/house/room", "house/memory.max"),
-        ("0::/house/room", "memory.max"),
+        ("0::/pod/app", "pod/app/memory.max"),
+        ("0::/pod/app", "pod/memory.max"),
+        ("0::/pod/app", "memory.max"),
         ("0::/", "memory.max"),
-        ("4:memory:/house", "memory/house/memory.limit_in_bytes"),
+        ("4:memory:/pod", "memory/pod/memory.limit_in_bytes"),
         ("4:cpu,memory:/elsewhere", "memory/memory.limit_in_bytes"),
     ],
 )
@@ -38,11 +38,11 @@ def test_what_a_group_or_one_above_it_may_have_is_all_there_is(
     assert machine_memory(tmp_path / "groups", own_groups) == MIB
 
 
-@pytest.mark.parametrize("said", ["max\n", f"{2**63 - 4096}\n"])
+@pytest.mark.parametrize("text", ["max\n", f"{2**63 - 4096}\n"])
 def test_a_group_without_a_limit_has_what_the_machine_has(
-    tmp_path: Path, own_groups: Path, said: str
+    tmp_path: Path, own_groups: Path, text: str
 ) -> None:
-    (tmp_path / "memory.max").write_text(said)
+    (tmp_path / "memory.max").write_text(text)
     own_groups.write_text("0::/\n")
 
     assert machine_memory(tmp_path, own_groups) == MACHINE

@@ -2,7 +2,7 @@
 
 Each call to a port goes to the next process in turn, so the calls of every clause are spread over
 all four, and what one wrote the next must see. Two things stay where they are, because a real
-program has them in one process too: a worker that waits for nudges, and a stream being read.
+program has them in one process too: a worker that waits for wake-ups, and a stream being read.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _START_TIMEOUT_S = 10
 
 @contextmanager
 def four_processes() -> Iterator["FourProcesses"]:
-    """Start them; they are gone at the end, whatever happened in between."""
+    """Start the processes; they are ended in any case."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="longshore-"))
         paths = [f"{folder}/{number}" for number in range(_COUNT)]
@@ -152,7 +152,7 @@ class _RemoteLedger(_RemotePort):
         self._workers: dict[str, RpcConnection] = {}
 
     async def wait_for_wake(self, worker_id: str) -> None:
-        # A worker lives in one process, which remembers what it was told last.
+        # A worker belongs to one process, which stores the last wake-up that it has seen.
         line = self._workers.setdefault(worker_id, self._connections.next())
         await line.call("ledger.wait_for_wake", worker_id)
 

@@ -50,7 +50,7 @@ class _Instance:
         await self._stack.aclose()
 
     async def set_clock(self, now: datetime, elapsed: timedelta) -> None:
-        """Move the clock; whoever waits here has acted on it when this returns."""
+        """Move the clock; returns when the waiters of this process have run."""
         self._set_clock(now, elapsed)
         if self._running_calls:
             await settle()

@@ -2,7 +2,7 @@
 
 Everything travels pickled: arguments, answers and errors, which arrive as themselves. Calls begin
 on the other side in the order in which they were made, and a call that is given up here has ended
-there before its caller goes on.
+there before its caller continues.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class RpcConnection:
         while left:
             readable, writable, _ = select.select([self._socket], [self._socket], [])
             if readable:
-                # The other side may be unable to read before somebody has read from it.
+                # The other side may be unable to read until this side has read.
                 self._read()
             if writable:
                 left = left[self._socket.send(left) :]

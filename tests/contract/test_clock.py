@@ -40,7 +40,7 @@ def _run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 10))
 
 
-def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
+def test_a_fake_clock_does_not_move_by_itself() -> None:
     async def scenario() -> None:
         clock = FakeClock(NOON)
         sleeper = asyncio.create_task(clock.sleep(SECOND))
@@ -137,7 +137,7 @@ def test_setting_the_time_of_day_lets_nothing_elapse() -> None:
     assert clock.elapsed() == SECOND
 
 
-def test_a_fake_clock_tells_utc_wherever_it_started() -> None:
+def test_a_fake_clock_returns_utc_from_any_time_zone() -> None:
     clock = FakeClock(NOON.astimezone(timezone(timedelta(hours=5))))
 
     assert clock.now() == NOON
@@ -151,7 +151,7 @@ def test_a_fake_clock_refuses_a_naive_start_and_going_back() -> None:
         FakeClock(NOON).advance(-SECOND)
 
 
-def test_who_watches_a_fake_clock_is_told_of_each_move_until_it_looks_away() -> None:
+def test_a_watcher_of_a_fake_clock_is_called_at_each_move_until_it_is_removed() -> None:
     clock = FakeClock(NOON)
     seen: list[datetime] = []
 

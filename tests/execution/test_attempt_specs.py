@@ -125,7 +125,7 @@ async def test_a_pool_task_gets_its_own_environment_after_any_previous_task(
 async def unread_spec(
     runner: ProcessRunner, work: Path
 ) -> tuple[asyncio.Future[object], list[int]]:
-    """Its start, which waits for a reader; and the guards, of whom none comes to it."""
+    """Returns the start, which waits for a reader, and the stopped reapers."""
     await run_attempt(runner, a_command("true"))
     reapers = reapers_of(runner)
     for reaper_process in reapers:

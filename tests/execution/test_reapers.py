@@ -31,7 +31,7 @@ async def test_consecutive_attempts_need_two_reapers(runner: ProcessRunner) -> N
     results = [(await run_attempt(runner, a_sum(number)))[0].result for number in range(30)]
 
     assert results == list(range(1, 31))
-    # While one is at work, the other gets its next leader ready.
+    # While one reaper supervises an attempt, the other preforks its next child.
     assert len(reapers_of(runner)) == 2
 
 
@@ -44,7 +44,7 @@ async def test_one_more_reaper_is_kept_than_attempts_ran_at_once(runner: Process
 
 
 @scenario
-async def test_a_guard_that_is_killed_while_it_is_free_is_replaced(runner: ProcessRunner) -> None:
+async def test_an_idle_reaper_that_is_killed_is_replaced(runner: ProcessRunner) -> None:
     await run_attempt(runner, a_command("true"))
     reapers = reapers_of(runner)
     for reaper in reapers:
@@ -75,7 +75,7 @@ async def test_a_leader_that_is_killed_while_it_waits_is_replaced(runner: Proces
 
 
 @scenario
-async def test_a_leader_that_waits_holds_nothing_but_its_line_to_its_guard(
+async def test_a_preforked_child_has_only_the_socket_to_its_reaper(
     runner: ProcessRunner,
 ) -> None:
     await run_attempt(runner, a_command("true"))

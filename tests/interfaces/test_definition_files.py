@@ -157,7 +157,7 @@ BROKEN: list[tuple[str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "expected"), BROKEN, ids=range(len(BROKEN)))
-def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
+def test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file(
     tmp_path: Path, content: str | bytes, expected: str
 ) -> None:
     write(tmp_path, broken=content, good=GOOD)
@@ -205,7 +205,7 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
     ]
 
 
-def test_a_file_with_many_problems_tells_some_and_how_many_there_are(tmp_path: Path) -> None:
+def test_a_file_with_many_problems_reports_some_and_their_number(tmp_path: Path) -> None:
     write(tmp_path, a="".join(f"x{number}: 1\n" for number in range(1_000)))
 
     problems = problem_texts(read_folder(tmp_path))
@@ -214,7 +214,7 @@ def test_a_file_with_many_problems_tells_some_and_how_many_there_are(tmp_path: P
     assert problems[-1] == "definitions/a.yaml: and 982 more problems"
 
 
-def test_a_name_in_two_files_counts_in_neither_and_both_are_told(tmp_path: Path) -> None:
+def test_a_name_in_two_files_is_a_problem_of_both(tmp_path: Path) -> None:
     put(tmp_path / "longshore.yaml", "definitions: {feed: {runner: command}}")
     write(tmp_path, a="name: feed\nrunner: python\n", good=GOOD)
 

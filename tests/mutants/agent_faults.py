@@ -81,7 +81,7 @@ AGENT_FAULTS = (
         caught_by=_PERMISSIONS,
     ),
     _fault(
-        name="nobody looks whether there is a sandbox",
+        name="the sandbox is not checked",
         at="execution.runners.agent.session:check_prerequisites",
         do=Drop("_check_sandbox()"),
         caught_by=_PERMISSIONS,
@@ -111,13 +111,13 @@ AGENT_FAULTS = (
         caught_by=_HELPED,
     ),
     _fault(
-        name="servers of tools are not told of",
+        name="tool servers are not passed to the agent",
         at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "mcp_servers", None),
         caught_by=_HELPED,
     ),
     _fault(
-        name="an agent has the home of whoever started the worker",
+        name="an agent has the home folder of the worker's user",
         at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'HOME':"),
         caught_by=_AS_LISTED,
@@ -173,13 +173,13 @@ AGENT_FAULTS = (
         caught_by=f"{_TRAPS}::test_a_conversation_that_cannot_be_resumed_starts_again",
     ),
     _fault(
-        name="nobody is asked to put a result right",
+        name="an invalid result is not sent back to the agent",
         at="execution.runners.agent.runner:_MAX_REPAIRS",
         do=Value("=", "0"),
         caught_by=f"{_SHAPES}::test_an_agent_without_a_result_gets_one_turn_to_repair_it",
     ),
     _fault(
-        name="feedback is not told",
+        name="feedback is not passed to the agent",
         at="execution.runners.agent.runner:_StepRun._prompt",
         do=Argument("PromptRequest()", "feedback", "None"),
         caught_by=f"{_REVIEWS}::test_feedback_continues_the_same_conversations_also_after_a_crash",
@@ -198,7 +198,7 @@ AGENT_FAULTS = (
         "test_without_credentials_a_task_fails_at_once_and_names_the_variables",
     ),
     _fault(
-        name="what stands in a value is looked up",
+        name="a placeholder inside a value is replaced",
         at="core.agents.prompts:fill_template",
         do=Argument("sub()", 1, "_PLACEHOLDER.sub(value, $0)"),
         caught_by=_STAY_TEXT,

@@ -69,7 +69,7 @@ ARTIFACT_FAULTS = (
         caught_by=f"{_ARTIFACTS}::test_a_written_summary_is_not_replaced",
     ),
     _fault(
-        name="trouble of the store is kept quiet",
+        name="an error of the store is hidden",
         at="services.worker.artifacts:_upload_all",
         do=Drop("skip() left"),
         caught_by=f"{_ARTIFACTS}::test_an_unavailable_store_skips_the_other_files_and_names_them",

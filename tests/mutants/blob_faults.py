@@ -78,7 +78,7 @@ BLOB_FAULTS = (
         caught_by=f"{_SQLITE}::test_the_pages_of_keys_give_each_once",
     ),
     _fault(
-        name="an underscore stands for any sign",
+        name="an underscore is a wildcard",
         at="adapters.sqlite.blobs:SqliteBlobStore.list_keys",
         do=Text(">= ?1 AND key < ?2", "LIKE ?1 || '%' AND ?2 IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_keys_are_listed_by_how_they_begin",

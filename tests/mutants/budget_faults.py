@@ -58,13 +58,13 @@ BUDGET_FAULTS = (
         "test_an_attempt_that_another_process_ended_spends_and_reports_nothing",
     ),
     _fault(
-        name="what an attempt that is over had told is forgotten",
+        name="the usage of an ended attempt is forgotten",
         at="core.budgets:_without_reservation",
         do=Argument("replace()", "closed_usage", None),
         caught_by=f"{_SHARED}::test_however_many_spend_at_once_and_die_each_answer_is_counted_once",
     ),
     _fault(
-        name="the day begins where the clock stands",
+        name="the day begins at the current time",
         at="core.budgets:day_budget_name",
         do=Replace("astimezone()", "at"),
         caught_by=f"{_CORE}::TestNames::test_each_job_and_each_day_has_an_account",
@@ -109,7 +109,7 @@ BUDGET_FAULTS = (
         "test_an_attempt_that_spans_midnight_spends_in_two_days_and_is_counted_once",
     ),
     _fault(
-        name="nobody looks whether the job was allowed more",
+        name="an addition to the job's budget is ignored",
         at="services.worker.budget_check:BudgetCheck._reserve_from_job",
         do=Drop("_refresh_job()"),
         caught_by=f"{_WORKER}::test_a_raised_job_budget_is_read_before_a_task_is_parked",

@@ -67,13 +67,13 @@ BUS_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_new_consumer_starts_with_the_first_event",
     ),
     _fault(
-        name="a recorded event rings no bell",
+        name="a recorded event wakes no reader",
         at="adapters.sqlite.events:SqliteEventLog.record",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE}::test_a_waiting_consumer_gets_an_event_as_soon_as_it_is_recorded",
     ),
     _fault(
-        name="a committed event rings no bell",
+        name="a committed event wakes no reader",
         at="adapters.sqlite.commit:Commit.__init__",
         do=Argument("_add() event_values()", 2, "Topic.WAKEUP"),
         caught_by=f"{_SQLITE}::"

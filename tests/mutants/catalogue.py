@@ -1,6 +1,7 @@
 """All planted faults."""
 
 from tests.mutants.agent_faults import AGENT_FAULTS
+from tests.mutants.application_faults import APPLICATION_FAULTS
 from tests.mutants.artifact_faults import ARTIFACT_FAULTS
 from tests.mutants.blob_faults import BLOB_FAULTS
 from tests.mutants.budget_faults import BUDGET_FAULTS
@@ -19,6 +20,7 @@ from tests.mutants.operator_command_faults import OPERATOR_COMMAND_FAULTS
 from tests.mutants.output_faults import OUTPUT_FAULTS
 from tests.mutants.pause_faults import PAUSE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
+from tests.mutants.resilience_faults import RESILIENCE_FAULTS
 from tests.mutants.review_faults import REVIEW_FAULTS
 from tests.mutants.shared_budget_faults import SHARED_BUDGET_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
@@ -55,4 +57,6 @@ FAULTS: tuple[Fault, ...] = (
     *WORKER_REGISTRY_FAULTS,
     *CHILD_FAULTS,
     *AGENT_FAULTS,
+    *APPLICATION_FAULTS,
+    *RESILIENCE_FAULTS,
 )

@@ -1,4 +1,4 @@
-"""Faults in how attempts are kept: the keeper, its guards, the leaders below them.
+"""Faults in how attempts run: the fork server, its reapers, and the children.
 
 They take effect in processes that start with a clean environment, so only a copy of the sources
 that is the installed one shows them (see ``trial``).
@@ -29,13 +29,13 @@ CHILD_FAULTS = (
         caught_by=f"{_NASTY}::test_no_process_that_a_child_leaves_behind_outlives_the_attempt",
     ),
     _fault(
-        name="whoever is left behind lives on",
+        name="a process that is left behind keeps running",
         at="execution.forkserver.reaper:_ReapedAttempt._kill_descendants",
         do=Replace("descendants()", "()"),
         caught_by=f"{_NASTY}::test_no_process_that_a_child_leaves_behind_outlives_the_attempt",
     ),
     _fault(
-        name="a guard is deaf to the end of the keeper",
+        name="a reaper ignores the end of the fork server",
         at="execution.forkserver.reaper:Reaper.receive_signal",
         do=Value("return True", "None"),
         caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_the_killed_fork_server",
@@ -47,7 +47,7 @@ CHILD_FAULTS = (
         caught_by=f"{_WORKER_REGISTRY}::test_a_worker_is_not_dead_while_a_process_of_its_attempt_is_alive",
     ),
     _fault(
-        name="nobody looks at the memory of all together",
+        name="the total memory is not checked",
         at="execution.forkserver.reaper:_ReapedAttempt._exceeds_memory",
         do=Value("return _memory_bytes", "False"),
         caught_by=f"{_NASTY}::test_processes_that_together_exceed_the_limit_are_out_of_memory",
@@ -65,7 +65,7 @@ CHILD_FAULTS = (
         caught_by=f"{_STOPPING}::test_stopping_signals_a_grandchild_whose_parent_waits_for_it",
     ),
     _fault(
-        name="the keeper adopts no orphans",
+        name="the fork server adopts no orphans",
         at="execution.forkserver.server:ForkServer.run",
         do=Drop("become_subreaper()"),
         caught_by=f"{_REAPERS}::test_a_daemon_does_not_outlive_an_attempt_whose_reaper_was_killed",
@@ -121,7 +121,7 @@ CHILD_FAULTS = (
         "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
     ),
     _fault(
-        name="a member that left somebody behind stays",
+        name="a pool member that left a process behind is reused",
         at="execution.forkserver.pool:run_pool_child",
         do=Drop("not _has_descendants()"),
         caught_by=f"{_NASTY}::test_a_pool_child_that_left_a_process_behind_is_not_used_again",
@@ -140,26 +140,26 @@ CHILD_FAULTS = (
         "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
-        name="what nobody has read yet is lost at the end",
+        name="unread output is lost at the end",
         at="execution.host.attempt:ProcessAttempt._wait_for_exit",
         do=Replace("_drain()", ("for reading in self._reading:\n    reading.cancel()")),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
     _fault(
-        name="whoever holds the pipes is waited for",
+        name="the reader waits for every holder of the pipes",
         at="execution.host.attempt:ProcessAttempt._drain",
         do=Argument("wait()", "timeout", "None"),
         caught_by=f"{_FOREIGN_PROCESSES}::test_an_attempt_ends_although_another_process_holds_its_pipes_open",
     ),
     _fault(
-        name="whoever prints after the end is listened to",
+        name="output after the end is still read",
         at="execution.host.attempt:ProcessAttempt._read_stream",
         do=Replace("done()", "0"),
         caught_by=f"{_FOREIGN_PROCESSES}::"
         "test_a_process_outside_the_attempt_that_prints_without_end_does_not_delay_it",
     ),
     _fault(
-        name="one that had to be killed is told to have ended by itself",
+        name="a killed child is reported as ended by itself",
         at="execution.host.attempt:ProcessAttempt.stop",
         do=Drop("= SIGKILL"),
         caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
@@ -171,7 +171,7 @@ CHILD_FAULTS = (
         caught_by=f"{_RUNNER}::test_a_function_that_exits_without_a_report_has_crashed",
     ),
     _fault(
-        name="what a heartbeat tells shows secrets",
+        name="a heartbeat shows secrets",
         at="execution.host.report_decoder:_excerpt",
         do=Replace("safe_excerpt()", "$1[:_NAME_CHARACTERS]"),
         caught_by="execution/test_report_decoder.py::"

@@ -36,7 +36,7 @@ CLOCK_FAULTS = (
         caught_by=f"{_SYSTEM}::test_a_sleep_ends_when_its_duration_has_passed_and_not_before",
     ),
     _fault(
-        name="a sleep for nothing lets nobody else go on",
+        name="a sleep of zero does not yield to other tasks",
         at="adapters.system:SystemClock.sleep",
         do=Drop("sleep() 0"),
         caught_by=f"{_SYSTEM}::test_other_tasks_run_during_a_sleep_of_zero",
@@ -61,7 +61,7 @@ CLOCK_FAULTS = (
         "test_a_leap_wakes_sleepers_in_order_of_deadline_and_then_of_going_to_sleep",
     ),
     _fault(
-        name="a fake sleep for nothing lets nobody else go on",
+        name="a fake sleep of zero does not yield to other tasks",
         at="testing.clock:FakeClock.sleep",
         do=Drop("sleep()"),
         caught_by=f"{_FAKE}::test_other_tasks_run_during_a_sleep_of_zero",
@@ -73,7 +73,7 @@ CLOCK_FAULTS = (
         caught_by="contract/test_clock.py::test_sleepers_that_gave_up_do_not_hold_a_running_clock",
     ),
     _fault(
-        name="time elapses although the moment stands still",
+        name="elapsed time moves while the clock does not",
         at="testing.clock:FakeClock._move_to",
         do=Drop("+= _now"),
         caught_by=f"{_FAKE}::test_both_clocks_go_on_as_time_passes",

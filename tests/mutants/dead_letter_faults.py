@@ -1,4 +1,4 @@
-"""Faults that the tests of dead letters, and of parked tasks told like them, must notice."""
+"""Faults that the tests of dead letters and parked tasks must notice."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ DEAD_LETTER_FAULTS = (
         "test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker",
     ),
     _fault(
-        name="a message that stays is told of at every sweep",
+        name="a message that stays is reported at every sweep",
         at="services.dead_letters:DeadLetters._log_unresolved",
         do=Drop("add()"),
         caught_by=f"{_SETTLING}::test_a_message_that_stays_is_logged_once",
@@ -81,7 +81,7 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_LETTERS}::test_a_replay_by_filter_takes_what_fits_and_leaves_messages",
     ),
     _fault(
-        name="what stands between two pages is lost",
+        name="an item between two pages is lost",
         at="services.dead_letters:DeadLetters.list_page",
         do=Argument("_sort_key() []", 0, "newest[limit]"),
         caught_by=f"{_LETTERS}::test_pages_show_everything_once_while_more_is_added",
@@ -103,7 +103,7 @@ DEAD_LETTER_FAULTS = (
         at="core.dead_letters:disposition_of",
         do=Replace("+ sent_at", "$1"),
         caught_by=f"{_CORE}::TestDisposition::"
-        "test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it",
+        "test_a_message_is_dropped_if_its_task_was_enqueued_later",
     ),
     _fault(
         name="a message of no task goes without a word",
@@ -118,16 +118,16 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_CORE}::TestLetters::test_any_other_task_is_none",
     ),
     _fault(
-        name="one wish that is met is enough",
+        name="one matching filter is enough",
         at="core.dead_letters:DeadLetterFilter.matches",
         do=Value("return include_orphans", "$1 and $2 or ($3 and $4 and $5 and $6)"),
-        caught_by=f"{_CORE}::TestFilter::test_every_wish_must_be_met",
+        caught_by=f"{_CORE}::TestFilter::test_every_condition_must_match",
     ),
     _fault(
         name="letters from before are meant too",
         at="core.dead_letters:DeadLetterFilter.matches",
         do=Operator(">= at", "<="),
-        caught_by=f"{_CORE}::TestFilter::test_each_wish_chooses",
+        caught_by=f"{_CORE}::TestFilter::test_each_condition_selects",
     ),
     _fault(
         name="of a long history only the beginning is read",
@@ -162,7 +162,7 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_POST_MORTEM}::test_who_ended_it_is_that_of_the_last_round",
     ),
     _fault(
-        name="dead letters are told at every check",
+        name="dead letters are reported at every check",
         at="core.alerts:_change_of",
         do=Value("return cool_down_passed()", "$1"),
         caught_by=f"{_ALERTS}::test_that_there_are_some_is_told_once_with_what_was_found",
@@ -180,13 +180,13 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_ALERTS}::test_new_ones_are_told_at_once_and_once",
     ),
     _fault(
-        name="dead letters are told again although new ones just were",
+        name="old dead letters are reported again after new ones",
         at="core.alerts:reported_backlog_after",
         do=Argument("ReportedBacklog()", "at", "last.at if last else $0"),
         caught_by=f"{_ALERTS}::test_what_is_new_begins_another_cool_down",
     ),
     _fault(
-        name="that none is left is told again and again",
+        name="the end of the backlog is reported repeatedly",
         at="core.alerts:reported_backlog_after",
         do=Value("return None", "last"),
         caught_by=f"{_ALERTS}::test_that_none_is_left_is_told_once_and_then_all_begins_anew",
@@ -199,7 +199,7 @@ DEAD_LETTER_FAULTS = (
         "test_a_damaged_channel_state_is_refused_as_a_whole",
     ),
     _fault(
-        name="what was told of parked tasks counts as told of dead letters",
+        name="a report of parked tasks counts as one of dead letters",
         at="core.alerts:state_after",
         do=Argument("reported_backlog_after() parked_tasks", 1, "$1.dead_letters"),
         caught_by=f"{_ALERTS}::test_dead_letters_and_parked_tasks_are_told_each_for_itself",
@@ -211,19 +211,19 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_PARKED}::test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do",
     ),
     _fault(
-        name="people hear of the parked tasks of others",
+        name="parked tasks of other tenants are reported",
         at="services.health:BacklogScanner._read_parked",
         do=Drop("or tenant"),
         caught_by=f"{_PARKED}::test_a_check_of_one_tenant_reports_no_other",
     ),
     _fault(
-        name="a parked task that cannot be read is said to go on",
+        name="a parked task that cannot be read counts as resumed",
         at="services.health:BacklogScanner._read_parked",
         do=Condition("unreadable", False),
         caught_by=f"{_PARKED_FAILING}::test_a_parked_task_that_cannot_be_read_is_not_reported_as_resumed",
     ),
     _fault(
-        name="people of whom nobody knows whether they were told hear of nothing that is parked",
+        name="a channel with unknown state gets no report of parked tasks",
         at="services.health:BacklogScanner._read_parked",
         do=Before("for items()", "await self.alerted_tenants()"),
         caught_by=f"{_PARKED_FAILING}::"
@@ -248,21 +248,21 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_CHECK}::test_no_more_are_counted_than_the_limit_however_many_there_are",
     ),
     _fault(
-        name="a message that leads to no task is told to every tenant",
+        name="a message without a task is reported to every tenant",
         at="services.health:BacklogScanner._read_dead",
         do=Value("= tenant", "$1", nth=1),
         caught_by=f"{_CHECK}::"
         "test_a_message_without_a_task_is_reported_to_the_operator_tenant_only",
     ),
     _fault(
-        name="a message that will end its task is told beside that task",
+        name="a message that will end its task is reported besides the task",
         at="services.health:BacklogScanner._orphan_messages",
         do=Drop("not in task_id"),
         caught_by=f"{_CHECK}::"
         "test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_that_task",
     ),
     _fault(
-        name="of many tenants with dead letters only the first are told of",
+        name="only the first tenants with dead letters are reported",
         at="services.reads:iter_pages",
         do=Replace("= []", "break"),
         caught_by=f"{_CHECK}::test_of_very_many_tenants_none_is_left_out",
@@ -275,7 +275,7 @@ DEAD_LETTER_FAULTS = (
         "test_a_tenant_with_nothing_but_dead_letters_gets_no_history_of_checks",
     ),
     _fault(
-        name="what was told of dead letters alone is not kept",
+        name="a report of dead letters only is not stored",
         at="services.health:AlertRecords.save",
         do=Condition("EMPTY_CHANNEL_STATE", "$1.problems"),
         caught_by=f"{_FAILING}::test_the_next_process_does_not_repeat_alerts",
@@ -284,6 +284,6 @@ DEAD_LETTER_FAULTS = (
         name="dead letters have room that is not there",
         at="adapters.alerts.slack:_health_message",
         do=Drop("sum()"),
-        caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
+        caught_by=f"{_SLACK}::test_backlogs_keep_a_message_within_the_limits_of_slack",
     ),
 )

@@ -50,7 +50,7 @@ DEFINITION_FILE_FAULTS = (
         caught_by=f"{_SYNC}::test_two_folders_that_say_different_things_do_not_take_turns",
     ),
     _fault(
-        name="what left the folder is told while a file cannot be read",
+        name="deleted definitions are reported while a file cannot be read",
         at="services.definitions:DefinitionSync.watch_folder",
         do=Condition("problems", True),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
@@ -62,7 +62,7 @@ DEFINITION_FILE_FAULTS = (
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
-        name="a problem is told at every look",
+        name="a problem is reported at every check",
         at="services.definitions:_log_problems",
         do=Condition("not in", True),
         caught_by=f"{_SYNC}::test_a_problem_is_logged_once_and_so_is_its_end",
@@ -74,7 +74,7 @@ DEFINITION_FILE_FAULTS = (
         caught_by=f"{_SYNC}::test_an_error_does_not_end_the_watch",
     ),
     _fault(
-        name="a change counts before it stands still",
+        name="a file counts as changed while it is still being written",
         at="interfaces.definition_files:FolderWatch.poll",
         do=Drop("== get()"),
         caught_by=f"{_WATCH}::test_a_change_counts_when_it_has_stood_still_for_a_look",
@@ -107,7 +107,7 @@ DEFINITION_FILE_FAULTS = (
         name="the first of two files that define a name wins",
         at="interfaces.definition_files:_duplicate_problems",
         do=Value("for len()", "$1[1:]"),
-        caught_by=f"{_FILES}::test_a_name_in_two_files_counts_in_neither_and_both_are_told",
+        caught_by=f"{_FILES}::test_a_name_in_two_files_is_a_problem_of_both",
     ),
     _fault(
         name="a pipe is waited for",
@@ -119,13 +119,13 @@ DEFINITION_FILE_FAULTS = (
         name="expanded aliases are not counted",
         at="interfaces.document_files:_NodeConverter.convert",
         do=Drop("+= _count"),
-        caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
+        caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(
         name="the second of two equal keys wins",
         at="interfaces.document_files:_NodeConverter._convert_mapping",
         do=Condition("in", False),
-        caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
+        caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(
         name="fields beside the definitions are ignored",
@@ -149,6 +149,6 @@ DEFINITION_FILE_FAULTS = (
         name="a number that is not JSON is accepted",
         at="core.document_reader:_check_scalar",
         do=Condition("isfinite()", False),
-        caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
+        caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
 )

@@ -39,6 +39,8 @@ class Part(StrEnum):
     WORKER_REGISTRY = "registry"
     CHILDREN = "children"
     AGENTS = "agents"
+    APPLICATION = "application"
+    RESILIENCE = "resilience"  # retries, races, error boundaries
 
 
 BACKEND_PARTS = frozenset(

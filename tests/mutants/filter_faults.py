@@ -49,7 +49,7 @@ FILTER_FAULTS = (
         caught_by=f"{_SQLITE}::test_state_and_name_must_both_apply",
     ),
     _fault(
-        name="a page is said to end with the first of the next",
+        name="the cursor of a page names the first item of the next",
         at="adapters.sqlite.ledger:_page",
         do=Drop("1"),
         caught_by=f"{_SQLITE}::test_the_pages_of_one_state_and_name_give_each_once_and_end",

@@ -58,13 +58,13 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_committed_with_its_row",
     ),
     _fault(
-        name="the ring is not committed with the row",
+        name="the message is not committed with the row",
         at="adapters.sqlite.commit:Commit.__init__",
         do=Drop("_add() _enqueue_values()"),
         caught_by=f"{_SQLITE}::test_a_message_is_on_the_queue_once_after_the_commit",
     ),
     _fault(
-        name="a ring for later is heard at once",
+        name="a delayed message is visible at once",
         at="adapters.sqlite.commit:_enqueue_values",
         do=Argument("to_us() at", 0, "now"),
         caught_by=f"{_SQLITE}::test_a_message_for_later_is_received_at_its_time",
@@ -95,16 +95,16 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
     _fault(
-        name="what is remembered is believed whoever has written since",
+        name="a cached row is used after a write of another process",
         at="adapters.sqlite.ledger:SqliteLedger._read",
         do=Drop("unchanged"),
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
     _fault(
-        name="what is remembered outlives a turn of somebody else",
+        name="a cache outlives a turn of another process",
         at="adapters.sqlite.ledger:SqliteLedger._read",
         do=Drop("== exclusive_epoch"),
-        caught_by="adapters/sqlite/test_known.py::"
+        caught_by="adapters/sqlite/test_row_cache.py::"
         "test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
     _fault(
@@ -138,19 +138,19 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_the_pages_of_jobs_give_each_once_and_end",
     ),
     _fault(
-        name="a task that is due now is not unrung",
+        name="a task that is due now does not count as unqueued",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
         do=Text("WHERE due_us <=", "WHERE due_us <"),
         caught_by=f"{_SQLITE}::test_a_task_is_unqueued_from_the_moment_it_is_due",
     ),
     _fault(
-        name="a task that was just rung is unrung",
+        name="a task that was just enqueued counts as unqueued",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
         do=Text("< ? AND 2 *", "<= ? AND 2 *"),
         caught_by=f"{_SQLITE}::test_a_task_is_unqueued_only_if_it_was_enqueued_before",
     ),
     _fault(
-        name="a lease lives one tick too long",
+        name="a lease lasts one tick too long",
         at="adapters.sqlite.ledger:SqliteLedger.leased_tasks",
         do=Text("<= ? ORDER", "< ? ORDER"),
         caught_by=f"{_SQLITE}::test_a_lease_has_expired_at_its_end_and_not_before",
@@ -162,13 +162,13 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_leased_tasks_come_with_the_earliest_end_first",
     ),
     _fault(
-        name="a nudge between two waits is lost",
+        name="a wake-up between two waits is lost",
         at="adapters.sqlite.ledger:SqliteLedger.wait_for_wake",
         do=Replace("setdefault()", "$2"),
         caught_by=f"{_SQLITE}::test_a_wake_between_two_waits_is_not_lost",
     ),
     _fault(
-        name="a nudge is told again and again",
+        name="a wake-up is delivered repeatedly",
         at="adapters.sqlite.ledger:SqliteLedger.wait_for_wake",
         do=Value("= []", "0"),
         caught_by=f"{_SQLITE}::test_a_wake_is_delivered_once",
@@ -186,7 +186,7 @@ LEDGER_FAULTS = (
         caught_by=f"{_MEMORY}::test_a_change_from_a_version_that_is_still_to_come_is_a_conflict",
     ),
     _fault(
-        name="a change that comes again does not ring",
+        name="a repeated change sends no message",
         at="adapters.memory.ledger:MemoryLedger.commit",
         do=Replace("changes", "fresh", nth=3),
         caught_by=f"{_MEMORY}::"
@@ -199,7 +199,7 @@ LEDGER_FAULTS = (
         caught_by=f"{_ATOMIC_MEMORY}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
-        name="a lease lives one tick too long in memory",
+        name="a lease lasts one tick too long in memory",
         at="adapters.memory.ledger:MemoryLedger.leased_tasks",
         do=Operator("<= expires_at", "<"),
         caught_by=f"{_MEMORY}::test_a_lease_has_expired_at_its_end_and_not_before",

@@ -14,7 +14,7 @@ _fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
 
 OPERATOR_COMMAND_FAULTS = (
     _fault(
-        name="a failure that the job has not heard of is not resumed",
+        name="a failure that the job has not recorded is not resumed",
         at="services.operator_commands:Resumer._resume",
         do=Drop("settle()"),
         caught_by=f"{_RESUMING}::test_a_failure_that_the_job_has_not_recorded_can_be_resumed",
@@ -90,13 +90,13 @@ OPERATOR_COMMAND_FAULTS = (
         "test_a_cancellation_that_was_left_half_way_is_finished_by_the_next",
     ),
     _fault(
-        name="the job does not hear of what was cancelled",
+        name="the job does not record a cancellation",
         at="services.operator_commands:Canceller.cancel_job",
         do=Drop("settle()"),
         caught_by=f"{_CANCELLING}::test_what_waits_is_cancelled_at_once",
     ),
     _fault(
-        name="a cancellation that met a change is told as done",
+        name="a cancellation that met a conflict is answered as done",
         at="services.operator_commands:Canceller._request_cancel",
         do=Value("return None", "change.row"),
         caught_by=f"{_CANCELLING}::test_a_job_that_changes_all_the_time_is_cancelled_task_by_task",
@@ -139,7 +139,7 @@ OPERATOR_COMMAND_FAULTS = (
         caught_by=f"{_ADDING}::test_the_same_request_with_other_tasks_is_refused",
     ),
     _fault(
-        name="an addition that nobody finishes",
+        name="an addition is never finished",
         at="services.submit:Producer._commit_addition",
         do=Argument("replace()", "intent", None),
         caught_by=f"{_ADDING}::"
@@ -153,7 +153,7 @@ OPERATOR_COMMAND_FAULTS = (
         "test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume",
     ),
     _fault(
-        name="nobody knows that a task got dependents later",
+        name="later dependents of a task are unknown",
         at="services.submit:Producer._commit_addition",
         do=Argument("AddTasks()", "with_added_dependents", None),
         caught_by=f"{_ADDING}::test_a_task_behind_one_that_runs_starts_when_that_has_completed",
@@ -191,7 +191,7 @@ OPERATOR_COMMAND_FAULTS = (
         "test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused",
     ),
     _fault(
-        name="somebody else's resume is taken for one's own",
+        name="a resume by another caller counts as one's own",
         at="services.operator_commands:Resumer._is_ours",
         do=Value("return body", "True"),
         caught_by="unit/services/test_resume_lost_answers.py::"

@@ -49,7 +49,7 @@ OUTPUT_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_marker_covers_the_sequences_up_to_its_last",
     ),
     _fault(
-        name="output rings no bell",
+        name="new output wakes no reader",
         at="adapters.sqlite.output:SqliteOutputLog.append",
         do=Argument("write()", "topics", "()"),
         caught_by=f"{_SQLITE}::test_a_wait_ends_as_soon_as_something_is_after_the_position",

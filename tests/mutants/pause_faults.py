@@ -7,7 +7,7 @@ from tests.planting import Argument, Condition, Drop, Operator, Replace, Text, V
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteQueueControls"
 _MEMORY = "contract/test_memory.py::TestMemoryQueueControls"
-_KEPT = "adapters/sqlite/test_queues.py"
+_STORED = "adapters/sqlite/test_queues.py"
 _PAUSING = "unit/services/test_pause.py"
 _WORKER = "unit/services/test_worker_pauses.py"
 _SQLITE_HOLDS = "contract/test_sqlite.py::TestSqliteQueueHolds"
@@ -18,7 +18,7 @@ _fault = partial(Fault, part=Part.QUEUE_CONTROLS)
 
 HOLD_FAULTS = (
     _fault(
-        name="a hold rings no bell",
+        name="a hold wakes no worker",
         at="adapters.sqlite.configuration:SqliteQueueControls.hold",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE_HOLDS}::test_a_waiter_is_notified_of_a_hold_and_of_its_expiry",
@@ -27,7 +27,7 @@ HOLD_FAULTS = (
         name="a hold is waited for until it is on disk",
         at="adapters.sqlite.configuration:SqliteQueueControls.hold",
         do=Argument("write()", "durable", None),
-        caught_by=f"{_KEPT}::test_nobody_waits_until_a_hold_is_on_disk",
+        caught_by=f"{_STORED}::test_a_hold_does_not_wait_for_the_disk",
     ),
     _fault(
         name="a shorter hold takes the place of a longer one",
@@ -55,7 +55,7 @@ HOLD_FAULTS = (
         caught_by=f"{_MEMORY_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
     ),
     _fault(
-        name="nobody wakes up when a hold ends in memory",
+        name="the end of a hold wakes no worker in memory",
         at="adapters.memory.queues:MemoryQueueControls.paused_queues",
         do=Argument("wait_until()", "next_change", None),
         caught_by=f"{_MEMORY_HOLDS}::test_a_waiter_is_notified_of_a_hold_and_of_its_expiry",
@@ -79,13 +79,13 @@ HOLD_FAULTS = (
         caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
     ),
     _fault(
-        name="whatever is turned away holds its queue",
+        name="every refused request holds its queue",
         at="services.worker.outcomes:_requested_hold",
         do=Drop("is not AGENT"),
         caught_by=f"{_HOLDS}::test_a_task_of_another_runner_holds_no_queue",
     ),
     _fault(
-        name="any trouble that names a time holds the queue",
+        name="any error with a retry time holds the queue",
         at="services.worker.outcomes:_requested_hold",
         do=Drop("is not category"),
         caught_by=f"{_HOLDS}::test_nothing_else_that_happens_to_an_agent_holds_its_queue",
@@ -113,13 +113,13 @@ PAUSE_FAULTS = (
         caught_by=f"{_SQLITE}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
-        name="a pause rings no bell",
+        name="a pause wakes no worker",
         at="adapters.sqlite.configuration:SqliteQueueControls.pause",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
-        name="a resume rings no bell",
+        name="a resume wakes no worker",
         at="adapters.sqlite.configuration:SqliteQueueControls.resume",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
@@ -128,7 +128,7 @@ PAUSE_FAULTS = (
         name="a resume may be lost with the power",
         at="adapters.sqlite.configuration:SqliteQueueControls.resume",
         do=Argument("write()", "durable", "False"),
-        caught_by=f"{_KEPT}::test_pauses_and_their_ends_are_promised",
+        caught_by=f"{_STORED}::test_pauses_and_their_ends_are_promised",
     ),
     _fault(
         name="a resume ends every pause",
@@ -149,13 +149,13 @@ PAUSE_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_pause_is_of_one_queue_only",
     ),
     _fault(
-        name="the end of a pause is not told",
+        name="the end of a pause is not reported",
         at="adapters.sqlite.configuration:SqliteQueueControls.paused_queues.look",
         do=Condition("!=", "$2 is None or $1 - $2"),
         caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
-        name="what is known already is told again and again",
+        name="known pauses are returned repeatedly",
         at="adapters.sqlite.configuration:SqliteQueueControls.paused_queues.look",
         do=Value("return !=", "$1"),
         caught_by=f"{_SQLITE}::test_a_waiter_is_not_notified_of_other_queues_or_of_nothing_new",
@@ -167,13 +167,13 @@ PAUSE_FAULTS = (
         caught_by=f"{_MEMORY}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
-        name="a pause wakes nobody in memory",
+        name="a pause wakes no worker in memory",
         at="adapters.memory.queues:MemoryQueueControls.pause",
         do=Drop("wake()"),
         caught_by=f"{_MEMORY}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
-        name="a resume wakes nobody in memory",
+        name="a resume wakes no worker in memory",
         at="adapters.memory.queues:MemoryQueueControls.resume",
         do=Drop("wake()"),
         caught_by=f"{_MEMORY}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
@@ -231,7 +231,7 @@ PAUSE_FAULTS = (
         caught_by=f"{_WORKER}::test_a_worker_that_cannot_know_what_is_paused_begins_nothing",
     ),
     _fault(
-        name="a worker that waits for work does not hear that it is to stop",
+        name="a worker that waits for work ignores a stop",
         at="services.worker.worker:Worker.stop",
         do=Drop("set() _receive_cancelled"),
         caught_by=f"{_WORKER}::test_a_worker_that_waits_for_work_stops_at_once",
@@ -249,7 +249,7 @@ PAUSE_FAULTS = (
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(
-        name="who resumed nothing is told to have done it",
+        name="a resume without effect is answered as done",
         at="services.operator_commands:QueuePauser.resume_queue",
         do=Condition(
             "is not",

@@ -49,19 +49,19 @@ QUEUE_FAULTS = (
         caught_by=f"{_SQLITE}::test_older_messages_come_first",
     ),
     _fault(
-        name="a ring during the work is deleted with the old message",
+        name="a message sent during the work is deleted with the old one",
         at="adapters.sqlite.task_queue:UPSERT_MESSAGE",
         do=Text("receipt = receipt + 1, visible_us", "visible_us"),
         caught_by=f"{_SQLITE}::test_a_message_sent_during_the_work_is_not_lost_with_the_old_one",
     ),
     _fault(
-        name="a ring during the work stays hidden",
+        name="a message sent during the work stays hidden",
         at="adapters.sqlite.task_queue:UPSERT_MESSAGE",
         do=Text("AND visible_us > excluded.sent_us THEN excluded.visible_us", "THEN visible_us"),
         caught_by=f"{_SQLITE}::test_a_message_sent_during_the_work_is_not_lost_with_the_old_one",
     ),
     _fault(
-        name="two rings are heard at the later moment",
+        name="two merged messages are visible at the later time",
         at="adapters.sqlite.task_queue:UPSERT_MESSAGE",
         do=Text("min(visible_us", "max(visible_us"),
         caught_by=f"{_SQLITE}::test_messages_of_one_key_are_seen_at_the_earlier_moment",
@@ -110,7 +110,7 @@ QUEUE_FAULTS = (
         "test_what_was_taken_for_a_receiver_that_was_given_up_is_seen_again_at_once",
     ),
     _fault(
-        name="a send rings no bell",
+        name="a send wakes no receiver",
         at="adapters.sqlite.task_queue:SqliteTaskQueue.send",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE}::test_a_waiting_receive_ends_as_soon_as_a_message_is_sent",
@@ -134,13 +134,13 @@ QUEUE_FAULTS = (
         caught_by=f"{_FOUR}::test_a_waiting_receive_ends_as_soon_as_a_message_is_sent",
     ),
     _fault(
-        name="a ring during the work is deleted with the old message in memory",
+        name="a message sent during the work is deleted with the old one in memory",
         at="adapters.memory.queues:MemoryTaskQueue._deliver",
         do=Drop("_release_key()"),
         caught_by=f"{_MEMORY}::test_a_message_sent_during_the_work_is_not_lost_with_the_old_one",
     ),
     _fault(
-        name="two rings are heard at the later moment in memory",
+        name="two merged messages are visible at the later time in memory",
         at="adapters.memory.queues:MemoryTaskQueue._put",
         do=Replace("min", "max"),
         caught_by=f"{_MEMORY}::test_messages_of_one_key_are_seen_at_the_earlier_moment",
@@ -158,7 +158,7 @@ QUEUE_FAULTS = (
         caught_by=f"{_MEMORY}::test_a_dead_letter_does_not_block_another_message",
     ),
     _fault(
-        name="putting off wakes nobody in memory",
+        name="a delay wakes no receiver in memory",
         at="adapters.memory.queues:MemoryTaskQueue.delay",
         do=Drop("wake()"),
         caught_by=f"{_MEMORY}::test_a_waiting_receive_sees_a_message_that_is_given_back",

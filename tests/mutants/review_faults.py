@@ -14,7 +14,7 @@ _JOBS = "unit/core/test_explain_jobs.py"
 _CHAINS = "unit/core/test_dependency_chain.py"
 
 _fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
-_untold = partial(Fault, part=Part.EXPLAIN)
+_explain = partial(Fault, part=Part.EXPLAIN)
 
 REVIEW_FAULTS = (
     _fault(
@@ -42,7 +42,7 @@ REVIEW_FAULTS = (
         caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
     ),
     _fault(
-        name="a decision by somebody else, or with other words, is told as one's own",
+        name="a decision by another reviewer or with other feedback is answered as one's own",
         at="services.operator_commands:ReviewDecisions._already_decided",
         do=Value("return replace()", "True"),
         caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
@@ -62,7 +62,7 @@ REVIEW_FAULTS = (
     _fault(
         name="a revision whose answer was lost is asked for again",
         at="services.operator_commands:ReviewDecisions._decide",
-        do=Argument("make_command()", "attempt", "attempt"),
+        do=Argument("make_command()", "attempt", "None"),
         caught_by=f"{_REVIEWING}::"
         "test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_asked_for_again",
     ),
@@ -83,7 +83,7 @@ REVIEW_FAULTS = (
         name="blank feedback is taken",
         at="core.maximums:comment_problem",
         do=Replace("strip()", "text"),
-        caught_by=f"{_RULES}::test_feedback_that_says_nothing_or_too_much_is_refused",
+        caught_by=f"{_RULES}::test_empty_or_too_long_feedback_is_refused",
     ),
     _fault(
         name="feedback that no store can keep is taken",
@@ -122,7 +122,7 @@ REVIEW_FAULTS = (
         caught_by=f"{_TASKS}::test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed",
     ),
     _fault(
-        name="the job does not hear of a task that was cancelled",
+        name="the job does not record a cancelled task",
         at="services.operator_commands:Canceller.cancel_task",
         do=Drop("settle()"),
         caught_by=f"{_TASKS}::test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked",
@@ -147,7 +147,7 @@ REVIEW_FAULTS = (
         caught_by=f"{_TASKS}::test_one_that_is_being_cancelled_is_left_to_it",
     ),
     _fault(
-        name="an outcome that was faster is told as cancelled",
+        name="an outcome before the cancellation is answered as cancelled",
         at="services.operator_commands:_in_progress",
         do=Value("return False", "True"),
         caught_by=f"{_TASKS}::test_an_outcome_that_was_committed_first_stays_and_is_in_the_answer",
@@ -164,105 +164,104 @@ REVIEW_FAULTS = (
         do=Condition("split_task_id()", "split_task_id(task_id)"),
         caught_by=f"{_TASKS}::test_a_task_of_another_job_is_not_resumed_with_this_one",
     ),
-    _untold(
+    _explain(
         name="another tenant's task is explained",
         at="services.explain:Explainer._explain_task",
         do=Drop("!= tenant"),
         caught_by=f"{_WHY}::test_another_tenant_s_tasks_and_jobs_are_not_there",
     ),
-    _untold(
+    _explain(
         name="another tenant's job is explained",
         at="services.explain:Explainer.why",
         do=Argument("get_job_of()", 1, "None"),
         caught_by=f"{_WHY}::test_another_tenant_s_tasks_and_jobs_are_not_there",
     ),
-    _untold(
-        name="the whole graph is read for a task that waits for nobody",
+    _explain(
+        name="the whole graph is read for a task without parents",
         at="services.explain:Explainer._explain_task",
         do=Replace("is not WAITING", "$1 is None"),
         caught_by=f"{_WHY}::test_a_task_that_is_not_waiting_is_explained_without_its_job_s_graph",
     ),
-    _untold(
-        name="what has failed of a job is not told",
+    _explain(
+        name="failed tasks of a job are not explained",
         at="services.explain:Explainer._explain_job",
         do=Condition("unfinished", False),
         caught_by=f"{_WHY}::test_a_running_job_is_explained_by_its_failures_and_what_it_waits_for",
     ),
-    _untold(
-        name="that there is more of a job is not told",
+    _explain(
+        name="omitted tasks of a job are not mentioned",
         at="services.explain:Explainer._explain_job",
         do=Drop("is not cursor"),
         caught_by=f"{_WHY}::test_a_wide_job_is_explained_by_a_few_tasks_and_that_there_are_more",
     ),
-    _untold(
-        name="a worker whose process is gone is not told",
+    _explain(
+        name="a dead worker is not explained",
         at="services.explain:Explainer._snapshot",
         do=Argument("WhySnapshot()", "dead_workers", None),
         caught_by=f"{_WHY}::test_a_worker_that_falls_silent_and_one_whose_process_is_gone",
     ),
-    _untold(
+    _explain(
         name="the chain does not lead to the failure",
         at="core.explain:_rank",
         do=Drop("if failed"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
-    _untold(
+    _explain(
         name="the chain does not lead to what is behind the failure",
         at="core.explain:_rank",
         do=Drop("if blocked"),
         caught_by=f"{_CHAINS}::test_what_failed_is_followed_before_what_can_still_run",
     ),
-    _untold(
+    _explain(
         name="the chain goes on behind its root",
         at="core.explain:_awaited",
         do=Drop("if ended"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
-    _untold(
-        name="a long chain is told whole",
+    _explain(
+        name="a long chain is explained in full",
         at="core.explain:dependency_chain",
         do=Replace("max()", "0"),
         caught_by=f"{_WHY}::test_a_long_chain_is_explained_briefly_with_few_reads",
     ),
-    _untold(
-        name="what is behind a failure is told as if it could still run",
+    _explain(
+        name="a task behind a failure is explained as able to run",
         at="core.explain:_waiting_reason",
         do=Replace("get() _FAILED_STATES", "''"),
         caught_by=f"{_WHY}::test_behind_a_failure_the_failure_is_named_and_the_command_that_helps",
     ),
-    _untold(
-        name="a parent that has completed unheard is told as the end",
+    _explain(
+        name="a completed parent that is not recorded ends the explanation",
         at="core.explain:explain_task",
         do=Condition("COMPLETED", False),
         caught_by=f"{_WHY}::test_a_parent_whose_end_is_not_recorded_yet",
     ),
-    _untold(
-        name="a task that is put off is told as due",
+    _explain(
+        name="a delayed task is explained as due",
         at="core.explain:_pending",
         do=Operator("> due_at", "is"),
         caught_by=f"{_WHY}::test_a_task_for_later_and_one_that_is_tried_again",
     ),
-    _untold(
-        name="a worker elsewhere is told as gone",
+    _explain(
+        name="a worker on another machine is explained as dead",
         at="core.explain:_silent_worker",
         do=Drop("local"),
         caught_by=f"{_SENTENCES}::TestProcessing::"
         "test_a_worker_elsewhere_may_have_the_name_of_one_that_is_gone_here",
     ),
-    _untold(
-        name="a renewal that is a little late is told as silence",
+    _explain(
+        name="a slightly late renewal is explained as silence",
         at="core.explain:_silent_worker",
         do=Drop("_LATE"),
         caught_by=f"{_SENTENCES}::TestProcessing::"
         "test_a_renewal_that_is_a_little_late_is_no_silence",
     ),
-    _untold(
-        name="one reason is told once for each task",
+    _explain(
+        name="one reason is repeated for each task",
         at="core.explain:explain_job",
         do=Replace("fromkeys()", "list($1)"),
-        caught_by=f"{_JOBS}::TestJobs::"
-        "test_what_several_tasks_wait_for_alike_is_said_once_and_last",
+        caught_by=f"{_JOBS}::TestJobs::test_a_reason_that_tasks_share_is_given_once_and_last",
     ),
 )

@@ -7,13 +7,13 @@ from tests.planting import After, Argument, Condition, Drop, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteBudgets"
 _MEMORY = "contract/test_memory.py::TestMemoryBudgets"
-_KEPT = "adapters/sqlite/test_accounts.py"
+_STORED = "adapters/sqlite/test_budgets.py"
 
 _fault = partial(Fault, part=Part.SHARED_BUDGETS)
 
 SHARED_BUDGET_FAULTS = (
     _fault(
-        name="an account is written whatever its version",
+        name="a budget is written without a check of its version",
         at="adapters.sqlite.configuration:_UPDATE_BUDGET",
         do=Text("version = ? AND", "? > 0 AND"),
         caught_by=f"{_SQLITE}::test_of_two_at_once_one_wins_and_the_other_gets_a_conflict",
@@ -70,10 +70,10 @@ SHARED_BUDGET_FAULTS = (
         name="what was spent may be lost with the power",
         at="adapters.sqlite.configuration:SqliteBudgets.commit",
         do=Argument("write()", "durable", "False"),
-        caught_by=f"{_KEPT}::test_every_commit_of_an_account_is_promised",
+        caught_by=f"{_STORED}::test_every_commit_of_an_account_is_promised",
     ),
     _fault(
-        name="an account is written whatever its version in memory",
+        name="a budget is written without a check of its version in memory",
         at="adapters.memory.keyed_stores:MemoryBudgets.commit",
         do=Condition("version", "there is None and $1"),
         caught_by=f"{_MEMORY}::test_of_two_at_once_one_wins_and_the_other_gets_a_conflict",

@@ -77,7 +77,7 @@ SUPERVISION_FAULTS = (
         name="a second stop gives more time",
         at="core.supervision:Supervision._kill_at",
         do=Replace("min()", "$2"),
-        caught_by=f"{_CORE}::test_a_second_stop_gives_nobody_more_time_than_the_first_did",
+        caught_by=f"{_CORE}::test_a_second_stop_gives_no_worker_more_time",
     ),
     _fault(
         name="all are recycled at once",
@@ -136,7 +136,7 @@ SUPERVISION_FAULTS = (
         caught_by=f"{_SERVICE}::test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end",
     ),
     _fault(
-        name="last words are heard after the end",
+        name="a status after the worker's end is used",
         at="services.worker.supervisor:Supervisor._on_status",
         do=Condition("_running", False),
         caught_by=f"{_SERVICE}::test_a_status_that_arrives_after_the_end_is_ignored",

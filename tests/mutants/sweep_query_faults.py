@@ -1,4 +1,4 @@
-"""Faults in what a ledger tells the sweeper and the health check, and in what it remembers."""
+"""Faults in what a ledger lists for the sweeper and the health check, and in its caches."""
 
 from functools import partial
 
@@ -7,21 +7,21 @@ from tests.planting import Condition, Drop, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
-_ROW_CACHE = "adapters/sqlite/test_known.py"
-_FAILED = "adapters/sqlite/test_failed.py"
+_ROW_CACHE = "adapters/sqlite/test_row_cache.py"
+_FAILED = "adapters/sqlite/test_failed_tasks.py"
 
 _fault = partial(Fault, part=Part.LEDGER)
 
 SWEEP_QUERY_FAULTS = (
     _fault(
-        name="pauses between rings do not double",
+        name="pauses between messages do not double",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
         do=Text("2 * enqueued_us - due_us", "rung_us"),
         caught_by=f"{_SQLITE}::"
         "test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due",
     ),
     _fault(
-        name="a task that has a message is unrung",
+        name="a task that has a message counts as unqueued",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
         do=Text("NOT EXISTS", "EXISTS (SELECT 1) OR NOT EXISTS"),
         caught_by=f"{_SQLITE}::test_a_task_that_was_enqueued_again_is_not_unqueued",
@@ -106,19 +106,19 @@ SWEEP_QUERY_FAULTS = (
         caught_by=f"{_ROW_CACHE}::test_an_answer_that_comes_late_does_not_bring_an_older_row_back",
     ),
     _fault(
-        name="the turn of somebody else is no new spell",
+        name="a turn of another process does not reset the lock's period",
         at="adapters.sqlite.write_lock:WriteLock.__enter__",
         do=Drop("+= exclusive_epoch"),
         caught_by=f"{_ROW_CACHE}::test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
     _fault(
-        name="whoever has a turn leaves no mark",
+        name="a turn of the write lock is not recorded",
         at="adapters.sqlite.write_lock:WriteLock.unchanged",
         do=Value("return _owner_token", "self.quiet_spell > 0"),
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
     _fault(
-        name="pauses between rings do not double in memory",
+        name="pauses between messages do not double in memory",
         at="adapters.memory.ledger:MemoryLedger.unqueued_tasks",
         do=Replace("<= enqueued_at", "row.enqueued_at <= due_by"),
         caught_by=f"{_MEMORY}::"

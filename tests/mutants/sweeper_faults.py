@@ -22,7 +22,7 @@ SWEEPER_FAULTS = (
         "test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed",
     ),
     _fault(
-        name="whoever is not known here is dead",
+        name="an unknown worker counts as dead",
         at="services.sweeper:Sweeper.reap_dead_workers",
         do=Condition("in", "$1 not in self._worker_registry.present()"),
         caught_by=f"{_SWEEPER}::"
@@ -54,7 +54,7 @@ SWEEPER_FAULTS = (
         caught_by=f"{_LEASES}::test_a_lease_that_is_renewed_while_the_sweeper_looks_stays",
     ),
     _fault(
-        name="whoever holds the lease by now loses it",
+        name="the current holder of a lease loses it",
         at="services.sweeper:Sweeper._end_lease",
         do=Argument(
             "LeaseEnded()", "fence", "(await self._backend.ledger.apply_to_task($1.task_id)).fence"
@@ -63,7 +63,7 @@ SWEEPER_FAULTS = (
         "test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_looks_is_the_other_s",
     ),
     _fault(
-        name="of what was overlooked only the first are mended",
+        name="only the first missed items are repaired",
         at="services.reads:iter_pages",
         do=Replace("= []", "return"),
         caught_by=f"{_ENDS}::test_one_sweep_repairs_more_than_one_page",
@@ -76,13 +76,13 @@ SWEEPER_FAULTS = (
         "test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep",
     ),
     _fault(
-        name="two sweepers ring for one task",
+        name="two sweepers send a message for one task",
         at="services.sweeper:Sweeper._enqueue",
         do=Drop("and enqueued_at"),
         caught_by=f"{_SWEEPER}::test_two_concurrent_sweepers_enqueue_a_task_once",
     ),
     _fault(
-        name="what was just rung for is rung for again",
+        name="a task that was just enqueued is enqueued again",
         at="services.sweeper:Sweeper._enqueue_again",
         do=Drop("reenqueue_after"),
         caught_by=f"{_SWEEPER}::test_a_due_task_that_was_not_claimed_is_enqueued_again_later",
@@ -101,14 +101,14 @@ SWEEPER_FAULTS = (
         "test_a_dispatcher_that_begins_with_the_sweeper_gets_the_time_to_catch_up",
     ),
     _fault(
-        name="tasks that were not told of their parents wait for ever",
+        name="dependents that were not notified wait for ever",
         at="services.sweeper:Sweeper._notify_waiting",
         do=Drop("+= notify_waiting()"),
         caught_by=f"{_ENDS}::"
         "test_a_waiting_task_that_missed_its_parents_is_notified_from_the_job_s_row",
     ),
     _fault(
-        name="the end of a job is told by nobody",
+        name="the end of a job is never reported",
         at="services.sweeper:Sweeper._emit_job_ends",
         do=Drop("+= emit_job_end()"),
         caught_by=f"{_ENDS}::test_the_missing_final_event_of_a_finished_job_is_emitted",
@@ -134,13 +134,13 @@ SWEEPER_FAULTS = (
         "test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_it_ends",
     ),
     _fault(
-        name="nobody stands in for a sweeper that stands still",
+        name="no process replaces a stalled sweeper",
         at="services.sweeper:Sweeper.run",
         do=Replace("_STANDBY_FACTOR", "1000", nth=1),
         caught_by=f"{_TURNS}::test_if_the_process_with_the_role_hangs_the_others_sweep",
     ),
     _fault(
-        name="whoever stands in does so once",
+        name="a replacement sweeper sweeps once",
         at="services.sweeper:Sweeper.run",
         do=Replace("_STANDBY_FACTOR", "1000", nth=2),
         caught_by=f"{_TURNS}::test_a_standby_process_sweeps_again_and_again",
@@ -159,7 +159,7 @@ SWEEPER_FAULTS = (
         caught_by=f"{_SWEEPER}::test_a_sweeper_goes_on_after_the_store_was_out_of_reach",
     ),
     _fault(
-        name="what was mended before an outage is not counted",
+        name="repairs before an outage are not counted",
         at="services.sweeper:Sweeper.sweep",
         do=Replace("+ repairs", "$1"),
         caught_by=f"{_TURNS}::test_repairs_before_an_outage_are_counted",

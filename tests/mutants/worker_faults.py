@@ -52,7 +52,7 @@ WORKER_FAULTS = (
         caught_by=f"{_LEASES}::test_what_is_known_of_the_row_never_goes_back",
     ),
     _fault(
-        name="a renewal does not tell of the cancellation",
+        name="a renewal does not return the cancellation",
         at="services.worker.attempt:Attempt.apply_renewal",
         do=Drop("if cancel"),
         caught_by=f"{_LEASES}::"
@@ -66,7 +66,7 @@ WORKER_FAULTS = (
         "test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled",
     ),
     _fault(
-        name="the outcome is told before the output is in the log",
+        name="the outcome is committed before the output is stored",
         at="services.worker.attempt:Attempt._store_output",
         do=Drop("_retry_unavailable()"),
         caught_by=f"{_OUTPUT}::"
@@ -79,7 +79,7 @@ WORKER_FAULTS = (
         caught_by=f"{_ATTEMPTS}::test_finished_work_survives_an_outage_of_the_store",
     ),
     _fault(
-        name="a child that cannot be noted down lives on",
+        name="a child that cannot be recorded keeps running",
         at="services.worker.attempt:Attempt._close_child",
         do=Drop("stop()"),
         caught_by=f"{_ATTEMPTS}::test_a_child_that_cannot_be_noted_down_is_not_left_alive",
@@ -209,7 +209,7 @@ WORKER_FAULTS = (
         caught_by=f"{_DRAINING}::test_a_stopping_worker_claims_nothing_any_more",
     ),
     _fault(
-        name="a nudge that comes with the claim is missed",
+        name="a wake-up during the claim is missed",
         at="services.worker.worker:Worker._claim_and_run",
         do=Argument("_run()", "woken", "False"),
         caught_by=f"{_CANCELLATIONS}::test_a_cancellation_that_comes_with_the_claim_is_not_missed",
@@ -227,7 +227,7 @@ WORKER_FAULTS = (
         caught_by=f"{_ATTEMPTS}::test_a_worker_that_is_cancelled_kills_its_children",
     ),
     _fault(
-        name="the memory of one that died is not told",
+        name="the memory of a child that died is not reported",
         at="services.worker.outcomes:Outcomes.child_failed",
         do=Drop("= replace()"),
         caught_by="unit/services/test_worker_reports.py::"
@@ -236,7 +236,7 @@ WORKER_FAULTS = (
     _fault(
         name="what a given back attempt has used is forgotten",
         at="services.worker.outcomes:Outcomes.released",
-        do=Argument("Release()", "usage", None),
+        do=Replace("_facts", "{'fence': self._fence}"),
         caught_by="unit/services/test_worker_reports.py::"
         "test_what_a_given_back_attempt_has_used_is_not_forgotten",
     ),

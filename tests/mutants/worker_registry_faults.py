@@ -11,7 +11,7 @@ _fault = partial(Fault, part=Part.WORKER_REGISTRY)
 
 WORKER_REGISTRY_FAULTS = (
     _fault(
-        name="a worker that lives is taken for gone",
+        name="a live worker counts as dead",
         at="execution.host.registry:FileWorkerRegistry.is_dead",
         do=Value("return", "True", nth=3),
         caught_by=f"{_WORKER_REGISTRY}::"
@@ -50,7 +50,7 @@ WORKER_REGISTRY_FAULTS = (
         caught_by=f"{_WORKER_REGISTRY}::test_a_child_that_was_forgotten_is_left_alone",
     ),
     _fault(
-        name="whoever has the number of a child is killed",
+        name="a process that reuses a child's id is killed",
         at="execution.host.registry:FileWorkerRegistry.reap",
         do=Argument("_kill_group()", "start_time", None),
         caught_by=f"{_WORKER_REGISTRY}::test_a_reused_process_id_is_not_killed",

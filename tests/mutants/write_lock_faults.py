@@ -8,18 +8,18 @@ from tests.planting import Drop, Swap
 _fault = partial(
     Fault,
     part=Part.LEDGER,
-    caught_by="adapters/sqlite/test_turnstile.py::"
+    caught_by="adapters/sqlite/test_write_lock.py::"
     "test_one_that_comes_back_at_once_does_not_overtake_the_one_that_waits",
 )
 
 WRITE_LOCK_FAULTS = (
     _fault(
-        name="nobody is next",
+        name="no process is next in the election",
         at="adapters.sqlite.write_lock:WriteLock.__enter__",
         do=Drop("flock() _next_fd LOCK_EX"),
     ),
     _fault(
-        name="whoever is next does not stay so until its turn",
+        name="the next process in the election does not stay next",
         at="adapters.sqlite.write_lock:WriteLock.__enter__",
         do=Swap("flock() _owner_fd", "flock() LOCK_UN"),
     ),

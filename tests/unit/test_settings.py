@@ -1,4 +1,4 @@
-"""What is refused and what is said about it, what a task gets, and how settings are shown."""
+"""Refused settings and their messages, the environment of a task, and how settings are shown."""
 
 import subprocess
 import sys
@@ -38,9 +38,9 @@ def test_an_unknown_variable_is_named_with_a_suggestion(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_marks_an_attempt_is_not_taken_for_a_setting(tmp_path: Path) -> None:
-    found = load_settings_for_test(tmp_path, LONGSHORE_ATTEMPT="job-x_a/1")
+    loaded = load_settings_for_test(tmp_path, LONGSHORE_ATTEMPT="job-x_a/1")
 
-    assert found.settings == Settings()
+    assert loaded.settings == Settings()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_folder_in_place_of_the_file_is_a_problem(tmp_path: Path) -> None:
     assert problem.startswith("longshore.toml: ")
 
 
-def test_all_problems_are_told_at_once_each_with_its_origin(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_with_their_origins(tmp_path: Path) -> None:
     problems = refused(
         tmp_path,
         file="nonsense = 1\n[retry]\nbase = 'soon'\n",
@@ -132,14 +132,14 @@ def test_a_worker_serves_at_least_one_queue_and_none_twice(tmp_path: Path, queue
 def test_settings_that_contradict_each_other_are_both_named(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
-    given = {f"LONGSHORE_{name}": text for name, text in environ.items()}
+    values = {f"LONGSHORE_{name}": text for name, text in environ.items()}
 
-    (problem,) = refused(tmp_path, **given)
+    (problem,) = refused(tmp_path, **values)
 
     assert [name for name in names if name not in problem] == []
 
 
-def test_contradictions_of_several_sections_are_told_together(tmp_path: Path) -> None:
+def test_contradictions_of_several_sections_are_reported_together(tmp_path: Path) -> None:
     problems = refused(tmp_path, LONGSHORE_RETRY_BASE="31s", LONGSHORE_WORKER_RENEW_EVERY="30s")
 
     assert len(problems) == 2
@@ -258,7 +258,7 @@ def test_no_two_settings_share_a_variable() -> None:
     assert len({variable_of(name) for name in FIELDS}) == len(FIELDS)
 
 
-def test_every_foreign_name_stands_for_a_setting() -> None:
+def test_every_alias_names_a_setting() -> None:
     assert {name for name, _ in ENVIRONMENT_ALIASES.values()} <= set(FIELDS)
 
 
@@ -274,7 +274,7 @@ def test_importing_settings_brings_no_other_heavy_library() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "alone"),
+    ("values", "alone"),
     [
         ({}, True),
         ({"backend": "memory"}, True),
@@ -282,5 +282,7 @@ def test_importing_settings_brings_no_other_heavy_library() -> None:
         ({"backend": "aws", "aws": {"functions": False}}, True),
     ],
 )
-def test_workers_dispatch_and_sweep_unless_functions_do(given: dict[str, Any], alone: bool) -> None:
-    assert Settings(**given).workers_dispatch is alone
+def test_workers_dispatch_and_sweep_unless_functions_do(
+    values: dict[str, Any], alone: bool
+) -> None:
+    assert Settings(**values).workers_dispatch is alone

@@ -1,4 +1,4 @@
-"""Settings of the health check and its alerts; what is secret is shown and told to nobody."""
+"""Settings of the health check and its alerts; secrets are never shown."""
 
 import traceback
 from pathlib import Path
@@ -30,7 +30,7 @@ def refused(folder: Path, **environ: str) -> list[str]:
     return list(caught.value.problems)
 
 
-def test_the_defaults_are_those_of_the_policy_and_nobody_is_alerted() -> None:
+def test_the_defaults_are_those_of_the_policy_and_no_alert_is_sent() -> None:
     settings, policy = Settings(), HealthPolicy()
 
     assert settings.health.longest_run == policy.longest_run
@@ -54,7 +54,7 @@ def test_the_defaults_are_those_of_the_policy_and_nobody_is_alerted() -> None:
         ({"health_enabled": "auto"}, False),
     ],
 )
-def test_health_is_checked_unless_this_is_dev_or_somebody_says_otherwise(
+def test_health_is_checked_outside_of_dev_unless_it_is_set(
     tmp_path: Path, environ: dict[str, str], checks: bool
 ) -> None:
     assert (
@@ -65,12 +65,12 @@ def test_health_is_checked_unless_this_is_dev_or_somebody_says_otherwise(
 
 @pytest.mark.parametrize(("written", "checks"), [("true", True), ("false", False)])
 def test_it_can_be_a_truth_value_in_the_file(tmp_path: Path, written: str, checks: bool) -> None:
-    found = load_settings_for_test(
+    loaded = load_settings_for_test(
         tmp_path, file=f"environment = 'prod'\n[health]\nenabled = {written}\n"
     )
 
-    assert found.settings.checks_health is checks
-    assert row(found, "health.enabled").value == written
+    assert loaded.settings.checks_health is checks
+    assert row(loaded, "health.enabled").value == written
 
 
 @pytest.mark.parametrize("file", ["[health]\nenabled = 1", "[health]\nenabled = 'maybe'"])
@@ -93,11 +93,11 @@ def test_all_ways_of_alerting_can_be_set(tmp_path: Path) -> None:
     assert alerts.slack_token is not None
     assert alerts.slack_token.get_secret_value() == TOKEN
     assert alerts.slack_channel == "#ops"
-    assert [one.get_secret_value() for one in alerts.webhook_secrets] == [SECRET, f"{SECRET}2"]
+    assert [item.get_secret_value() for item in alerts.webhook_secrets] == [SECRET, f"{SECRET}2"]
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
-    found = load_settings_for_test(
+    loaded = load_settings_for_test(
         tmp_path,
         **load_alert_settings(
             alerts_slack_webhook=SLACK_HOOK,
@@ -106,12 +106,12 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
         ),
     )
 
-    shown = f"{describe(found)} {found!r} {found.settings!s} {found.settings.model_dump()}"
+    shown = f"{describe(loaded)} {loaded!r} {loaded.settings!s} {loaded.settings.model_dump()}"
 
     assert "not-for-anybody" not in shown
-    assert row(found, "alerts.webhook_url").value == "**********"
-    assert row(found, "alerts.webhook_secrets").value == "**********,**********"
-    assert row(found, "alerts.slack_token").value == "none"
+    assert row(loaded, "alerts.webhook_url").value == "**********"
+    assert row(loaded, "alerts.webhook_secrets").value == "**********,**********"
+    assert row(loaded, "alerts.slack_token").value == "none"
 
 
 @pytest.mark.parametrize(
@@ -146,17 +146,17 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
 def test_what_contradicts_each_other_is_refused_with_both_names(
     tmp_path: Path, environ: dict[str, str], problem: str
 ) -> None:
-    (found,) = refused(tmp_path, **environ)
+    (loaded,) = refused(tmp_path, **environ)
 
-    assert found.startswith(problem)
+    assert loaded.startswith(problem)
 
 
 def test_what_only_a_check_would_mind_is_no_problem_where_there_is_none(tmp_path: Path) -> None:
-    found = load_settings_for_test(
+    loaded = load_settings_for_test(
         tmp_path, **load_alert_settings(health_every="20s", health_healthy_within="20s")
     )
 
-    assert not found.settings.checks_health
+    assert not loaded.settings.checks_health
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_what_only_a_check_would_mind_is_no_problem_where_there_is_none(tmp_path
 def test_what_cannot_be_used_is_refused_and_a_secret_is_not_quoted(
     tmp_path: Path, environ: dict[str, str], problem: str
 ) -> None:
-    (found,) = refused(tmp_path, **environ)
+    (loaded,) = refused(tmp_path, **environ)
 
-    assert found.startswith(problem)
-    assert found.endswith("in the environment)")
+    assert loaded.startswith(problem)
+    assert loaded.endswith("in the environment)")
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from tests.unit.settings_loading import load_settings_for_test, row
 
 
 def test_without_anything_given_all_are_defaults(tmp_path: Path) -> None:
-    found = load_settings_for_test(tmp_path)
+    loaded = load_settings_for_test(tmp_path)
 
-    assert found.settings == Settings()
-    assert {row.origin for row in describe(found)} == {"default"}
+    assert loaded.settings == Settings()
+    assert {row.origin for row in describe(loaded)} == {"default"}
 
 
 def test_the_defaults_are_those_of_the_policies() -> None:
@@ -64,7 +64,7 @@ FILE = "[worker]\nconcurrency = 4\n"
 
 
 @pytest.mark.parametrize(
-    ("given", "value", "origin"),
+    ("values", "value", "origin"),
     [
         ({}, "3", "default"),
         ({"file": FILE}, "4", "longshore.toml"),
@@ -91,26 +91,26 @@ FILE = "[worker]\nconcurrency = 4\n"
     ids=["default", "file", "foreign name", "own name", "flag"],
 )
 def test_the_nearest_word_counts_and_its_origin_is_shown(
-    tmp_path: Path, given: dict[str, Any], value: str, origin: str
+    tmp_path: Path, values: dict[str, Any], value: str, origin: str
 ) -> None:
-    found = row(load_settings_for_test(tmp_path, **given), "worker.concurrency")
+    loaded = row(load_settings_for_test(tmp_path, **values), "worker.concurrency")
 
-    assert (found.value, found.origin) == (value, origin)
-    assert found.variable == "LONGSHORE_WORKER_CONCURRENCY"
+    assert (loaded.value, loaded.origin) == (value, origin)
+    assert loaded.variable == "LONGSHORE_WORKER_CONCURRENCY"
 
 
 def test_a_flag_that_is_none_was_not_given(tmp_path: Path) -> None:
-    found = load_settings_for_test(tmp_path, flags={"worker.concurrency": None}, file=FILE)
+    loaded = load_settings_for_test(tmp_path, flags={"worker.concurrency": None}, file=FILE)
 
-    assert found.settings.worker.concurrency == 4
+    assert loaded.settings.worker.concurrency == 4
 
 
 def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
-    found = load_settings_for_test(
+    loaded = load_settings_for_test(
         tmp_path, LONGSHORE_APP="", TENANT_ID="", LONGSHORE_CONFIG="", LONGSHORE_TYPO=""
     )
 
-    assert found.settings == Settings()
+    assert loaded.settings == Settings()
 
 
 def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> None:
@@ -158,21 +158,21 @@ def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
 def test_the_home_folder_is_understood_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/home/user")
 
     settings = load_settings_for_test(tmp_path, file='data_dir = "~/longshore"').settings
 
-    assert settings.data_dir == Path("/home/somebody/longshore")
+    assert settings.data_dir == Path("/home/user/longshore")
 
 
 def test_another_file_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text(FILE)
 
-    found = load_settings_for_test(
+    loaded = load_settings_for_test(
         tmp_path, file="this file is not even read", LONGSHORE_CONFIG="other.toml"
     )
 
-    assert row(found, "worker.concurrency").origin == "other.toml"
+    assert row(loaded, "worker.concurrency").origin == "other.toml"
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,6 @@ def test_another_file_can_be_named(tmp_path: Path) -> None:
 def test_a_name_of_another_system_keeps_its_unit_there(
     tmp_path: Path, variable: str, text: str, name: str, value: str
 ) -> None:
-    found = row(load_settings_for_test(tmp_path, **{variable: text}), name)
+    loaded = row(load_settings_for_test(tmp_path, **{variable: text}), name)
 
-    assert (found.value, found.origin) == (value, f"{variable} in the environment")
+    assert (loaded.value, loaded.origin) == (value, f"{variable} in the environment")

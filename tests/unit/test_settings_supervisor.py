@@ -39,10 +39,10 @@ def test_the_defaults_are_those_of_the_policy() -> None:
 def test_a_time_of_day_is_read_and_shown_as_people_write_it(
     tmp_path: Path, text: str, expected: time | None
 ) -> None:
-    found = load_settings_for_test(tmp_path, LONGSHORE_SUPERVISOR_RECYCLE_AT=text)
+    loaded = load_settings_for_test(tmp_path, LONGSHORE_SUPERVISOR_RECYCLE_AT=text)
 
-    assert found.settings.supervisor.recycle_at == expected
-    assert row(found, "supervisor.recycle_at").value == text
+    assert loaded.settings.supervisor.recycle_at == expected
+    assert row(loaded, "supervisor.recycle_at").value == text
 
 
 @pytest.mark.parametrize("text", ["3:30", "03.30", "24:00", "12:60", "noon", "03:30:00.5", "0330"])
@@ -53,9 +53,9 @@ def test_what_is_no_time_of_day_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_time_of_day_can_be_one_of_toml_and_nothing_else(tmp_path: Path) -> None:
-    found = load_settings_for_test(tmp_path, file="[supervisor]\nrecycle_at = 03:30:00\n")
+    loaded = load_settings_for_test(tmp_path, file="[supervisor]\nrecycle_at = 03:30:00\n")
 
-    assert found.settings.supervisor.recycle_at == time(3, 30)
+    assert loaded.settings.supervisor.recycle_at == time(3, 30)
     with pytest.raises(ConfigurationError, match=r"12600 is not a time of day: write it like"):
         load_settings_for_test(tmp_path, file="[supervisor]\nrecycle_at = 12600\n")
 
@@ -87,10 +87,10 @@ def test_what_cannot_be_the_name_of_a_module_is_refused(tmp_path: Path, name: st
 
 
 def test_no_variable_at_all_can_be_passed_on_by_name(tmp_path: Path) -> None:
-    found = load_settings_for_test(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="none")
+    loaded = load_settings_for_test(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="none")
 
-    assert found.settings.worker.pass_environment == ()
-    assert row(found, "worker.pass_environment").value == "none"
+    assert loaded.settings.worker.pass_environment == ()
+    assert row(loaded, "worker.pass_environment").value == "none"
 
 
 def test_a_supervisor_waits_longer_than_a_worker_may_take_to_stop() -> None:
@@ -98,10 +98,10 @@ def test_a_supervisor_waits_longer_than_a_worker_may_take_to_stop() -> None:
 
 
 def test_on_aws_a_stop_may_last_as_long_as_a_poll_that_is_out(tmp_path: Path) -> None:
-    given = {"LONGSHORE_WORKER_DRAIN_GRACE": "0s", "LONGSHORE_WORKER_POLL_WAIT": "20s"}
+    values = {"LONGSHORE_WORKER_DRAIN_GRACE": "0s", "LONGSHORE_WORKER_POLL_WAIT": "20s"}
 
-    here = load_settings_for_test(tmp_path, **given).settings
-    on_aws = load_settings_for_test(tmp_path, **given, LONGSHORE_BACKEND="aws").settings
+    here = load_settings_for_test(tmp_path, **values).settings
+    on_aws = load_settings_for_test(tmp_path, **values, LONGSHORE_BACKEND="aws").settings
 
     assert here.stop_timeout == here.worker.kill_grace
     assert on_aws.stop_timeout == on_aws.worker.poll_wait

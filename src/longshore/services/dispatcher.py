@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from longshore.core.events.codec import EVENT_TYPES
@@ -46,26 +46,20 @@ _GRAPH_CACHE_SIZE = 4
 _BeforeAndAfter = tuple[JobRow, JobRow]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Dispatcher:
     """Notifies dependents of ended tasks and ends jobs."""
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        transitions: Transitions,
-        documents: DocumentStore,
-        worker_registry: WorkerRegistry,
-        wait: timedelta,
-        poll_interval: timedelta = timedelta(milliseconds=500),
-    ) -> None:
-        self._worker_registry = worker_registry
-        self._backend = backend
-        self._transitions = transitions
-        self._documents = documents
-        self._graphs = _GraphCache(documents)
-        self._wait = wait
-        self._poll_interval = poll_interval
+    backend: Backend
+    transitions: Transitions
+    documents: DocumentStore
+    worker_registry: WorkerRegistry
+    wait: timedelta
+    poll_interval: timedelta = timedelta(milliseconds=500)
+    # The graphs that were used last, by blob key. Without it, ten thousand failing tasks of a job
+    # would each read a graph of ten thousand tasks. A stored graph never changes: a job with more
+    # tasks gets a graph under another key.
+    _graphs: dict[str, _DependentsIndex] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Follow the events until cancelled.
@@ -82,21 +76,21 @@ class Dispatcher:
                 logger.exception("dispatch.failed")
             else:
                 continue
-            await self._backend.clock.sleep(self._poll_interval)
+            await self.backend.clock.sleep(self.poll_interval)
 
     async def _run_once(self) -> None:
-        if self._worker_registry.acquire_role(CONSUMER):
-            await self.step(self._wait)
+        if self.worker_registry.acquire_role(CONSUMER):
+            await self.step(self.wait)
             return
         for _ in range(_MAX_READS):
-            await self._backend.clock.sleep(self._poll_interval)
-            if self._worker_registry.acquire_role(CONSUMER):
+            await self.backend.clock.sleep(self.poll_interval)
+            if self.worker_registry.acquire_role(CONSUMER):
                 return
         await self.step(timedelta(0))
 
     async def step(self, wait: timedelta) -> bool:
         """Handle one delivery. Returns whether there was one."""
-        bus = self._backend.bus
+        bus = self.backend.bus
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
             return False
@@ -143,10 +137,10 @@ class Dispatcher:
         return notified
 
     async def _notify_waiting_of_job(self, job_id: str, task_ids: Sequence[str]) -> int:
-        job = await self._backend.ledger.get_job(job_id)
+        job = await self.backend.ledger.get_job(job_id)
         # A completed task stays completed, so an old row of the job is good enough.
         done = ParentsCompleted(numbers=job.completed if job is not None else NO_NUMBERS)
-        rows = await self._backend.ledger.get_tasks(task_ids)
+        rows = await self.backend.ledger.get_tasks(task_ids)
         return sum([await self._notify_task(row.id, done) for row in rows])
 
     async def emit_job_end(self, job_id: str) -> bool:
@@ -193,29 +187,29 @@ class Dispatcher:
 
         Returns the job before and after; None if there was nothing to record.
         """
-        change_id = self._transitions.new_id()
+        change_id = self.transitions.new_id()
         while True:
-            job = await self._transitions.get_job(None, job_id)
-            now = self._backend.clock.now()
+            job = await self.transitions.get_job(None, job_id)
+            now = self.backend.clock.now()
             ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
             await self._notify_dependents(job, ended)
             decision = await self._record_ends(job, ended, now, change_id)
             if isinstance(decision, Refusal):
                 logger.debug("job.unchanged", extra={"job_id": job_id})
                 return None
-            if await self._transitions.try_commit_job(decision):
+            if await self.transitions.try_commit_job(decision):
                 return job, decision.row
 
     async def _read_rows(self, sequences: Mapping[str, int]) -> list[TaskRow]:
         """Returns the rows; waits for a row that is older than its event."""
         for _ in range(_MAX_READS):
-            rows = await self._backend.ledger.get_tasks(list(sequences))
+            rows = await self.backend.ledger.get_tasks(list(sequences))
             current = {row.id: row.last_sequence for row in rows}
             if all(
                 current.get(task_id, _ANY_SEQUENCE) >= sequences[task_id] for task_id in sequences
             ):
                 return rows
-            await self._backend.clock.sleep(self._poll_interval)
+            await self.backend.clock.sleep(self.poll_interval)
         logger.error("row.outdated", extra={"tasks": list(sequences)})
         return rows
 
@@ -239,19 +233,19 @@ class Dispatcher:
         were added later.
         """
         if row.spec.number in job.with_added_dependents:
-            return (await self._graphs.get(job)).direct_dependents(row.spec.number)
-        return await self._documents.load(row.spec.dependents) or ()
+            return (await self._graph(job)).direct_dependents(row.spec.number)
+        return await self.documents.load(row.spec.dependents) or ()
 
     async def _notify_batch(self, parents_done: dict[str, list[int]]) -> None:
         """Notify dependents, in one commit if the ledger allows, else one by one."""
-        if self._backend.ledger.atomic and await self._notify_atomically(parents_done):
+        if self.backend.ledger.atomic and await self._notify_atomically(parents_done):
             return
         for task_id, numbers in parents_done.items():
             await self._notify_task(task_id, ParentsCompleted(numbers=NumberSet(numbers)))
 
     async def _notify_task(self, task_id: str, done: ParentsCompleted) -> bool:
         try:
-            await self._transitions.apply_to_task(task_id, done)
+            await self.transitions.apply_to_task(task_id, done)
         except CommandRefused:
             logger.debug("dependent.already_notified", extra={"task_id": task_id})
             return False
@@ -262,8 +256,8 @@ class Dispatcher:
         return True
 
     async def _notify_atomically(self, parents_done: dict[str, list[int]]) -> bool:
-        now, change_id = self._backend.clock.now(), self._transitions.new_id()
-        rows = await self._backend.ledger.get_tasks(list(parents_done))
+        now, change_id = self.backend.clock.now(), self.transitions.new_id()
+        rows = await self.backend.ledger.get_tasks(list(parents_done))
         if len(rows) < len(parents_done):
             return False
         decisions = [
@@ -278,7 +272,7 @@ class Dispatcher:
         changes = [decision for decision in decisions if not isinstance(decision, Refusal)]
         try:
             if changes:
-                await self._transitions.commit(*changes)
+                await self.transitions.commit(*changes)
         except VersionConflict:
             return False
         return True
@@ -299,7 +293,7 @@ class Dispatcher:
         ]
         statuses: dict[str, str | None] = {}
         if jobs.needs_statuses(job, ended):
-            states = await self._backend.ledger.task_states(job.id)
+            states = await self.backend.ledger.task_states(job.id)
             statuses = {
                 key: None if state is TaskState.WAITING else state.value
                 for key, state in states.items()
@@ -312,7 +306,19 @@ class Dispatcher:
         alone = row.spec.dependents is None and row.spec.number not in job.with_added_dependents
         if row.state is TaskState.COMPLETED or alone:
             return NO_NUMBERS
-        return (await self._graphs.get(job)).all_dependents(row.spec.number)
+        return (await self._graph(job)).all_dependents(row.spec.number)
+
+    async def _graph(self, job: JobRow) -> _DependentsIndex:
+        key = job.graph.key
+        if key is None:  # a small graph, stored in the row
+            return _DependentsIndex.from_graph(await self.documents.load_graph(job))
+        index = self._graphs.pop(key, None)
+        if index is None:
+            index = _DependentsIndex.from_graph(await self.documents.load_graph(job))
+        self._graphs[key] = index  # the last used at the end
+        while len(self._graphs) > _GRAPH_CACHE_SIZE:
+            del self._graphs[next(iter(self._graphs))]
+        return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,31 +348,6 @@ class _DependentsIndex:
             reached.update(fresh)
             open_ += fresh
         return NumberSet(reached)
-
-
-class _GraphCache:
-    """The graphs that were used last.
-
-    Without it, ten thousand failing tasks of a job would each read a graph of ten thousand tasks.
-    A stored graph never changes: a job with more tasks gets a graph under another key.
-    """
-
-    def __init__(self, documents: DocumentStore) -> None:
-        self._documents = documents
-        self._indexes: dict[str, _DependentsIndex] = {}  # by blob key, the last used at the end
-
-    async def get(self, job: JobRow) -> _DependentsIndex:
-        key = job.graph.key
-        if key is None:  # a small graph, stored in the row
-            return await self._read(job)
-        index = self._indexes.pop(key, None) or await self._read(job)
-        self._indexes[key] = index
-        while len(self._indexes) > _GRAPH_CACHE_SIZE:
-            del self._indexes[next(iter(self._indexes))]
-        return index
-
-    async def _read(self, job: JobRow) -> _DependentsIndex:
-        return _DependentsIndex.from_graph(await self._documents.load_graph(job))
 
 
 def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:

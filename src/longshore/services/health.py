@@ -427,6 +427,7 @@ class HealthCheckPolicy:
     thresholds: HealthPolicy = field(default_factory=HealthPolicy)
 
 
+@dataclass(frozen=True, kw_only=True)
 class HealthCheck:
     """Finds tasks that are stuck or run too long, dead letters, and parked tasks.
 
@@ -434,36 +435,32 @@ class HealthCheck:
     after the queues, and to no other.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        worker_registry: WorkerRegistry,
-        alert_sender: AlertSender,
-        app: str,
-        policy: HealthCheckPolicy,
-        tenant: str = DEFAULT_TENANT,
-    ) -> None:
-        self._backend = backend
-        self._worker_registry = worker_registry
-        self._alert_sender = alert_sender
-        self._app = app
-        self._policy = policy
-        self._backlogs = BacklogScanner(backend=backend, alert_sender=alert_sender, tenant=tenant)
+    backend: Backend
+    worker_registry: WorkerRegistry
+    alert_sender: AlertSender
+    app: str
+    policy: HealthCheckPolicy
+    tenant: str = DEFAULT_TENANT
+
+    @property
+    def _backlogs(self) -> BacklogScanner:
+        return BacklogScanner(
+            backend=self.backend, alert_sender=self.alert_sender, tenant=self.tenant
+        )
 
     async def run(self) -> None:
         """Check at a steady pace while this process has the role; until cancelled."""
-        clock = self._backend.clock
+        clock = self.backend.clock
         next_check: timedelta | None = None  # None: another process has the role
         while True:
             try:
-                if next_check is None and self._worker_registry.acquire_role(ROLE):
-                    next_check = clock.elapsed() + min(_STARTUP_DELAY, self._policy.every)
+                if next_check is None and self.worker_registry.acquire_role(ROLE):
+                    next_check = clock.elapsed() + min(_STARTUP_DELAY, self.policy.every)
                 if next_check is not None and clock.elapsed() >= next_check:
-                    next_check = clock.elapsed() + self._policy.every
+                    next_check = clock.elapsed() + self.policy.every
                     await self.check_all()
             except BackendUnavailable as error:
-                next_check = clock.elapsed() + min(_ROLE_POLL_INTERVAL, self._policy.every)
+                next_check = clock.elapsed() + min(_ROLE_POLL_INTERVAL, self.policy.every)
                 logger.warning("health.unavailable", extra={"error": str(error)})
             except Exception:  # no error may end the check
                 logger.exception("health.check_failed")
@@ -471,8 +468,8 @@ class HealthCheck:
 
     def _time_until(self, next_check: timedelta | None) -> timedelta:
         if next_check is None:
-            return min(_ROLE_POLL_INTERVAL, self._policy.every)
-        return max(next_check - self._backend.clock.elapsed(), timedelta(milliseconds=1))
+            return min(_ROLE_POLL_INTERVAL, self.policy.every)
+        return max(next_check - self.backend.clock.elapsed(), timedelta(milliseconds=1))
 
     async def check_all(self) -> list[HealthReport]:
         """Check every tenant with running tasks or an open alert, and all backlogs.
@@ -498,7 +495,7 @@ class HealthCheck:
         try:
             return await reading
         except Exception:
-            await self._alert_sender.send_findings(self._findings([], backlogs))
+            await self.alert_sender.send_findings(self._findings([], backlogs))
             raise
 
     async def check_task(self, tenant: str, task_id: str) -> CheckedTask | None:
@@ -507,9 +504,9 @@ class HealthCheck:
         Raises:
             NotFound: the tenant has no such task.
         """
-        row = await get_task_of(self._backend.ledger, tenant, task_id)
+        row = await get_task_of(self.backend.ledger, tenant, task_id)
         policy_of = await self._policies([row])
-        return check_task(row, now=self._backend.clock.now(), policy=policy_of(row))
+        return check_task(row, now=self.backend.clock.now(), policy=policy_of(row))
 
     async def _reports(
         self, others: Iterable[str]
@@ -522,7 +519,7 @@ class HealthCheck:
         idle: list[HealthReport] = []
         for tenant in sorted(tenants):
             with log_and_continue(logger, "health.tenant_check_failed", tenant=tenant):
-                alerted = await self._alert_sender.alerted_tasks(tenant)
+                alerted = await self.alert_sender.alerted_tasks(tenant)
                 report = await self._report(tenant, rows, alerted)
                 # A backlog may stay for years: the history needs no report of an idle tenant.
                 (reports if alerted or tenant in running else idle).append(report)
@@ -530,7 +527,7 @@ class HealthCheck:
 
     async def _tenant_report(self, tenant: str) -> HealthReport:
         rows = await self._processing()
-        return await self._report(tenant, rows, await self._alert_sender.alerted_tasks(tenant))
+        return await self._report(tenant, rows, await self.alert_sender.alerted_tasks(tenant))
 
     async def _report(
         self, tenant: str, rows: Iterable[TaskRow], alerted: Mapping[str, bool]
@@ -539,16 +536,16 @@ class HealthCheck:
         # A listing may lag: an alert is resolved only if the task's own row says so.
         open_alerts = {task_id for task_id, resolved in alerted.items() if not resolved}
         others = sorted(open_alerts - {row.id for row in mine})
-        mine += (await read_rows(self._backend.ledger, others)).rows
+        mine += (await read_rows(self.backend.ledger, others)).rows
         policy_of = await self._policies(mine)
-        now = self._backend.clock.now()
+        now = self.backend.clock.now()
         return report_of(tenant, mine, now=now, policy_of=policy_of)
 
     def _findings(
         self, reports: Sequence[HealthReport], backlogs: TenantBacklogs
     ) -> list[HealthFinding]:
         """Returns both parts of the check, by tenant."""
-        now = self._backend.clock.now()
+        now = self.backend.clock.now()
         tasks = {report.tenant: report for report in reports}
         return [
             HealthFinding(
@@ -570,14 +567,14 @@ class HealthCheck:
                 with log_and_continue(logger, "health.report_lost", tenant=report.tenant):
                     await self._record(report)
         except BackendUnavailable:
-            await self._alert_sender.send_findings(findings)
+            await self.alert_sender.send_findings(findings)
             raise
-        await self._alert_sender.send_findings(findings)
+        await self.alert_sender.send_findings(findings)
 
     async def _record(self, report: HealthReport) -> None:
-        await self._backend.events.append(
+        await self.backend.events.append(
             tenant=report.tenant,
-            app=self._app,
+            app=self.app,
             entity_id=ENTITY_ID,
             body=report.event(),
             context=EventContext(origin="health-check"),
@@ -586,20 +583,20 @@ class HealthCheck:
 
     async def _processing(self) -> list[TaskRow]:
         """Returns the rows of all processing tasks of every tenant, from one listing."""
-        leased = await list_all(self._backend.ledger.leased_tasks)
+        leased = await list_all(self.backend.ledger.leased_tasks)
         ids = list(dict.fromkeys(task.task_id for task in leased))
-        batch = await read_rows(self._backend.ledger, ids)
+        batch = await read_rows(self.backend.ledger, ids)
         return [row for row in batch.rows if row.state is TaskState.PROCESSING]
 
     async def _policies(self, rows: Iterable[TaskRow]) -> PolicyOf:
         """Returns the policy of each task; each definition is read once."""
-        usual = self._policy.thresholds
+        usual = self.policy.thresholds
         named = {_definition_of(row) for row in rows}
         policies: dict[tuple[str, str, int], HealthPolicy] = {}
         for tenant, name, version in sorted(named):
             definition: Definition | None = None
             with log_and_continue(logger, "definition.read_failed", definition=name):
-                definition = await self._backend.definitions.get(tenant, name, version=version)
+                definition = await self.backend.definitions.get(tenant, name, version=version)
             own = definition.health if definition else None
             policies[tenant, name, version] = own.applied_to(usual) if own else usual
         return lambda row: policies[_definition_of(row)]

@@ -48,8 +48,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whatever the machine says of proxies: each test that wants one sets it.
+def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without the proxies of this machine: a test that needs one sets it.
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -58,7 +58,7 @@ def _nobody_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_checked_task(
     task_id: str = "job-1_a", health: Health = Health.CRITICAL, **fields: object
 ) -> CheckedTask:
-    wanted = {
+    requested = {
         "attempt": 1,
         "elapsed": timedelta(minutes=63),
         "silence": timedelta(minutes=12),
@@ -66,7 +66,7 @@ def a_checked_task(
         "worker_id": "host-1",
         **fields,
     }
-    return CheckedTask(task_id=task_id, health=health, **wanted)
+    return CheckedTask(task_id=task_id, health=health, **requested)
 
 
 def dead_letters(
@@ -80,13 +80,13 @@ def dead_letters(
         )
         for n in range(min(total, 5))
     ]
-    found = Backlog(
+    content = Backlog(
         total=total,
         truncated=more,
         groups=tuple(BacklogGroup(queue=q, reason="crash", count=n) for q, n in kinds.items()),
         newest=tuple(newest),
     )
-    return BacklogNotice(change=news, backlog=found)
+    return BacklogNotice(change=news, backlog=content)
 
 
 def parked_tasks(
@@ -100,7 +100,7 @@ def parked_tasks(
         )
         for n in range(min(total, 5))
     ]
-    found = Backlog(
+    content = Backlog(
         total=total,
         truncated=more,
         groups=tuple(
@@ -108,7 +108,7 @@ def parked_tasks(
         ),
         newest=tuple(newest),
     )
-    return BacklogNotice(change=news, backlog=found)
+    return BacklogNotice(change=news, backlog=content)
 
 
 def a_notice(

@@ -38,7 +38,7 @@ BAD_DAYS = {
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("day", BAD_DAYS)
 @scenario
-async def test_a_bad_day_of_slack_costs_no_check_and_nobody_hears_anything_twice(
+async def test_failures_of_slack_cost_no_check_and_no_alert_is_sent_twice(
     kind: str, day: str, tmp_path: Path, server: Server
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -68,17 +68,17 @@ async def test_a_bad_day_of_slack_costs_no_check_and_nobody_hears_anything_twice
 
         assert health_by_key(report) == {"a": "critical"}
         assert len(await health_check_events(stage)) == 8
-        assert [one.json["text"] for one in server.received] == [
+        assert [item.json["text"] for item in server.received] == [
             ":red_circle: Task Health: 1 stuck tasks, 0 overtime tasks",
             ":white_check_mark: Task Health: 1 tasks recovered",
         ]
-        assert [len(one.json["recovered"]) for one in other.received] == [0, 1]
+        assert [len(item.json["recovered"]) for item in other.received] == [0, 1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("day", BAD_DAYS)
 @scenario
-async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
+async def test_failures_of_slack_hide_no_dead_letter_and_repeat_none(
     kind: str, day: str, tmp_path: Path, server: Server
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -105,11 +105,11 @@ async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
             for _ in range(2):
                 await check.check_all()
 
-        assert [one.json["text"] for one in server.received] == [
+        assert [item.json["text"] for item in server.received] == [
             ":red_circle: Dead Letters: 1",
             ":white_check_mark: Dead Letters: none left",
         ]
-        assert [one.json["deadLetters"]["change"] for one in other.received] == [
+        assert [item.json["deadLetters"]["change"] for item in other.received] == [
             "first",
             "none_left",
         ]
@@ -118,7 +118,7 @@ async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("day", BAD_DAYS)
 @scenario
-async def test_a_bad_day_of_slack_hides_no_parked_task_and_repeats_none(
+async def test_failures_of_slack_hide_no_parked_task_and_repeat_none(
     kind: str, day: str, tmp_path: Path, server: Server
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -144,11 +144,11 @@ async def test_a_bad_day_of_slack_hides_no_parked_task_and_repeats_none(
             for _ in range(2):
                 await check.check_all()
 
-        assert [one.json["text"] for one in server.received] == [
+        assert [item.json["text"] for item in server.received] == [
             ":warning: Parked Tasks: 1",
             ":white_check_mark: Parked Tasks: none left",
         ]
-        assert [one.json["parkedTasks"]["change"] for one in other.received] == [
+        assert [item.json["parkedTasks"]["change"] for item in other.received] == [
             "first",
             "none_left",
         ]

@@ -29,13 +29,13 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make(way: str, server: Server, clock: HastyClock) -> Make:
-    def made(url: str = server.url, **given: timedelta) -> SlackAlerts:
+    def build(url: str = server.url, **options: timedelta) -> SlackAlerts:
         if way == "bot":
             base = f"{url}/api/"
-            return slack_bot(token=TOKEN, channel="C1", clock=clock, base_url=base, **given)
-        return slack_webhook(url=url + HOOK, clock=clock, **given)
+            return slack_bot(token=TOKEN, channel="C1", clock=clock, base_url=base, **options)
+        return slack_webhook(url=url + HOOK, clock=clock, **options)
 
-    return made
+    return build
 
 
 def send(alerts: SlackAlerts) -> None:
@@ -66,7 +66,7 @@ def test_a_notice_is_one_message(make: Make, way: str, server: Server) -> None:
         assert received.path == HOOK
 
 
-def test_a_limit_that_passes_soon_is_waited_for(
+def test_a_short_rate_limit_is_waited_for(
     make: Make, way: str, server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(slack_error("ratelimited", 429, Retry_After="3"), ACCEPTED[way])
@@ -77,30 +77,32 @@ def test_a_limit_that_passes_soon_is_waited_for(
     assert len(server.received) == 2
 
 
-@pytest.mark.parametrize(("asked", "told_s"), [("60", 60), ("86400", 3600), ("9" * 5000, 3600)])
-def test_a_limit_that_takes_too_long_is_not_waited_for_but_told(
-    make: Make, server: Server, clock: HastyClock, asked: str, told_s: int
+@pytest.mark.parametrize(
+    ("requested", "reported_s"), [("60", 60), ("86400", 3600), ("9" * 5000, 3600)]
+)
+def test_a_rate_limit_that_takes_too_long_is_reported_and_not_waited_for(
+    make: Make, server: Server, clock: HastyClock, requested: str, reported_s: int
 ) -> None:
-    server.answers_with(slack_error("ratelimited", 429, Retry_After=asked))
+    server.answers_with(slack_error("ratelimited", 429, Retry_After=requested))
 
     failure = failure_of(make())
 
     assert clock.slept == []
-    assert failure.retry_after == timedelta(seconds=told_s)
+    assert failure.retry_after == timedelta(seconds=reported_s)
     assert "429" in failure.reason
 
 
-@pytest.mark.parametrize("asked", ["", "-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_a_limit_without_a_number_is_tried_again_as_other_errors_are(
-    make: Make, server: Server, clock: HastyClock, asked: str
+@pytest.mark.parametrize("requested", ["", "-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_rate_limit_without_a_number_is_retried_like_other_errors(
+    make: Make, server: Server, clock: HastyClock, requested: str
 ) -> None:
-    server.answers_with(slack_error("ratelimited", 429, Retry_After=asked))
+    server.answers_with(slack_error("ratelimited", 429, Retry_After=requested))
 
     assert failure_of(make()).retry_after is None
     assert clock.slept == [0.5, 1.0, 2.0]
 
 
-def test_limits_add_up_to_no_more_than_the_time_there_is(
+def test_waits_for_rate_limits_stay_within_the_timeout(
     make: Make, server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(slack_error("ratelimited", 429, Retry_After="9"))
@@ -141,7 +143,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(make: Make, server: S
     assert failure.reason == "it did not answer in time"
 
 
-def test_a_port_that_nobody_serves_is_out_of_reach(make: Make, clock: HastyClock) -> None:
+def test_a_closed_port_is_unreachable(make: Make, clock: HastyClock) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         failure = failure_of(make(f"http://127.0.0.1:{unused.getsockname()[1]}"))
@@ -151,7 +153,7 @@ def test_a_port_that_nobody_serves_is_out_of_reach(make: Make, clock: HastyClock
 
 
 @pytest.mark.parametrize("code", ["invalid_auth", "channel_not_found", "not_in_channel"])
-def test_what_slack_will_never_accept_is_tried_once(
+def test_a_permanent_error_of_slack_is_not_retried(
     way: str, make: Make, server: Server, clock: HastyClock, code: str
 ) -> None:
     hooked = Answer(status=403, body=code.encode())
@@ -162,7 +164,7 @@ def test_what_slack_will_never_accept_is_tried_once(
     assert clock.slept == []
 
 
-def test_what_slack_itself_calls_passing_is_tried_again(server: Server, clock: HastyClock) -> None:
+def test_a_transient_error_of_slack_is_retried(server: Server, clock: HastyClock) -> None:
     server.answers_with(slack_error("internal_error"), slack_ok())
     base = f"{server.url}/api/"
 
@@ -200,7 +202,7 @@ def test_a_proxy_in_the_environment_is_not_used(
     "body",
     [b"", b"[]", b"[1]", b"7", b"[" * 70_000, b"<html>", b"\xff\xfe", b"{}", b"OK?"],
 )
-def test_an_answer_that_slack_does_not_give_counts_as_none(
+def test_an_answer_that_slack_never_gives_is_a_failure(
     make: Make, server: Server, body: bytes
 ) -> None:
     server.answers_with(Answer(body=body, headers={"Content_Type": "text/html; charset=nope"}))
@@ -208,7 +210,7 @@ def test_an_answer_that_slack_does_not_give_counts_as_none(
     assert failure_of(make()).reason == "it answered an unknown error"
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(make: Make, server: Server) -> None:
+def test_an_endless_answer_is_not_read_to_its_end(make: Make, server: Server) -> None:
     server.answers_with(Answer(body=b"x" * 5_000_000))
 
     failure_of(make())
@@ -226,7 +228,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(make: Make, server: Server
         Answer(hangs_up=True),
     ],
 )
-def test_no_secret_is_logged_or_told_whatever_the_answer(
+def test_no_secret_is_logged_or_reported_with_any_answer(
     make: Make, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -237,19 +239,19 @@ def test_no_secret_is_logged_or_told_whatever_the_answer(
 
     failure = failure_of(alerts)
 
-    said = [str(failure), repr(failure), repr(alerts), caplog.text, repr(failure.__cause__)]
+    texts = [str(failure), repr(failure), repr(alerts), caplog.text, repr(failure.__cause__)]
     for secret in (TOKEN, HOOK, "not-for-anybody"):
-        assert secret not in "\n".join(said)
+        assert secret not in "\n".join(texts)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "nonsense", "http://"])
-def test_what_is_no_address_of_http_is_not_opened(clock: HastyClock, url: str) -> None:
+def test_a_url_without_http_is_not_opened(clock: HastyClock, url: str) -> None:
     failure = failure_of(slack_webhook(url=url, clock=clock))
 
     assert "passwd" not in str(failure)
 
 
-def test_a_token_that_cannot_stand_in_a_header_is_not_quoted(
+def test_a_token_that_is_not_valid_in_a_header_is_not_quoted(
     server: Server, clock: HastyClock
 ) -> None:
     broken = slack_bot(

@@ -179,7 +179,7 @@ def test_dead_letters_stand_between_what_is_wrong_and_what_is_over() -> None:
         (BacklogChange.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
     ],
 )
-def test_what_is_new_of_dead_letters_stands_in_the_headline(
+def test_the_headline_says_what_has_changed_about_dead_letters(
     news: BacklogChange, more: bool, words: str
 ) -> None:
     message = message_of(a_notice(dead=dead_letters(news, more=more, mail=1_000)))
@@ -196,7 +196,7 @@ def test_that_no_dead_letter_is_left_is_one_line() -> None:
     ]
 
 
-def test_parked_tasks_stand_behind_what_is_dead_with_what_lets_them_go_on() -> None:
+def test_parked_tasks_follow_dead_letters_with_the_command_that_continues_them() -> None:
     notice = a_notice(dead=dead_letters(mail=1), parked=parked_tasks(own=2, job=1, day=1))
 
     assert lines_of(notice)[4:-1] == [
@@ -224,7 +224,7 @@ def test_parked_tasks_stand_behind_what_is_dead_with_what_lets_them_go_on() -> N
         (BacklogChange.STILL, False, ":warning: Parked Tasks: still 9"),
     ],
 )
-def test_what_is_new_of_parked_tasks_stands_in_the_headline(
+def test_the_headline_says_what_has_changed_about_parked_tasks(
     news: BacklogChange, more: bool, words: str
 ) -> None:
     assert message_of(a_notice(parked=parked_tasks(news, more=more, own=9))).text == words
@@ -236,7 +236,7 @@ def test_that_no_parked_task_is_left_is_one_line() -> None:
     ]
 
 
-def test_that_tasks_could_not_be_looked_at_is_said() -> None:
+def test_a_failed_check_of_tasks_is_reported() -> None:
     notice = replace(a_notice(dead=dead_letters(mail=1)), summary=None)
 
     assert lines_of(notice)[-1] == "tenant `acme`: its tasks could not be checked"
@@ -252,7 +252,7 @@ def test_of_many_kinds_of_dead_letters_the_rest_is_summed_up() -> None:
 @pytest.mark.parametrize("tasks", [0, 16, 17, 18, 29, 30, 31, 43, 10_000])
 @pytest.mark.parametrize("kinds", [1, 5, 30])
 @pytest.mark.parametrize("parked", [False, True])
-def test_piles_leave_a_message_within_what_slack_takes(
+def test_backlogs_keep_a_message_within_the_limits_of_slack(
     tasks: int, kinds: int, parked: bool
 ) -> None:
     notice = a_notice(
@@ -274,14 +274,14 @@ def test_piles_leave_a_message_within_what_slack_takes(
     assert listed + more == 3 * tasks
 
 
-def test_names_in_dead_letters_call_nobody_and_fit_into_a_section() -> None:
+def test_names_in_dead_letters_notify_no_one_and_fit_into_a_section() -> None:
     for name in ("<!channel>", "&" * 100_000, "a` *b*\n\n:fire:"):
-        found = Backlog(
+        content = Backlog(
             total=1,
             groups=(BacklogGroup(queue=name, reason=name, count=1),),
             newest=(BacklogItem(id=name, queue=name, reason="crash", at=NOON + timedelta(days=1)),),
         )
-        notice = a_notice(dead=BacklogNotice(change=BacklogChange.FIRST, backlog=found))
+        notice = a_notice(dead=BacklogNotice(change=BacklogChange.FIRST, backlog=content))
 
         lines = lines_of(notice)
 

@@ -1,4 +1,4 @@
-"""A webhook gets signed JSON, a few times at most, and its address is told to nobody else."""
+"""A webhook gets signed JSON, a few times at most, and its URL stays secret."""
 
 import asyncio
 import hashlib
@@ -156,17 +156,21 @@ def test_that_none_is_left_has_the_same_form(sort: str) -> None:
         dead=dead_letters(BacklogChange.NONE_LEFT), parked=parked_tasks(BacklogChange.NONE_LEFT)
     )
 
-    found = json.loads(body_of(notice))[sort]
-    assert (found["change"], found["total"], found["moreThanTotal"]) == ("none_left", 0, False)
-    assert (found["kinds"], found["newest"]) == ([], [])
+    content = json.loads(body_of(notice))[sort]
+    assert (content["change"], content["total"], content["moreThanTotal"]) == (
+        "none_left",
+        0,
+        False,
+    )
+    assert (content["kinds"], content["newest"]) == ([], [])
 
 
 def test_of_very_many_kinds_of_dead_letters_the_rest_is_only_counted() -> None:
     kinds = {f"q{n}": 1 for n in range(LISTED_LIMIT + 7)}
 
-    found = json.loads(body_of(a_notice(dead=dead_letters(**kinds))))["deadLetters"]
+    content = json.loads(body_of(a_notice(dead=dead_letters(**kinds))))["deadLetters"]
 
-    assert (len(found["kinds"]), found["kindsNotListed"]) == (LISTED_LIMIT, 7)
+    assert (len(content["kinds"]), content["kindsNotListed"]) == (LISTED_LIMIT, 7)
 
 
 def test_a_summary_that_is_not_known_is_null() -> None:
@@ -206,7 +210,7 @@ def test_two_notices_have_two_ids() -> None:
 
 
 @pytest.mark.parametrize("secrets", [[], [""], ["x" * 31], [OLD, "short"]])
-def test_what_is_too_short_to_sign_with_is_refused_and_not_quoted(
+def test_a_secret_that_is_too_short_is_refused_and_not_quoted(
     secrets: list[str], clock: HastyClock
 ) -> None:
     with pytest.raises(ValueError, match="each with at least 32 bytes") as caught:
@@ -239,7 +243,7 @@ def test_what_will_not_pass_is_tried_once(
     assert len(server.received) == 1
 
 
-def test_a_wait_that_is_too_long_is_told_and_not_waited_for(
+def test_a_wait_that_is_too_long_is_reported_and_not_waited_for(
     alerts: WebhookAlerts, server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(Answer(status=503, headers={"Retry_After": "120"}))
@@ -276,7 +280,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(
     assert failure_of(hasty).reason == "it did not answer in time"
 
 
-def test_a_port_that_nobody_serves_is_out_of_reach(clock: HastyClock) -> None:
+def test_a_closed_port_is_unreachable(clock: HastyClock) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -304,7 +308,7 @@ def test_an_answer_without_end_is_not_read(alerts: WebhookAlerts, server: Server
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "file:///etc/passwd", "http://", "http://[x"])
-def test_what_is_no_address_is_told_without_quoting_it(url: str, clock: HastyClock) -> None:
+def test_an_invalid_url_is_reported_without_quoting_it(url: str, clock: HastyClock) -> None:
     failure = failure_of(WebhookAlerts(url, [OLD], clock))
 
     assert "passwd" not in str(failure)
@@ -329,19 +333,19 @@ def test_of_very_many_tasks_the_rest_is_only_counted() -> None:
         Answer(hangs_up=True),
     ],
 )
-def test_no_secret_is_logged_or_told_whatever_the_answer(
+def test_no_secret_is_logged_or_reported_with_any_answer(
     alerts: WebhookAlerts, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
     for name in (None, "httpx", "httpcore", "longshore"):
         caplog.set_level(logging.DEBUG, name)
     server.answers_with(answer)
-    said = [repr(alerts)]
+    texts = [repr(alerts)]
 
     try:
         asyncio.run(alerts.send(NOTICE))
     except AlertFailed as failure:
-        said += [str(failure), repr(failure), repr(failure.__cause__)]
+        texts += [str(failure), repr(failure), repr(failure.__cause__)]
 
-    said += [caplog.text]
+    texts += [caplog.text]
     for secret in (OLD, PATH, "not-for-anybody"):
-        assert secret not in "\n".join(said)
+        assert secret not in "\n".join(texts)

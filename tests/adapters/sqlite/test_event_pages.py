@@ -20,7 +20,7 @@ POSITIONS = [
     "SEARCH events USING COVERING INDEX events_by_entity (entity=? AND tenant=?)",
     "SEARCH events USING COVERING INDEX events_by_entity (entity>? AND entity<?)",
 ]
-ASKED: list[dict[str, str]] = [
+QUERIES: list[dict[str, str]] = [
     {},
     {"app": "shop"},
     {"type": "Task Failed"},
@@ -30,9 +30,9 @@ ASKED: list[dict[str, str]] = [
 ]
 
 
-def _looks(folder: Path, asked: dict[str, Any], *, near_end: bool) -> list[str]:
+def _looks(folder: Path, query: dict[str, Any], *, near_end: bool) -> list[str]:
     """How SQLite goes about it, but for merging and sorting."""
-    whole = {"app": None, "type": None, "entity": None, "job": None, **asked}
+    whole = {"app": None, "type": None, "entity": None, "job": None, **query}
     sql = query_statement("position, properties", whole, near_end=near_end)
     values = {**whole, "tenant": "acme", "after": 7, "limit": 10}
     connection = apsw.Connection(str(folder / store_file.FILE_NAME))
@@ -44,24 +44,24 @@ def _looks(folder: Path, asked: dict[str, Any], *, near_end: bool) -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     @scenario
-    async def made() -> None:
+    async def events() -> None:
         async with sqlite_backend(tmp_path, FakeClock(START)):
             pass
 
-    made()
+    events()
     return tmp_path
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
-def test_near_its_end_a_page_is_a_walk_along_the_log(store: Path, asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_near_its_end_a_page_is_a_walk_along_the_log(store: Path, query: dict[str, str]) -> None:
     along = "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"
 
-    assert _looks(store, asked, near_end=True) == [along]
+    assert _looks(store, query, near_end=True) == [along]
 
 
-@pytest.mark.parametrize("asked", ASKED[:2], ids=str)
-def test_all_events_of_a_tenant_are_one_walk_a_type(store: Path, asked: dict[str, str]) -> None:
-    assert _looks(store, asked, near_end=False) == [BY_TYPE] * len(EVENT_TYPES)
+@pytest.mark.parametrize("query", QUERIES[:2], ids=str)
+def test_all_events_of_a_tenant_are_one_walk_a_type(store: Path, query: dict[str, str]) -> None:
+    assert _looks(store, query, near_end=False) == [BY_TYPE] * len(EVENT_TYPES)
 
 
 def test_events_of_one_type_and_of_one_entity_are_found_by_their_index(store: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is asked of a store: in one that is four times as large it is no more work.
+"""A store that is four times as large costs no more work for any query.
 
 Counts of the steps that SQLite's machine takes, which are the same however busy the computer is.
 """
@@ -24,7 +24,7 @@ async def _steps(folder: Path, count: int) -> dict[str, int]:
     """By question, the steps that it takes in a store of so many jobs."""
     await filled(folder, count)
     worked = StatementCounter()
-    found = {}
+    rows = {}
     with worked.watching():
         async with sqlite_backend(folder, SystemClock()) as backend:
             middle = await middle_of(backend, count)
@@ -33,8 +33,8 @@ async def _steps(folder: Path, count: int) -> dict[str, int]:
                 before = worked.vm_steps
                 with worked:
                     await ask()
-                found[name] = worked.vm_steps - before
-    return found
+                rows[name] = worked.vm_steps - before
+    return rows
 
 
 def _others(backend: Backend, job_id: str) -> dict[str, Request]:

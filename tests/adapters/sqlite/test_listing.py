@@ -1,4 +1,4 @@
-"""Listings of very many rows: a walk along an index, whatever is asked for."""
+"""Every list of very many rows is read along an index."""
 
 import re
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from longshore.testing.contracts.suite import START
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
-Asked = list[tuple[str, Sequence[Any]]]
-# Column by column what of an index is used: all that stands before the time, and both its bounds.
+Query = list[tuple[str, Sequence[Any]]]
+# The index columns in use: all columns before the time, and both bounds of the time.
 BOUNDS = "created_us>? AND (created_us,id)<(?,?)"
 WALKS = {
     "by_time": f"(tenant=? AND {BOUNDS})",
@@ -31,9 +31,9 @@ WALKS = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def query(monkeypatch: pytest.MonkeyPatch) -> Query:
     """Every statement that the reading thread is asked to run."""
-    noted: Asked = []
+    noted: Query = []
     scan = Database.scan
 
     async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -44,10 +44,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return noted
 
 
-def steps_of(folder: Path, asked: Asked) -> list[list[str]]:
+def steps_of(folder: Path, query: Query) -> list[list[str]]:
     """How SQLite goes about each statement."""
     connection = apsw.Connection(str(folder / store_file.FILE_NAME))
-    plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
+    plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in query]
     steps = [[step[-1] for step in plan] for plan in plans]
     connection.close()
     return steps
@@ -65,44 +65,44 @@ def looks(steps: list[str]) -> list[str]:
 @pytest.mark.parametrize("paged", [False, True], ids=["first page", "later page"])
 @scenario
 async def test_jobs_by_every_filter_are_walks_along_an_index(
-    tmp_path: Path, asked: Asked, paged: bool
+    tmp_path: Path, query: Query, paged: bool
 ) -> None:
-    wanted: list[list[str]] = []
+    expected: list[list[str]] = []
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         for number in range(3):
             await commit_job(backend, new_job(f"job-{number}", name="nightly"))
         page = await backend.ledger.list_jobs("acme", limit=1)
         cursor = page.cursor if paged else None
-        asked.clear()
+        query.clear()
         for state, name, first, before in product(
             (None, JobState.RUNNING), (None, "nightly"), (None, START), (None, START + SECOND)
         ):
             span: dict[str, Any] = {"created_from": first, "created_before": before}
             await backend.ledger.list_jobs("acme", state=state, name=name, cursor=cursor, **span)
             if name is None:
-                wanted.append(walks("jobs", "by_state" if state else "by_time"))
+                expected.append(walks("jobs", "by_state" if state else "by_time"))
             else:
                 # Of one name and any state: one walk a state, merged as they go.
-                wanted.append(walks("jobs", "by_name", 1 if state else len(JobState)))
+                expected.append(walks("jobs", "by_name", 1 if state else len(JobState)))
 
-    assert [looks(steps) for steps in steps_of(tmp_path, asked)] == wanted
+    assert [looks(steps) for steps in steps_of(tmp_path, query)] == expected
 
 
 @pytest.mark.parametrize("state", [None, TaskState.PENDING], ids=str)
 @scenario
 async def test_tasks_are_a_walk_along_an_index(
-    tmp_path: Path, asked: Asked, state: TaskState | None
+    tmp_path: Path, query: Query, state: TaskState | None
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await backend.ledger.list_tasks("acme", state=state)
 
-    (steps,) = steps_of(tmp_path, asked)
+    (steps,) = steps_of(tmp_path, query)
     assert steps == walks("tasks", "by_state" if state else "by_time")
 
 
 @scenario
 async def test_what_belongs_to_one_job_and_what_an_id_begins_with_is_found_by_an_index(
-    tmp_path: Path, asked: Asked
+    tmp_path: Path, query: Query
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         ledger = backend.ledger
@@ -111,11 +111,11 @@ async def test_what_belongs_to_one_job_and_what_an_id_begins_with_is_found_by_an
         await ledger.task_states("job-one")
         await ledger.find_ids("acme", "job-o")
 
-    *of_job, found = [looks(steps) for steps in steps_of(tmp_path, asked)]
+    *of_job, rows = [looks(steps) for steps in steps_of(tmp_path, query)]
     assert {step.partition(" (")[0] for steps in of_job for step in steps} == {
         "SEARCH tasks USING INDEX tasks_by_job"
     }
-    assert found == [
+    assert rows == [
         f"SEARCH {table} USING INDEX sqlite_autoindex_{table}_1 (id>? AND id<?)"
         for table in ("jobs", "tasks")
     ]
@@ -135,8 +135,8 @@ async def test_the_few_ids_of_one_tenant_are_found_behind_the_many_of_another(
         task = new_task("a", job_id="job-249-b", tenant="small")
         await backend.ledger.commit(task)
 
-        found = await backend.ledger.find_ids("small", "job-", limit=limit)
+        rows = await backend.ledger.find_ids("small", "job-", limit=limit)
 
-        assert found == ["job-1", "job-248-b", "job-249-b", "job-249-b_a"][:limit]
+        assert rows == ["job-1", "job-248-b", "job-249-b", "job-249-b_a"][:limit]
         assert await backend.ledger.find_ids("small", "job-3") == []
         assert await backend.ledger.find_ids("large", "job-24", limit=2) == ["job-240", "job-241"]

@@ -22,9 +22,9 @@ def prepare(folder: Path) -> int:
 
 def schema_of(path: Path) -> list[tuple[str, ...]]:
     connection = apsw.Connection(str(path))
-    found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall()
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall()
     connection.close()
-    return [(kind, name, re.sub(r"\s+", " ", sql or "")) for kind, name, sql in found]
+    return [(kind, name, re.sub(r"\s+", " ", sql or "")) for kind, name, sql in rows]
 
 
 def test_a_fresh_file_and_one_migrated_step_by_step_have_the_same_schema(tmp_path: Path) -> None:

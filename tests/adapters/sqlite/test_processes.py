@@ -1,4 +1,4 @@
-"""Several processes on one file: nobody starves, nobody is told that it is locked, bells carry."""
+"""Several processes on one file: none starves, none gets "locked", and wake-ups arrive."""
 
 import asyncio
 import json
@@ -72,8 +72,8 @@ def test_four_processes_that_write_without_pause_all_get_their_turn(tmp_path: Pa
             database = backend.ledger._database
             async with asyncio.timeout(60):
                 while True:
-                    found = database.point("SELECT value FROM meta WHERE name = 'all'")
-                    if found and int(found[0][0]) >= 2000:
+                    rows = database.point("SELECT value FROM meta WHERE name = 'all'")
+                    if rows and int(rows[0][0]) >= 2000:
                         return
                     await asyncio.sleep(0.01)
 
@@ -87,8 +87,8 @@ def test_four_processes_that_write_without_pause_all_get_their_turn(tmp_path: Pa
 
     async def recorded() -> dict[str, int]:
         async with sqlite_backend(folder, SystemClock()) as backend:
-            found = backend.ledger._database.point("SELECT name, value FROM meta")
-            return {name: int(value) for name, value in found if name[0] in "ap"}
+            rows = backend.ledger._database.point("SELECT name, value FROM meta")
+            return {name: int(value) for name, value in rows if name[0] in "ap"}
 
     stored = asyncio.run(recorded())
     assert stored == {**{a["name"]: a["done"] for a in answers}, "all": sum(counts)}
@@ -111,7 +111,7 @@ asyncio.run(main())
 
 
 def test_a_receiver_is_woken_by_a_sender_in_another_process(tmp_path: Path) -> None:
-    # No look in between: without the bell this would wait for an hour and time out.
+    # Without polling and without the wake-up, this would wait for an hour and time out.
     options = SqliteOptions(slow_poll=timedelta(hours=1))
     sender = subprocess.Popen(
         [sys.executable, "-c", _SEND, str(tmp_path)], stdin=subprocess.PIPE, text=True
@@ -144,7 +144,7 @@ def test_a_receiver_is_woken_by_a_sender_in_another_process(tmp_path: Path) -> N
         sender.wait(timeout=30)
 
 
-def test_the_bells_of_processes_that_are_gone_are_taken_down(tmp_path: Path) -> None:
+def test_the_pipes_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen(
         [sys.executable, "-c", _SEND, str(tmp_path)], stdin=subprocess.PIPE, text=True
     )

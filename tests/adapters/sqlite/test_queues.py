@@ -1,4 +1,4 @@
-"""Pauses in SQLite: kept through a power loss, and told to a process that no bell reached."""
+"""Pauses in SQLite survive a power loss, and are noticed without a wake-up."""
 
 import asyncio
 from datetime import timedelta
@@ -43,7 +43,7 @@ async def test_pauses_and_their_ends_are_promised(
 
 
 @scenario
-async def test_nobody_waits_until_a_hold_is_on_disk(
+async def test_a_hold_does_not_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promises = noted_promises(monkeypatch)
@@ -55,7 +55,7 @@ async def test_nobody_waits_until_a_hold_is_on_disk(
 
 
 @scenario
-async def test_a_pause_of_which_no_bell_tells_is_known_within_a_second(
+async def test_a_pause_without_a_wake_up_is_noticed_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(START)

@@ -24,13 +24,13 @@ from longshore.testing.contracts.suite import START
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
-Asked = list[tuple[str, Sequence[Any]]]
+Query = list[tuple[str, Sequence[Any]]]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def query(monkeypatch: pytest.MonkeyPatch) -> Query:
     """Every statement that the reading thread is asked to run."""
-    noted: Asked = []
+    noted: Query = []
     scan = Database.scan
 
     async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -45,9 +45,9 @@ async def something_of_each_kind(backend: Backend) -> None:
     row = replace(new_job().row, total=9, completed=NumberSet([1]), version=1)
     await backend.ledger.commit(Change(row=row, expected_version=0))
     for number, key in enumerate(("a", "parent")):
-        held = await commit(backend, claim(await commit(backend, new_task(key, number=number))))
-        done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-        await commit(backend, apply_command(held, done))
+        locked = await commit(backend, claim(await commit(backend, new_task(key, number=number))))
+        done = c.Complete(fence=locked.fence, result=None, duration=SECOND)
+        await commit(backend, apply_command(locked, done))
     await commit(backend, new_task("b", number=2, awaits=[1]))
 
 
@@ -65,7 +65,7 @@ async def every_question(backend: Backend) -> None:
 
 @scenario
 async def test_every_question_of_the_sweeper_is_answered_by_an_index(
-    tmp_path: Path, asked: Asked
+    tmp_path: Path, query: Query
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await something_of_each_kind(backend)
@@ -74,13 +74,13 @@ async def test_every_question_of_the_sweeper_is_answered_by_an_index(
     connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
     steps = [
         step[-1]
-        for sql, values in asked
+        for sql, values in query
         for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)
     ]
     connection.close()
 
     looks = [step for step in steps if re.match(r"SCAN|SEARCH", step)]
-    used = {found[1] for step in looks if (found := re.search(r"INDEX (\w+)", step))}
+    used = {rows[1] for step in looks if (rows := re.search(r"INDEX (\w+)", step))}
     assert [step for step in looks if "INDEX" not in step] == []
     assert used == {
         "tasks_due",
@@ -104,17 +104,17 @@ async def test_one_waiting_task_of_very_many_is_found(tmp_path: Path) -> None:
         ]
         await backend.ledger.commit(Change(row=job, expected_version=0), *waiting)
 
-        found = await backend.ledger.unnotified_dependents(limit=10)
+        rows = await backend.ledger.unnotified_dependents(limit=10)
 
-        assert found == ["job-one_t0003", "job-one_t1201"]
-        assert await backend.ledger.unnotified_dependents(limit=1) == found[:1]
-        assert await backend.ledger.unnotified_dependents(limit=10, after=found[0]) == found[1:]
+        assert rows == ["job-one_t0003", "job-one_t1201"]
+        assert await backend.ledger.unnotified_dependents(limit=1) == rows[:1]
+        assert await backend.ledger.unnotified_dependents(limit=10, after=rows[0]) == rows[1:]
 
 
 @pytest.mark.parametrize("passed_over", [1, 2, 3, 100])
 @scenario
 async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
-    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, passed_over: int
+    tmp_path: Path, query: Query, monkeypatch: pytest.MonkeyPatch, passed_over: int
 ) -> None:
     monkeypatch.setattr(sqlite_ledger, "_JOBS_PER_SCAN", passed_over)
     monkeypatch.setattr(sqlite_ledger, "_JOBS_PER_PAGE", 2)
@@ -130,18 +130,18 @@ async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
                     await backend.ledger.commit(Change(row=task, expected_version=0))
                 await commit(backend, new_task("b", number=2, job_id=job_id, awaits=[0]))
                 ended.append(task.id)
-        asked.clear()
+        query.clear()
 
         later = START + 2 * SECOND
-        found = await backend.ledger.unrecorded_ends(ended_by=later, limit=20)
+        rows = await backend.ledger.unrecorded_ends(ended_by=later, limit=20)
         rest = await backend.ledger.unrecorded_ends(ended_by=later, limit=20, after=ended[2])
         waiting_ids = await backend.ledger.unnotified_dependents(limit=20)
 
-        assert found == ended
+        assert rows == ended
         assert rest == ended[3:]
         assert waiting_ids == [task_id.replace("_a", "_b") for task_id in ended]
         if passed_over == 1:
-            assert sum("OFFSET" in sql for sql, _ in asked) >= 12
+            assert sum("OFFSET" in sql for sql, _ in query) >= 12
 
 
 def cancelled(key: str, number: int, **fields: Any) -> Any:

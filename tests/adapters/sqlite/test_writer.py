@@ -90,7 +90,7 @@ def test_a_piece_that_fails_half_way_is_undone_alone(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_refusal_before_any_write_touches_nobody_else(tmp_path: Path) -> None:
+def test_a_refusal_before_any_write_affects_no_other_item(tmp_path: Path) -> None:
     def refuse(connection: apsw.Connection) -> None:
         message = "on purpose"
         raise LongshoreError(message)

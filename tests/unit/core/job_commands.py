@@ -1,4 +1,4 @@
-"""One step of a job: a command, the ends that it hears of, and what came of it."""
+"""Helpers that apply a command to a job and return the decision."""
 
 from collections.abc import Iterable
 from datetime import datetime

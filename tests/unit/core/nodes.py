@@ -1,4 +1,4 @@
-"""Jobs as nodes: named one by one or drawn, and what is said to be wrong with them."""
+"""Jobs as nodes, single or random, and their problems."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""A supervision that a test plays through: what happens to workers, and what is decided then."""
+"""A supervision with a clock: tests report what happens to workers and read the decisions."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ DELAY, SHORT, LIMIT = 5 * SECOND, 10 * SECOND, 10
 
 
 class SupervisionHarness:
-    """A supervision with a clock, and one that does at once what it says."""
+    """A supervision with a clock, whose actions are carried out immediately."""
 
     def __init__(self, **policy: Any) -> None:
         self.now = timedelta(0)
@@ -33,7 +33,7 @@ class SupervisionHarness:
         return self.supervision.decide(now=self.now, local=self.local)
 
     def start(self) -> None:
-        """All places get their first worker, and it takes work."""
+        """Start the first worker of each slot; it accepts work."""
         for decision in self.decide():
             assert isinstance(decision, StartWorker)
             self.supervision.worker_serving(decision.serial)
@@ -68,13 +68,13 @@ class SupervisionHarness:
 
 
 def started_harness(**policy: Any) -> SupervisionHarness:
-    play = SupervisionHarness(**policy)
-    play.start()
-    return play
+    harness = SupervisionHarness(**policy)
+    harness.start()
+    return harness
 
 
 def die_shortly(harness: SupervisionHarness, serial: int, times: int) -> int:
-    """Workers of one place die at once, each time; the serial of the one that runs then."""
+    """Let workers of one slot die immediately. Returns the serial of the last one started."""
     for _ in range(times):
         harness.end(serial)
         (again,) = harness.advance(DELAY)

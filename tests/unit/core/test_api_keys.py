@@ -69,7 +69,7 @@ def test_a_key_matches_its_own_record_and_no_other_key_does() -> None:
 def test_a_key_opens_what_it_was_made_for_and_nothing_else(scope: ApiScope) -> None:
     record = a_record(scope)
 
-    assert [each for each in ApiScope if record.allows(each)] == [scope]
+    assert [item for item in ApiScope if record.allows(item)] == [scope]
 
 
 def test_an_admin_key_opens_everything() -> None:

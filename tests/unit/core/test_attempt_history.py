@@ -1,4 +1,4 @@
-"""The attempts of a task as its events tell of them."""
+"""Attempts of a task derived from its events."""
 
 from datetime import timedelta
 
@@ -92,12 +92,15 @@ def test_each_attempt_has_its_worker_its_times_and_its_error() -> None:
 
 
 def test_attempts_after_a_resume_are_of_the_next_round() -> None:
-    told = history(pending(), started(1), failed(), pending(2), started(2), failed())
+    events = history(pending(), started(1), failed(), pending(2), started(2), failed())
 
-    assert [(one.number, one.round) for one in attempts_from_events(told)] == [(1, 1), (2, 2)]
+    assert [(attempt.number, attempt.round) for attempt in attempts_from_events(events)] == [
+        (1, 1),
+        (2, 2),
+    ]
 
 
-def test_an_attempt_that_nobody_told_the_end_of_has_none() -> None:
+def test_an_attempt_without_a_reported_end_has_no_outcome() -> None:
     beat = e.TaskHeartbeat(
         **TASK,
         effective_until=NOON,
@@ -123,7 +126,7 @@ def test_an_end_from_outside_is_that_of_an_attempt_that_has_none() -> None:
     (attempt,) = attempts_from_events(history(pending(), started(1), failed("dlq", None)))
 
     assert attempt.error == "no such file"
-    # Nobody measured it: it is as long as its events are apart.
+    # Not measured: the time between its events.
     assert attempt.duration == 3 * SECOND
 
 
@@ -145,7 +148,7 @@ def test_every_kind_of_end_has_its_word() -> None:
         for end in (timeout, released, completed, reviewed, cancelled, parked)
     ]
 
-    assert [(one.outcome, one.error) for one in ends] == [
+    assert [(attempt.outcome, attempt.error) for attempt in ends] == [
         ("timed out", "it timed out and was ended by SIGKILL"),
         ("released", "the worker stops"),
         ("completed", None),
@@ -153,7 +156,7 @@ def test_every_kind_of_end_has_its_word() -> None:
         ("cancelled", None),
         ("parked", "all is spent"),
     ]
-    assert [one.duration for one in ends] == [
+    assert [attempt.duration for attempt in ends] == [
         *(2 * SECOND, 3 * SECOND, SECOND, SECOND, 3 * SECOND, 2 * SECOND),
     ]
     assert (ends[0].category, ends[2].exit_code) == ("timeout", 0)

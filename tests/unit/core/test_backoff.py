@@ -34,8 +34,8 @@ def test_the_wait_may_be_nothing_at_all() -> None:
 
 
 @given(st.integers(1, 60), rolls, rolls)
-def test_a_higher_roll_never_waits_less(attempts_used: int, one: float, other: float) -> None:
-    low, high = sorted((one, other))
+def test_a_higher_roll_never_waits_less(attempts_used: int, attempts: float, other: float) -> None:
+    low, high = sorted((attempts, other))
 
     assert delay_before(attempts_used, POLICY, jitter=low) <= delay_before(
         attempts_used, POLICY, jitter=high
@@ -56,38 +56,38 @@ def test_the_smallest_base_reaches_the_largest_cap() -> None:
     assert delay_before(10_000, widest, jitter=ALMOST_ONE) > timedelta(days=999_999_000)
 
 
-def test_the_server_is_never_asked_before_it_said() -> None:
-    asked = timedelta(seconds=7)
+def test_no_retry_is_earlier_than_the_server_requested() -> None:
+    requested = timedelta(seconds=7)
 
-    assert delay_before(1, POLICY, jitter=0, retry_after=asked) == asked
+    assert delay_before(1, POLICY, jitter=0, retry_after=requested) == requested
 
 
 def test_a_retry_after_holds_above_the_cap() -> None:
-    asked = timedelta(minutes=10)
+    requested = timedelta(minutes=10)
 
-    assert delay_before(1, POLICY, jitter=0, retry_after=asked) == asked
+    assert delay_before(1, POLICY, jitter=0, retry_after=requested) == requested
 
 
-def test_tasks_told_the_same_moment_still_come_back_apart() -> None:
-    asked = timedelta(minutes=10)
+def test_tasks_with_the_same_retry_after_retry_at_different_times() -> None:
+    requested = timedelta(minutes=10)
 
-    assert delay_before(1, POLICY, jitter=0.5, retry_after=asked) == asked + SECOND / 2
+    assert delay_before(1, POLICY, jitter=0.5, retry_after=requested) == requested + SECOND / 2
 
 
 @pytest.mark.parametrize(
-    ("asked", "honoured"),
+    ("requested", "honoured"),
     [
         pytest.param(MAX_RETRY_AFTER, MAX_RETRY_AFTER, id="the longest"),
         pytest.param(MAX_RETRY_AFTER + SECOND, MAX_RETRY_AFTER, id="longer"),
         pytest.param(-SECOND, timedelta(0), id="in the past"),
     ],
 )
-def test_a_retry_after_is_kept_within_reason(asked: timedelta, honoured: timedelta) -> None:
-    assert delay_before(1, POLICY, jitter=0, retry_after=asked) == honoured
+def test_a_retry_after_is_kept_within_reason(requested: timedelta, honoured: timedelta) -> None:
+    assert delay_before(1, POLICY, jitter=0, retry_after=requested) == honoured
 
 
 @pytest.mark.parametrize("roll", [-0.1, 1.0, nan])
-def test_a_roll_outside_its_range_is_refused(roll: float) -> None:
+def test_a_jitter_outside_its_range_is_refused(roll: float) -> None:
     with pytest.raises(ValueError, match="jitter must be at least 0 and less than 1"):
         delay_before(1, POLICY, jitter=roll)
 

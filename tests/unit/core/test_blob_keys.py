@@ -58,10 +58,10 @@ def test_our_own_names_are_keys(key: str, name: str) -> None:
 
 
 def test_two_bodies_of_one_job_have_two_places() -> None:
-    one = submitted_document_key("job-a", "a" * 64, "a/input")
+    key = submitted_document_key("job-a", "a" * 64, "a/input")
     other = submitted_document_key("job-a", "b" * 64, "a/input")
 
-    assert one != other
+    assert key != other
 
 
 @given(NAMES, NAMES, NAMES)
@@ -127,7 +127,7 @@ def test_two_paths_that_would_look_the_same_have_two_names(parts: list[str], end
 
 def test_parts_of_conversations_stand_in_the_order_in_which_they_came() -> None:
     places = [(1, 2), (1, 10), (2, 1), (10, 1)]
-    keys = [conversation_part_key("job-1", "a", attempt=one, number=two) for one, two in places]
+    keys = [conversation_part_key("job-1", "a", attempt=key, number=two) for key, two in places]
 
     assert keys == sorted(keys)
     assert all(key.startswith(conversation_part_key("job-1", "a")) for key in keys)

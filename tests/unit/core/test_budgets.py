@@ -42,8 +42,8 @@ def usd(amount: float) -> Usage:
 def reserved_in(
     shared: SharedBudget, task_id: str = "a", attempt: int = 1, **fields: Any
 ) -> SharedBudget | Exhausted:
-    wanted = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.25), **fields}
-    return reserve(shared, ONE_DOLLAR, task_id=task_id, attempt=attempt, **wanted)
+    expected = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.25), **fields}
+    return reserve(shared, ONE_DOLLAR, task_id=task_id, attempt=attempt, **expected)
 
 
 def granted(
@@ -203,14 +203,16 @@ class TestReserving:
         assert str(reserved_in(account, "b")) == "$1.00 of $1.00 is spent or reserved"
 
     def test_what_is_spent_is_not_called_reserved(self) -> None:
-        told = settle(granted(EMPTY, "a"), task_id="a", attempt=1, spent=usd(1.0), reserved=NOTHING)
-        assert told is not None
+        settled = settle(
+            granted(EMPTY, "a"), task_id="a", attempt=1, spent=usd(1.0), reserved=NOTHING
+        )
+        assert settled is not None
 
-        assert str(reserved_in(told, "b")) == "$1.00 of $1.00 is spent"
-        assert str(shared_exhaustion(told, ONE_DOLLAR)) == "$1.00 of $1.00 is spent"
-        assert shared_exhaustion(told, Budget(usd=1.5)) is None
+        assert str(reserved_in(settled, "b")) == "$1.00 of $1.00 is spent"
+        assert str(shared_exhaustion(settled, ONE_DOLLAR)) == "$1.00 of $1.00 is spent"
+        assert shared_exhaustion(settled, Budget(usd=1.5)) is None
 
-    def test_nobody_is_kept_from_the_last_of_it(self) -> None:
+    def test_a_reservation_is_granted_while_anything_is_left(self) -> None:
         account = granted(EMPTY, "a", requested=usd(0.75))
 
         assert granted(account, "b", requested=usd(5.0)).spent_and_reserved == usd(5.75)
@@ -227,7 +229,7 @@ class TestReserving:
 
         assert granted(once, requested=usd(0.9)) == once
 
-    def test_what_an_attempt_tells_while_it_asks_is_counted(self) -> None:
+    def test_usage_reported_with_a_reservation_is_counted(self) -> None:
         account = granted(granted(EMPTY), spent=usd(0.25), reserved=usd(0.125), requested=usd(0.5))
 
         assert account.spent == usd(0.25)
@@ -242,29 +244,29 @@ class TestReserving:
         assert isinstance(reserved_in(account, "b"), Exhausted)
         assert isinstance(reserved_in(more, "b"), SharedBudget)
 
-    def test_an_earlier_attempt_of_the_task_is_over_and_what_it_had_told_is_spent(self) -> None:
-        told = settle(
+    def test_an_earlier_attempt_of_the_task_is_closed_with_its_reported_usage(self) -> None:
+        settled = settle(
             granted(EMPTY, "a", requested=usd(0.5)),
             task_id="a",
             attempt=1,
             spent=usd(0.25),
             reserved=usd(0.5),
         )
-        assert told is not None
+        assert settled is not None
 
-        account = granted(told, "a", 2, requested=usd(0.125))
+        account = granted(settled, "a", 2, requested=usd(0.125))
 
         assert (account.closed_usage, account.spent_and_reserved) == (usd(0.25), usd(0.375))
-        assert [one.attempt for one in account.reservations] == [2]
+        assert [item.attempt for item in account.reservations] == [2]
 
-    def test_an_attempt_that_others_have_closed_is_told_so(self) -> None:
+    def test_an_attempt_whose_reservation_was_closed_is_refused(self) -> None:
         closed = close(granted(EMPTY), task_id="a", attempt=1)
         assert closed is not None
 
         with pytest.raises(StaleReservation):
             reserved_in(closed, spent=usd(0.25))
 
-    def test_an_attempt_whose_successor_is_here_is_told_so(self) -> None:
+    def test_an_attempt_with_a_later_attempt_is_refused(self) -> None:
         account = granted(EMPTY, "a", 2)
 
         with pytest.raises(StaleReservation):
@@ -280,35 +282,35 @@ class TestSettling:
         assert account is not None
         assert (account.spent, account.spent_and_reserved) == (usd(0.1), usd(0.35))
 
-    def test_told_twice_it_is_counted_once(self) -> None:
+    def test_usage_that_is_reported_twice_is_counted_once(self) -> None:
         once = settle(granted(EMPTY), task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
         assert once is not None
 
         assert settle(once, task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING) is None
 
-    def test_what_an_attempt_tells_that_has_nothing_here_changes_nothing(self) -> None:
+    def test_usage_of_an_attempt_without_a_reservation_changes_nothing(self) -> None:
         account = granted(EMPTY, "a", 2)
 
         for task_id, attempt in (("a", 1), ("b", 2)):
-            told = settle(
+            settled = settle(
                 account, task_id=task_id, attempt=attempt, spent=usd(9.0), reserved=NOTHING
             )
-            assert told is None
+            assert settled is None
 
 
 class TestClosing:
-    def test_what_an_attempt_had_told_or_tells_last_stays_spent(self) -> None:
+    def test_the_last_reported_usage_of_a_closed_attempt_stays_spent(self) -> None:
         account = granted(granted(EMPTY, "a"), "b")
-        told = settle(account, task_id="a", attempt=1, spent=usd(0.1), reserved=usd(0.2))
-        assert told is not None
+        settled = settle(account, task_id="a", attempt=1, spent=usd(0.1), reserved=usd(0.2))
+        assert settled is not None
 
-        silent = close(told, task_id="a", attempt=1)
-        last_word = close(told, task_id="a", attempt=1, spent=usd(0.3))
+        silent = close(settled, task_id="a", attempt=1)
+        last_word = close(settled, task_id="a", attempt=1, spent=usd(0.3))
 
         assert silent is not None
         assert last_word is not None
         assert (silent.closed_usage, last_word.closed_usage) == (usd(0.1), usd(0.3))
-        assert [one.task_id for one in silent.reservations] == ["b"]
+        assert [item.task_id for item in silent.reservations] == ["b"]
 
     def test_closed_twice_it_is_counted_once(self) -> None:
         once = close(granted(EMPTY), task_id="a", attempt=1, spent=usd(0.3))

@@ -23,15 +23,15 @@ EMPTY = SharedBudget(tenant="acme", name="job/one")
 
 @dataclass
 class Spender:
-    """An attempt that does not know what others do, and what it has told the account last."""
+    """An attempt that does not see the others, and what it last reported."""
 
     task_id: str
     attempt: int
     spent: int = 0  # tokens, by all its answers
     reserved: int = 0
     reported: int = 0
-    closed: bool = False  # by itself, or by whoever found it dead
-    ended: bool = False  # it has been told, or is dead
+    closed: bool = False  # by itself, or by the process that found it dead
+    ended: bool = False  # it was refused, or is dead
 
     @property
     def name(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ ANSWER = 10  # the most that one comes to
 LIMIT = Budget(tokens=30)
 ACTIONS = st.tuples(
     st.integers(0, 3),
-    st.sampled_from(["ask", "ask", "ask", "answer", "answer", "close", "die", "bury"]),
+    st.sampled_from(["ask", "ask", "ask", "answer", "answer", "close", "die", "reap"]),
     st.integers(1, ANSWER),
     st.booleans(),
 )
@@ -55,9 +55,9 @@ def tokens(amount: int) -> Usage:
 def _request(shared: SharedBudget, spender: Spender, amount: int) -> SharedBudget:
     if spender.ended or spender.reserved:
         return shared
-    asked = {"spent": tokens(spender.spent), "reserved": NOTHING, "requested": tokens(amount)}
+    requested = {"spent": tokens(spender.spent), "reserved": NOTHING, "requested": tokens(amount)}
     try:
-        answer = reserve(shared, LIMIT, **spender.name, **asked)
+        answer = reserve(shared, LIMIT, **spender.name, **requested)
     except StaleReservation:
         spender.ended = True
         return shared
@@ -84,7 +84,7 @@ def _apply_action(shared: SharedBudget, spender: Spender, action: str, amount: i
         case "die":
             spender.ended = True
             return shared
-        case "bury" if spender.ended:
+        case "reap" if spender.ended:
             after = close(shared, **spender.name)
             spender.closed, spender.reserved = True, 0
         case _:
@@ -99,20 +99,20 @@ def test_however_many_spend_at_once_and_die_each_answer_is_counted_once(
     spenders = [Spender(task_id=f"t{number}", attempt=1) for number in range(4)]
     account = EMPTY
     for number, action, amount, repeated in actions:
-        one = spenders[number]
-        account = _apply_action(account, one, action, amount)
-        if repeated and action == "ask" and one.reserved and not one.ended:
+        item = spenders[number]
+        account = _apply_action(account, item, action, amount)
+        if repeated and action == "ask" and item.reserved and not item.ended:
             # Its answer was lost: the same is decided again.
-            wanted = {"reserved": NOTHING, "requested": tokens(one.reserved)}
-            again = reserve(account, LIMIT, **one.name, spent=tokens(one.spent), **wanted)
+            expected = {"reserved": NOTHING, "requested": tokens(item.reserved)}
+            again = reserve(account, LIMIT, **item.name, spent=tokens(item.spent), **expected)
             if isinstance(again, SharedBudget):
                 assert again.spent_and_reserved == account.spent_and_reserved
         elif repeated:
-            account = _apply_action(account, one, action, 0)
+            account = _apply_action(account, item, action, 0)
 
-        assert total_tokens(account.spent) == sum(one.reported for one in spenders)
-        on_the_way = sum(one.reserved for one in spenders if not one.closed)
+        assert total_tokens(account.spent) == sum(item.reported for item in spenders)
+        on_the_way = sum(item.reserved for item in spenders if not item.closed)
         assert total_tokens(account.spent_and_reserved) == total_tokens(account.spent) + on_the_way
         assert total_tokens(account.spent) < 30 + ANSWER * len(spenders)
-        names = [(one.task_id, one.attempt) for one in account.reservations]
+        names = [(item.task_id, item.attempt) for item in account.reservations]
         assert len(set(names)) == len(names)

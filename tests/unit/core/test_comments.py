@@ -1,4 +1,4 @@
-"""What people say along with a wish is kept as they said it, or refused with the reason."""
+"""Reasons and feedback are accepted as they are, or refused with a problem."""
 
 import pytest
 
@@ -19,5 +19,5 @@ def test_text_up_to_the_limit_is_taken(text: str) -> None:
         ("half a \ud83d", "must be valid Unicode, and this contains a lone surrogate"),
     ],
 )
-def test_what_is_wrong_with_a_text_is_told(text: str, problem: str) -> None:
+def test_an_invalid_comment_has_a_problem(text: str, problem: str) -> None:
     assert comment_problem(text, limit=10) == problem

@@ -16,10 +16,12 @@ POSITIONS = st.lists(
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), POSITIONS)
-def test_a_cursor_gives_back_the_place_it_was_made_of(listing: str, place: list[str | int]) -> None:
-    cursor = encode_cursor(listing, *place)
+def test_a_cursor_gives_back_the_place_it_was_made_of(
+    listing: str, position: list[str | int]
+) -> None:
+    cursor = encode_cursor(listing, *position)
 
-    assert decode_cursor(listing, cursor, tuple(type(part) for part in place)) == place
+    assert decode_cursor(listing, cursor, tuple(type(part) for part in position)) == position
     assert cursor.isascii()
     assert "=" not in cursor
 
@@ -27,11 +29,11 @@ def test_a_cursor_gives_back_the_place_it_was_made_of(listing: str, place: list[
 @given(st.text())
 def test_any_text_is_a_cursor_or_refused_in_one_way(text: str) -> None:
     try:
-        place = decode_cursor("tasks", text, (int, str))
+        position = decode_cursor("tasks", text, (int, str))
     except UsageError:
         pass
     else:
-        assert [type(part) for part in place] == [int, str]
+        assert [type(part) for part in position] == [int, str]
 
 
 def test_a_cursor_of_another_listing_is_refused() -> None:

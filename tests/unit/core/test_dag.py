@@ -1,4 +1,4 @@
-"""Which jobs are accepted, what is said about the others, and the order that the tasks are in."""
+"""Which jobs are valid, and the problems of the others."""
 
 import pickle
 
@@ -45,40 +45,40 @@ def test_tasks_that_the_job_has_already_count_towards_the_limit() -> None:
     "key", ["", "x" * 129, "a b", "a.b", "a/b", "é", "٣", "a\n"], ids=lambda key: ascii(key)[:12]
 )
 def test_a_malformed_task_id_is_refused_with_what_is_allowed(key: str) -> None:
-    found = problems(a_task("fine"), a_task(key))
+    result = problems(a_task("fine"), a_task(key))
 
-    assert list(found) == ["tasks[1].taskId"]
-    assert "1 to 128 letters, digits, '-' and '_'" in found["tasks[1].taskId"]
+    assert list(result) == ["tasks[1].taskId"]
+    assert "1 to 128 letters, digits, '-' and '_'" in result["tasks[1].taskId"]
 
 
 def test_a_duplicate_id_is_named_with_both_places() -> None:
-    found = problems(a_task("a"), a_task("b"), a_task("a"))
+    result = problems(a_task("a"), a_task("b"), a_task("a"))
 
-    assert found == {"tasks[2].taskId": "'a' is already the id of tasks[0]"}
+    assert result == {"tasks[2].taskId": "'a' is already the id of tasks[0]"}
 
 
 def test_an_added_task_cannot_take_the_id_of_one_that_the_job_has() -> None:
-    found = problems(a_task("a"), a_task("b"), existing=("a",))
+    result = problems(a_task("a"), a_task("b"), existing=("a",))
 
-    assert found == {"tasks[0].taskId": "'a' is already the id of a task of this job"}
+    assert result == {"tasks[0].taskId": "'a' is already the id of a task of this job"}
 
 
 def test_an_unknown_dependency_is_named_with_its_place() -> None:
-    found = problems(a_task("a"), a_task("b", "a", "zebra"))
+    result = problems(a_task("a"), a_task("b", "a", "zebra"))
 
-    assert found == {"tasks[1].dependsOn[1]": "there is no task 'zebra'"}
+    assert result == {"tasks[1].dependsOn[1]": "there is no task 'zebra'"}
 
 
 def test_a_mistyped_dependency_gets_a_suggestion() -> None:
-    found = problems(a_task("fetch-pages"), a_task("parse", "fetch-page"))
+    result = problems(a_task("fetch-pages"), a_task("parse", "fetch-page"))
 
-    assert found["tasks[1].dependsOn[0]"].endswith("did you mean 'fetch-pages'?")
+    assert result["tasks[1].dependsOn[0]"].endswith("did you mean 'fetch-pages'?")
 
 
 def test_a_suggestion_can_be_a_task_that_the_job_has_already() -> None:
-    found = problems(a_task("parse", "fetch-page"), existing=("other", "fetch-pages"))
+    result = problems(a_task("parse", "fetch-page"), existing=("other", "fetch-pages"))
 
-    assert found["tasks[0].dependsOn[0]"].endswith("did you mean 'fetch-pages'?")
+    assert result["tasks[0].dependsOn[0]"].endswith("did you mean 'fetch-pages'?")
 
 
 def test_suggestions_end_when_they_have_cost_enough() -> None:
@@ -91,15 +91,15 @@ def test_suggestions_end_when_they_have_cost_enough() -> None:
 
 
 def test_a_task_cannot_depend_on_itself() -> None:
-    found = problems(a_task("a"), a_task("b", "a", "b"))
+    result = problems(a_task("a"), a_task("b", "a", "b"))
 
-    assert found == {"tasks[1].dependsOn[1]": "'b' depends on itself"}
+    assert result == {"tasks[1].dependsOn[1]": "'b' depends on itself"}
 
 
 def test_the_same_dependency_twice_is_refused() -> None:
-    found = problems(a_task("a"), a_task("b", "a", "a"))
+    result = problems(a_task("a"), a_task("b", "a", "a"))
 
-    assert found == {"tasks[1].dependsOn[1]": "'a' is already named at dependsOn[0]"}
+    assert result == {"tasks[1].dependsOn[1]": "'a' is already named at dependsOn[0]"}
 
 
 def test_every_problem_is_reported_together_in_order() -> None:
@@ -111,9 +111,9 @@ def test_every_problem_is_reported_together_in_order() -> None:
         a_task("self", "self", "nowhere", "no good", "no good"),
     ]
 
-    found = problems_of(nodes, limit=3)
+    result = problems_of(nodes, limit=3)
 
-    assert [problem.path for problem in found] == [
+    assert [problem.path for problem in result] == [
         "tasks",
         "tasks[2].taskId",
         "tasks[3].taskId",
@@ -127,24 +127,24 @@ def test_every_problem_is_reported_together_in_order() -> None:
 def test_problems_past_the_limit_are_counted_and_not_shown() -> None:
     wrong = [a_task(f"t{number}", "nowhere") for number in range(PROBLEM_LIMIT + 1_200)]
 
-    found = problems_of(wrong, limit=LIMIT)
+    result = problems_of(wrong, limit=LIMIT)
 
-    assert len(found) == PROBLEM_LIMIT + 1
-    assert found[-1] == Problem(path="tasks", message="1,200 more problems are not shown")
+    assert len(result) == PROBLEM_LIMIT + 1
+    assert result[-1] == Problem(path="tasks", message="1,200 more problems are not shown")
 
 
 def test_exactly_as_many_problems_as_are_shown_get_no_last_line() -> None:
     wrong = [a_task(f"t{number}", "nowhere") for number in range(PROBLEM_LIMIT)]
 
-    found = problems_of(wrong, limit=LIMIT)
+    result = problems_of(wrong, limit=LIMIT)
 
-    assert {problem.message for problem in found} == {"there is no task 'nowhere'"}
+    assert {problem.message for problem in result} == {"there is no task 'nowhere'"}
 
 
 def test_a_message_stays_short_however_long_the_wrong_name_is() -> None:
-    found = problems(a_task("x" * 1_000_000), a_task("b", "y" * 1_000_000))
+    result = problems(a_task("x" * 1_000_000), a_task("b", "y" * 1_000_000))
 
-    assert all(len(message) < 300 for message in found.values())
+    assert all(len(message) < 300 for message in result.values())
 
 
 def test_the_error_of_an_invalid_job_keeps_its_problems_when_it_is_pickled() -> None:

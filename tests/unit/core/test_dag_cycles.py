@@ -16,37 +16,37 @@ def cycle_in(message: str) -> list[str]:
 
 
 def test_a_cycle_is_named_in_order_at_its_first_task() -> None:
-    found = problems(a_task("x"), a_task("a", "x", "b"), a_task("b", "c"), a_task("c", "a"))
+    result = problems(a_task("x"), a_task("a", "x", "b"), a_task("b", "c"), a_task("c", "a"))
 
-    assert found == {
+    assert result == {
         "tasks[1].dependsOn[1]": "each of these tasks depends on the next: a -> b -> c -> a"
     }
 
 
 def test_tasks_that_only_wait_behind_a_cycle_are_not_part_of_it() -> None:
-    found = problems(a_task("behind", "b"), a_task("a", "b"), a_task("b", "a"))
+    result = problems(a_task("behind", "b"), a_task("a", "b"), a_task("b", "a"))
 
-    assert list(found) == ["tasks[1].dependsOn[0]"]
-    assert cycle_in(found["tasks[1].dependsOn[0]"]) == ["a", "b", "a"]
+    assert list(result) == ["tasks[1].dependsOn[0]"]
+    assert cycle_in(result["tasks[1].dependsOn[0]"]) == ["a", "b", "a"]
 
 
 def test_each_separate_cycle_is_one_problem_also_when_one_waits_for_the_other() -> None:
-    found = problems(a_task("c", "a", "d"), a_task("d", "c"), a_task("a", "b"), a_task("b", "a"))
+    result = problems(a_task("c", "a", "d"), a_task("d", "c"), a_task("a", "b"), a_task("b", "a"))
 
-    cycles = {tuple(cycle_in(message)) for message in found.values()}
+    cycles = {tuple(cycle_in(message)) for message in result.values()}
     assert cycles == {("a", "b", "a"), ("c", "d", "c")}
 
 
 def test_cycles_that_share_a_task_are_one_problem() -> None:
-    found = problems(a_task("a", "b"), a_task("b", "a", "c"), a_task("c", "b"))
+    result = problems(a_task("a", "b"), a_task("b", "a", "c"), a_task("c", "b"))
 
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 def test_a_very_long_cycle_is_drawn_without_its_middle() -> None:
-    ring = [a_task(f"t{number}", f"t{(number + 1) % 30}") for number in range(30)]
+    cycle = [a_task(f"t{number}", f"t{(number + 1) % 30}") for number in range(30)]
 
-    (problem,) = problems_of(ring, limit=LIMIT)
+    (problem,) = problems_of(cycle, limit=LIMIT)
 
     assert "t0 -> t1 -> t2" in problem.message
     assert "t9 -> … 10 more … -> t20" in problem.message
@@ -54,9 +54,9 @@ def test_a_very_long_cycle_is_drawn_without_its_middle() -> None:
 
 
 def test_a_cycle_of_malformed_ids_is_drawn_escaped() -> None:
-    found = problems(a_task("a\n", "b"), a_task("b", "a\n"))
+    result = problems(a_task("a\n", "b"), a_task("b", "a\n"))
 
-    assert found["tasks[0].dependsOn[0]"].endswith(r"'a\n' -> b -> 'a\n'")
+    assert result["tasks[0].dependsOn[0]"].endswith(r"'a\n' -> b -> 'a\n'")
 
 
 @given(random_jobs(), st.data())
@@ -90,12 +90,12 @@ def test_any_graph_is_either_accepted_or_shown_to_have_a_real_cycle(data: st.Dat
         for number in range(size)
     ]
 
-    found = problems_of(nodes, limit=LIMIT)
+    result = problems_of(nodes, limit=LIMIT)
 
-    assert bool(found) == has_cycle_by_brute_force(nodes)
-    named = [key for problem in found for key in cycle_in(problem.message)[1:]]
+    assert bool(result) == has_cycle_by_brute_force(nodes)
+    named = [key for problem in result for key in cycle_in(problem.message)[1:]]
     assert len(named) == len(set(named)), "cycles that are reported share no task"
-    for problem in found:
+    for problem in result:
         assert_names_a_real_cycle(problem, nodes)
 
 

@@ -50,7 +50,7 @@ def test_a_dense_job_of_ten_thousand_tasks_has_no_problem() -> None:
         [a_task("hub", *(f"s{n}" for n in range(LIMIT - 1)))]
         + [a_task(f"s{n}", "hub") for n in range(LIMIT - 1)],
     ],
-    ids=["ring", "layers that close", "hub"],
+    ids=["cycle", "layers that close", "hub"],
 )
 def test_a_cycle_in_ten_thousand_tasks_is_found(nodes: list[Node]) -> None:
     (problem,) = problems_of(nodes, limit=LIMIT)
@@ -61,6 +61,6 @@ def test_a_cycle_in_ten_thousand_tasks_is_found(nodes: list[Node]) -> None:
 def test_five_thousand_cycles_are_counted_in_one_pass() -> None:
     pairs = [a_task(f"t{number}", f"t{number ^ 1}") for number in range(LIMIT)]
 
-    found = problems_of(pairs, limit=LIMIT)
+    result = problems_of(pairs, limit=LIMIT)
 
-    assert found[-1].message == f"{LIMIT // 2 - PROBLEM_LIMIT:,} more problems are not shown"
+    assert result[-1].message == f"{LIMIT // 2 - PROBLEM_LIMIT:,} more problems are not shown"

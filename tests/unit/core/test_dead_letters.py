@@ -42,8 +42,8 @@ TICK = timedelta(milliseconds=1)
 
 
 def a_message(body: str = message_body("job-a_b"), **fields: Any) -> DeadMessage:
-    wanted = {"id": "7", "queue": "default", "receive_count": 20, "sent_at": NOON, **fields}
-    return DeadMessage(body=body, **wanted)
+    expected = {"id": "7", "queue": "default", "receive_count": 20, "sent_at": NOON, **fields}
+    return DeadMessage(body=body, **expected)
 
 
 def disposition(
@@ -60,7 +60,7 @@ class TestDisposition:
     def test_a_message_that_names_no_task_stays_with_the_reason(self) -> None:
         assert disposition(None) == KeepMessage("there is no task 'job-a_b'")
 
-    def test_a_task_that_nobody_runs_fails_and_says_by_whom(self) -> None:
+    def test_a_task_without_a_lease_fails_with_the_source_of_the_failure(self) -> None:
         change = changed(disposition(a_task(enqueued_at=NOON)))
 
         (event,) = change.events
@@ -94,7 +94,7 @@ class TestDisposition:
 
         assert changed(disposition(row, now=OVER)).row.state is TaskState.CANCELLED
 
-    def test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it(self) -> None:
+    def test_a_message_is_dropped_if_its_task_was_enqueued_later(self) -> None:
         assert isinstance(disposition(a_task(enqueued_at=NOON + MARGIN)), Change)
         assert disposition(a_task(enqueued_at=NOON + MARGIN + TICK)) == DropMessage()
 
@@ -151,7 +151,7 @@ class TestLetters:
 
         assert dead_letter_of_message(a_message(), row, now=LATER, margin=MARGIN) is None
 
-    def test_the_id_tells_messages_and_tasks_apart(self) -> None:
+    def test_ids_of_messages_and_tasks_differ(self) -> None:
         assert message_id_of("msg-7") == "7"
         assert message_id_of("job-a_msg-7") is None
 
@@ -169,11 +169,11 @@ MESSAGE = dead_letter_of_message(a_message("x", queue="mail"), None, now=LATER, 
 
 class TestFilter:
     @pytest.mark.parametrize("letter", [TASK, MESSAGE], ids=["task", "message"])
-    def test_no_wish_means_everything(self, letter: DeadLetter) -> None:
+    def test_a_filter_without_conditions_matches_everything(self, letter: DeadLetter) -> None:
         assert DeadLetterFilter().matches(letter)
 
     @pytest.mark.parametrize(
-        ("wish", "other"),
+        ("conditions", "other"),
         [
             ({"queue": "mail"}, {"queue": "other"}),
             ({"definition": "send"}, {"definition": "receive"}),
@@ -183,25 +183,27 @@ class TestFilter:
         ],
         ids=["queue", "definition", "category", "job", "since"],
     )
-    def test_each_wish_chooses(self, wish: dict[str, Any], other: dict[str, Any]) -> None:
+    def test_each_condition_selects(
+        self, conditions: dict[str, Any], other: dict[str, Any]
+    ) -> None:
         assert TASK is not None
-        assert DeadLetterFilter(**wish).matches(TASK)
+        assert DeadLetterFilter(**conditions).matches(TASK)
         assert not DeadLetterFilter(**other).matches(TASK)
 
-    def test_every_wish_must_be_met(self) -> None:
+    def test_every_condition_must_match(self) -> None:
         assert TASK is not None
         assert not DeadLetterFilter(queue="mail", definition="receive").matches(TASK)
 
     @pytest.mark.parametrize(
-        "wish",
+        "conditions",
         [{"definition": "send"}, {"category": ErrorCategory.AUTH}, {"job_id": JOB_ID}],
         ids=["definition", "category", "job"],
     )
     def test_a_message_without_a_task_is_not_meant_by_what_only_tasks_have(
-        self, wish: dict[str, Any]
+        self, conditions: dict[str, Any]
     ) -> None:
         assert MESSAGE is not None
-        assert not DeadLetterFilter(**wish).matches(MESSAGE)
+        assert not DeadLetterFilter(**conditions).matches(MESSAGE)
 
     def test_a_message_is_meant_by_its_queue_and_its_age(self) -> None:
         assert MESSAGE is not None

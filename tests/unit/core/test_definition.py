@@ -55,9 +55,9 @@ def test_each_runner_can_be_used_without_a_definition_of_its_own() -> None:
 
 
 def test_two_definitions_do_not_share_their_options() -> None:
-    one, other = a_definition(), a_definition()
+    definition, other = a_definition(), a_definition()
 
-    one.options["module"] = "translate"
+    definition.options["module"] = "translate"
 
     assert other.options == {}
 

@@ -1,4 +1,4 @@
-"""What editors are told and what is refused are the same, but for what a schema cannot say."""
+"""The JSON Schema and the reader accept the same definitions, as far as a schema can express."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def accepted(document: Any, *, alone: bool = True) -> bool:
 
 
 def problems_of(document: Any, *, alone: bool = True) -> list[str]:
-    return [one.message for one in read_file_document(document, allow_single=alone)[1]]
+    return [item.message for item in read_file_document(document, allow_single=alone)[1]]
 
 
 VALID = [
@@ -99,7 +99,7 @@ INVALID = [
     *({**A, "health": health} for health in (1, {"longestRun": 0}, {"healthy": "1s"})),
     *({**A, "version": 1}, {**A, "Runner": "command"}, {**A, "definitions": []}),
     *({"definitions": some} for some in (1, "a", [1], [None], {"a": None}, {"a b": A}, [{}])),
-    *({"definitions": {"a": one}} for one in (A, {}, {"runner": "x"}, [])),
+    *({"definitions": {"a": item}} for item in (A, {}, {"runner": "x"}, [])),
     *({"definitions": {}, "tasks": []}, {"definitions": [{**A, "colour": "red"}]}),
     {"$schema": "x", "definitions": {"$schema": "x"}},
 ]
@@ -150,7 +150,7 @@ def test_what_a_schema_cannot_say_is_refused_all_the_same(document: Any, expecte
 
 
 # Values that mean something somewhere, and that are wrong in most other places.
-_WORDS = sorted({one for field in FIELDS.values() for one in field.type.schema.get("enum", ())})
+_WORDS = sorted({item for field in FIELDS.values() for item in field.type.schema.get("enum", ())})
 _TIMES = ["1s", "90", "1h30m", "250ms", "PT5M", "p1dt2h", "0s", "1m1h", " 5s ", "P", "0.5m", "1e3"]
 _VALUES = st.one_of(
     st.none(),
@@ -160,7 +160,7 @@ _VALUES = st.one_of(
     st.lists(st.sampled_from([0, 1, 255, 256, "1", None, True]), max_size=3),
 )
 _INNER = sorted(
-    {one for field in FIELDS.values() for one in field.type.schema.get("properties", ())}
+    {item for field in FIELDS.values() for item in field.type.schema.get("properties", ())}
 )
 _OBJECTS = st.dictionaries(st.sampled_from([*_INNER, "colour"]), _VALUES, max_size=3)
 _DEFINITIONS = st.fixed_dictionaries(
@@ -179,7 +179,7 @@ def test_both_say_the_same_of_anything_but_for_what_a_schema_cannot_say(document
     problems = problems_of(document)
 
     if FILE.is_valid(document):
-        assert [one for one in problems if not BEYOND_A_SCHEMA.search(one)] == []
+        assert [item for item in problems if not BEYOND_A_SCHEMA.search(item)] == []
     else:
         assert problems
 
@@ -204,7 +204,7 @@ def test_every_text_that_the_schema_takes_for_a_duration_is_one(text: str) -> No
 
 @pytest.mark.parametrize("attribute", ["memory_bytes", "open_files", "file_bytes"])
 def test_the_least_that_the_schema_allows_is_the_least_that_a_child_needs(attribute: str) -> None:
-    wire = re.sub("_(.)", lambda found: found[1].upper(), attribute)
+    wire = re.sub("_(.)", lambda result: result[1].upper(), attribute)
     least = definition_schema()["$defs"]["resources"]["properties"][wire]["minimum"]
 
     assert ResourceLimits(**{attribute: least})
@@ -213,12 +213,12 @@ def test_the_least_that_the_schema_allows_is_the_least_that_a_child_needs(attrib
 
 
 def test_every_attribute_of_a_definition_has_a_field_that_is_described() -> None:
-    attributes = {one.name for one in fields(Definition)} - {"version"}
+    attributes = {item.name for item in fields(Definition)} - {"version"}
 
     assert {field.attribute for field in FIELDS.values()} == attributes
     assert all(len(field.description) > 5 for field in FIELDS.values())
     needed = {
-        one.name for one in fields(Definition) if one.default is one.default_factory is MISSING
+        item.name for item in fields(Definition) if item.default is item.default_factory is MISSING
     }
     assert {
         FIELDS[name].attribute
@@ -226,15 +226,17 @@ def test_every_attribute_of_a_definition_has_a_field_that_is_described() -> None
     } == needed
 
 
-@pytest.mark.parametrize("document", [one for one in VALID if "definitions" not in one], ids=shown)
+@pytest.mark.parametrize(
+    "document", [item for item in VALID if "definitions" not in item], ids=shown
+)
 def test_a_definition_that_is_shown_passes_again(document: dict[str, Any]) -> None:
     (definition,), _ = read_file_document(document, allow_single=True)
 
-    told = to_dict(definition_document(definition))
-    del told["version"]
+    document = to_dict(definition_document(definition))
+    del document["version"]
 
-    FILE.validate(told)
-    assert read_definition(told) == definition
+    FILE.validate(document)
+    assert read_definition(document) == definition
 
 
 @pytest.mark.parametrize("name", ["definition.schema.json", "longshore.schema.json"])

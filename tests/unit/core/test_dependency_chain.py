@@ -1,4 +1,4 @@
-"""The chain that a waiting task stands behind: the way to its root, short enough to be read."""
+"""The chain from a waiting task to the task on which it depends, short enough to be shown."""
 
 from longshore.core.explain import (
     LINKS_SHOWN,
@@ -21,7 +21,7 @@ def numbers_of(chain: DependencyChain) -> list[int]:
     return [link.number for link in chain.links]
 
 
-def test_a_task_that_awaits_nobody_is_alone() -> None:
+def test_a_task_that_awaits_no_parent_is_a_chain_of_one_link() -> None:
     chain = dependency_chain(a_job(3), Graph(), 2, NO_NUMBERS)
 
     assert chain == DependencyChain(links=(ChainLink(number=2),))
@@ -75,18 +75,18 @@ def test_of_many_parents_the_first_are_named() -> None:
     assert chain.links[0].awaited_count == many
 
 
-def test_of_a_chain_of_ten_thousand_the_beginning_and_the_end_are_told() -> None:
+def test_a_chain_of_ten_thousand_has_its_first_links_and_its_last() -> None:
     total = 10_000
     graph = a_graph((), *((number,) for number in range(total - 1)))
 
     chain = dependency_chain(a_job(total), graph, total - 1, NumberSet([total - 2]))
 
-    first = [total - 1 - place for place in range(LINKS_SHOWN)]
+    first = [total - 1 - index for index in range(LINKS_SHOWN)]
     assert numbers_of(chain) == [*first, 0]
     assert chain.omitted == total - 1 - LINKS_SHOWN
 
 
-def test_a_chain_that_just_fits_is_told_whole() -> None:
+def test_a_chain_of_the_longest_shown_length_is_whole() -> None:
     total = LINKS_SHOWN + 1
     graph = a_graph((), *((number,) for number in range(total - 1)))
 

@@ -31,7 +31,7 @@ RETRYABLE = {"timeout", "network", "rate-limit", "server-error", "crash", "out-o
 
 
 class Foreign(Exception):
-    """An error of some library, with whatever attributes it has."""
+    """An error of a library, with any attributes."""
 
     def __init__(self, text: str = "", **attributes: object) -> None:
         super().__init__(text)
@@ -171,7 +171,7 @@ def test_a_certificate_that_cannot_be_trusted_is_not_tried_again() -> None:
     ids=str,
 )
 @pytest.mark.parametrize(
-    "place",
+    "holder",
     [
         pytest.param(lambda status: {"status": status}, id="status"),
         pytest.param(lambda status: {"status_code": status}, id="status_code"),
@@ -186,8 +186,8 @@ def test_a_certificate_that_cannot_be_trusted_is_not_tried_again() -> None:
         ),
     ],
 )
-def test_a_status_number_decides(place, status: object, category: str) -> None:
-    assert category_of(Foreign(**place(status))) == category
+def test_a_status_number_decides(holder, status: object, category: str) -> None:
+    assert category_of(Foreign(**holder(status))) == category
 
 
 def test_a_response_that_counts_as_false_is_still_read() -> None:
@@ -254,7 +254,7 @@ def test_a_status_says_more_than_a_broad_base() -> None:
     assert category_of(ApiError()) is ErrorCategory.SERVER_ERROR
 
 
-def test_no_name_stands_in_two_tables_with_two_meanings() -> None:
+def test_no_name_has_two_categories() -> None:
     shared = CODES.keys() & CLASS_NAMES.keys()
 
     assert {name for name in shared if CODES[name] != CLASS_NAMES[name]} == set()
@@ -272,12 +272,12 @@ def test_a_decision_without_a_known_category_is_judged_as_any_error(category: ob
     assert category_of(error) is ErrorCategory.SERVER_ERROR
 
 
-def test_a_category_without_a_decision_is_somebody_elses_word() -> None:
+def test_a_category_attribute_without_a_decision_is_ignored() -> None:
     assert category_of(Foreign(category="auth")) is ErrorCategory.UNKNOWN
 
 
 class Broken(Exception):
-    """Raises whatever one does with it."""
+    """Raises on every access."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -303,5 +303,5 @@ def test_an_error_that_cannot_say_anything_is_called_by_its_class() -> None:
     ),
     st.text(),
 )
-def test_whatever_an_error_carries_there_is_a_category(attributes, text: str) -> None:
+def test_every_error_has_a_category(attributes, text: str) -> None:
     assert category_of(Foreign(text, **attributes)) in ErrorCategory

@@ -46,11 +46,11 @@ def test_the_reason_of_a_url_error_is_its_cause() -> None:
     assert category_of(urllib.error.URLError(FileNotFoundError())) is ErrorCategory.NOT_FOUND
 
 
-def test_a_ring_of_causes_ends() -> None:
-    one, other = RuntimeError("a"), RuntimeError("b")
-    one.__cause__, other.__cause__ = other, one
+def test_a_cycle_of_causes_ends() -> None:
+    first, other = RuntimeError("a"), RuntimeError("b")
+    first.__cause__, other.__cause__ = other, first
 
-    assert category_of(one) is ErrorCategory.UNKNOWN
+    assert category_of(first) is ErrorCategory.UNKNOWN
 
 
 def test_a_group_of_failures_that_may_pass_is_retryable() -> None:

@@ -1,4 +1,4 @@
-"""An event's envelope: its name, its entity, its id, and when it is said to have happened."""
+"""An event's envelope: its name, entity, id and time."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
@@ -45,7 +45,7 @@ def test_the_entity_has_its_type_before_it() -> None:
     assert event.entity == "QUEUE#default"
 
 
-def test_an_event_that_nobody_claims_comes_from_the_system() -> None:
+def test_an_event_without_a_context_comes_from_the_system() -> None:
     assert an_event().context == EventContext(origin="system", source="system", worker_id=None)
 
 
@@ -78,7 +78,7 @@ def test_a_clock_that_went_back_does_not_turn_the_history_round() -> None:
     assert next_moment(NOON - timedelta(hours=1), NOON) == NOON + timedelta(milliseconds=1)
 
 
-def test_a_later_moment_is_taken_as_it_is_whatever_its_zone() -> None:
+def test_a_later_moment_in_any_time_zone_is_used() -> None:
     later = (NOON + timedelta(seconds=1)).astimezone(timezone(timedelta(hours=5)))
 
     assert next_moment(later, NOON) == NOON + timedelta(seconds=1)
@@ -86,9 +86,9 @@ def test_a_later_moment_is_taken_as_it_is_whatever_its_zone() -> None:
 
 @given(st.lists(moments, min_size=2, max_size=8))
 def test_moments_of_one_entity_strictly_grow_in_whole_milliseconds(clock: list[datetime]) -> None:
-    told: list[datetime] = []
+    moments: list[datetime] = []
     for now in clock:
-        told.append(next_moment(now, told[-1] if told else None))
+        moments.append(next_moment(now, moments[-1] if moments else None))
 
-    assert all(earlier < later for earlier, later in pairwise(told))
-    assert all(moment.microsecond % 1000 == 0 for moment in told)
+    assert all(earlier < later for earlier, later in pairwise(moments))
+    assert all(moment.microsecond % 1000 == 0 for moment in moments)

@@ -43,7 +43,7 @@ DEPENDENCIES = st.none() | st.lists(st.text(max_size=3), min_size=1).map(inline)
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if get_origin(hint) is UnionType:
-        return st.one_of(st.none(), *(values_of(each) for each in get_args(hint)[:-1]))
+        return st.one_of(st.none(), *(values_of(item) for item in get_args(hint)[:-1]))
     if get_origin(hint) is tuple:
         return st.lists(values_of(get_args(hint)[0]), max_size=3).map(tuple)
     return BY_HINT[hint] if hint in BY_HINT else instances_of(hint)
@@ -88,7 +88,7 @@ def test_an_event_comes_back_from_json_as_it_was(
 
 
 def emptied(body: e.EventBody) -> e.EventBody:
-    """The body without its large fields, told from the type hints."""
+    """Returns the body without its large fields, by the type hints."""
     blank = {tuple: (), dict: {}, UnionType: None}
     large = {"output", "tasks", "new_tasks", "task_statuses"}
     hints = get_type_hints(type(body))
@@ -135,7 +135,7 @@ def test_a_document_kept_elsewhere_travels_as_a_reference() -> None:
 
 
 def test_a_result_that_looks_like_a_reference_does_not_become_one() -> None:
-    forged = inline({"_ref": {"key": "jobs/of-somebody-else/result.json", "size": 5}})
+    forged = inline({"_ref": {"key": "jobs/of-another-tenant/result.json", "size": 5}})
     event = an_event(replace(COMPLETED, output=forged))
 
     back = codec.from_wire(codec.to_wire(event, environment="prod"))

@@ -156,20 +156,20 @@ def test_any_duplication_and_reordering_gives_the_same_view(
 def test_the_state_is_that_of_the_last_event(history: list[Event]) -> None:
     view = fold(history)
 
-    wanted = EVENT_TO_STATE[history[-1].type] if history else TaskState.WAITING
-    assert view.state is wanted
+    expected = EVENT_TO_STATE[history[-1].type] if history else TaskState.WAITING
+    assert view.state is expected
     assert (view.last_sequence, view.complete) == (len(history), True)
 
 
 @given(histories(), st.data())
 def test_a_history_with_a_hole_says_so(history: list[Event], data: st.DataObject) -> None:
     later = emit(heartbeat(), first=len(history) + 1)
-    kept = data.draw(st.lists(st.sampled_from(history), unique_by=id)) if history else []
+    retained = data.draw(st.lists(st.sampled_from(history), unique_by=id)) if history else []
 
-    view = fold([*kept, *later])
+    view = fold([*retained, *later])
 
     assert view.last_sequence == len(history) + 1
-    assert view.complete is (len(kept) == len(history))
+    assert view.complete is (len(retained) == len(history))
 
 
 TERMINAL_EVENTS = [completed(), failed(), timed_out(), cancelled()]
@@ -235,7 +235,7 @@ def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
     assert (view.effective_until, view.updated_at) == (NOON + 5 * LASTS, at(3))
 
 
-def test_a_heartbeat_alone_tells_of_the_attempt_but_the_history_is_not_whole() -> None:
+def test_a_heartbeat_alone_gives_the_attempt_and_an_incomplete_history() -> None:
     view = fold(emit(heartbeat(attempt=3), first=9))
 
     assert (view.state, view.attempt, view.worker_id) == (TaskState.PROCESSING, 3, "w-3")
@@ -250,7 +250,7 @@ def test_a_heartbeat_alone_tells_of_the_attempt_but_the_history_is_not_whole() -
     ],
     ids=lambda body: body.TYPE,
 )
-def test_when_an_attempt_ends_nobody_holds_a_lease(end: e.EventBody) -> None:
+def test_an_ended_attempt_has_no_lease(end: e.EventBody) -> None:
     view = fold(emit(pending(), started(), end))
 
     assert (view.worker_id, view.effective_until) == (None, None)
@@ -265,7 +265,7 @@ def test_when_an_attempt_ends_nobody_holds_a_lease(end: e.EventBody) -> None:
         pytest.param(timed_out(), ("no result within 200 s", "timeout"), id="timeout"),
     ],
 )
-def test_a_failure_is_told_with_its_category(end: e.EventBody, failure: tuple[str, str]) -> None:
+def test_a_failure_has_its_category(end: e.EventBody, failure: tuple[str, str]) -> None:
     view = fold(emit(pending(), started(), end))
 
     assert (view.error, view.error_category) == failure

@@ -1,4 +1,4 @@
-"""Whatever is asked of a task, folding its events gives what its row says."""
+"""After any commands, folding the events of a task gives its row."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ HOUR = timedelta(hours=1)
 
 
 def commands_for(row: TaskRow) -> list[c.Command]:
-    """Whatever may be asked of a task; most of it is refused in most states."""
+    """Returns all commands; most are refused in most states."""
     fence = row.fence
     return [
         c.Claim(worker_id="w", process_id=7, lease_duration=LASTS),
@@ -89,13 +89,13 @@ def view_of(row: TaskRow) -> TaskView:
     st.lists(st.tuples(st.integers(0, 17), st.sampled_from([timedelta(seconds=1), HOUR]))),
 )
 def test_folding_all_events_of_a_task_gives_its_row(
-    review: bool, again: bool, awaits: NumberSet, wishes: list[tuple[int, timedelta]]
+    review: bool, again: bool, awaits: NumberSet, steps: list[tuple[int, timedelta]]
 ) -> None:
     spec = replace(SPEC, requires_review=review, retry_on_timeout=again)
     change = create(spec, awaits, now=NOON, change_id="0")
     row, events, now = change.row, list(change.events), NOON
 
-    for index, pause in wishes:
+    for index, pause in steps:
         now += pause
         decision = apply(row, commands_for(row)[index], now=now, change_id="n")
         if isinstance(decision, Change):

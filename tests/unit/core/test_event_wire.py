@@ -335,7 +335,7 @@ def test_the_properties_of_an_event_are_these(
     assert codec.body_from_properties(body.TYPE, properties) == (body, None)
 
 
-def test_a_moment_is_cut_to_the_millisecond_whatever_its_zone() -> None:
+def test_a_moment_in_any_time_zone_is_truncated_to_milliseconds() -> None:
     pending = e.TaskPending(**IDS, name="x", due_at=AT + timedelta(microseconds=999))
 
     assert codec.properties_of(an_event(pending))["dueAt"] == AT_MS

@@ -44,10 +44,10 @@ class TestPending:
         )
 
     def test_without_any_worker_that_is_the_root_of_it(self) -> None:
-        due, nobody = reasons_of(a_task(spec=a_spec(queue="slow")), live_workers={})
+        due, no_worker = reasons_of(a_task(spec=a_spec(queue="slow")), live_workers={})
 
         assert due.text.endswith("waits in queue 'slow' for a free worker.")
-        assert nobody == WhyReason(
+        assert no_worker == WhyReason(
             code=ReasonCode.NO_WORKER,
             text="No worker on this machine serves queue 'slow'.",
             remedy=Remedy(action=RemedyAction.START_WORKER, target="slow"),
@@ -56,10 +56,10 @@ class TestPending:
     def test_workers_of_other_queues_do_not_help_and_are_named(self) -> None:
         present = {"w1": ["fast", "default"], "w2": ["fast"]}
 
-        due, nobody = reasons_of(a_task(spec=a_spec(queue="slow")), live_workers=present)
+        due, no_worker = reasons_of(a_task(spec=a_spec(queue="slow")), live_workers=present)
 
         assert due.text.endswith("waits in queue 'slow' for a free worker.")
-        assert nobody == WhyReason(
+        assert no_worker == WhyReason(
             code=ReasonCode.NO_WORKER,
             text=(
                 "No worker on this machine serves queue 'slow'; 2 workers serve 'default', 'fast'."
@@ -68,9 +68,9 @@ class TestPending:
         )
 
     def test_one_worker_of_another_queue_is_spoken_of_as_one(self) -> None:
-        _, nobody = reasons_of(a_task(), live_workers={"w1": ["fast"]})
+        _, no_worker = reasons_of(a_task(), live_workers={"w1": ["fast"]})
 
-        assert nobody.text.endswith("; 1 worker serves 'fast'.")
+        assert no_worker.text.endswith("; 1 worker serves 'fast'.")
 
     def test_a_task_for_later_says_when(self) -> None:
         due_at = NOON + timedelta(hours=1)
@@ -114,10 +114,10 @@ class TestPending:
         assert paused.text == "Queue 'default' is paused by olga."
         assert single_reason(a_task(), pauses=[Pause(name="other")]).code is ReasonCode.DUE
 
-    def test_a_queue_is_paused_and_nobody_is_there(self) -> None:
+    def test_a_paused_queue_without_workers_has_both_reasons(self) -> None:
         reasons = reasons_of(a_task(), pauses=[Pause()], live_workers={})
 
-        assert [one.code for one in reasons] == [
+        assert [reason.code for reason in reasons] == [
             ReasonCode.DUE,
             ReasonCode.QUEUE_PAUSED,
             ReasonCode.NO_WORKER,
@@ -126,10 +126,10 @@ class TestPending:
     def test_a_held_queue_says_until_when_and_why(self) -> None:
         hold = Pause(by="worker-1", reason="rate limit", until=LATER + SECOND)
 
-        _, paused, held = reasons_of(a_task(), pauses=[Pause(), hold])
+        _, paused, holds = reasons_of(a_task(), pauses=[Pause(), hold])
 
         assert paused.code is ReasonCode.QUEUE_PAUSED
-        assert held == WhyReason(
+        assert holds == WhyReason(
             code=ReasonCode.QUEUE_HELD,
             text="Queue 'default' is held until 2026-01-01 12:00:11 UTC (rate limit).",
             since=NOON,
@@ -139,7 +139,7 @@ class TestPending:
 
 
 class TestProcessing:
-    def test_a_task_that_runs_says_who_runs_it_and_when_that_was_last_heard(self) -> None:
+    def test_a_running_task_names_its_worker_and_the_last_heartbeat(self) -> None:
         row = a_task(state=TaskState.PROCESSING, attempts_used=1)
 
         reason = single_reason(row)
@@ -151,7 +151,7 @@ class TestProcessing:
         assert (reason.since, reason.until, reason.task_id) == (NOON, None, A)
 
     @pytest.mark.parametrize(
-        ("age", "said"),
+        ("age", "text_of_age"),
         [
             (timedelta(seconds=-5), "0 s"),
             (timedelta(seconds=119), "119 s"),
@@ -160,19 +160,19 @@ class TestProcessing:
             (timedelta(days=3, hours=1), "3 d"),
         ],
     )
-    def test_the_age_of_the_last_sign_is_said_as_people_say_it(
-        self, age: timedelta, said: str
+    def test_the_age_of_the_last_heartbeat_has_a_readable_unit(
+        self, age: timedelta, text_of_age: str
     ) -> None:
         row = a_task(state=TaskState.PROCESSING, last_event_at=LATER - age)
 
-        assert f"was {said} ago" in reasons_of(row)[0].text
+        assert f"was {text_of_age} ago" in reasons_of(row)[0].text
 
     def test_before_any_event_the_claim_counts(self) -> None:
         row = a_task(state=TaskState.PROCESSING, last_event_at=None)
 
         assert "was 10 s ago" in single_reason(row).text
 
-    def test_a_silent_worker_loses_its_task_at_a_moment_that_is_told(self) -> None:
+    def test_a_silent_worker_loses_its_task_at_a_time_that_is_shown(self) -> None:
         row = a_task(state=TaskState.PROCESSING)
 
         _, silent = reasons_of(row, now=NOON + 31 * SECOND)
@@ -189,15 +189,18 @@ class TestProcessing:
 
         assert single_reason(row, now=NOON + 30 * SECOND).code is ReasonCode.RUNNING
 
-    def test_when_the_moment_has_passed_somebody_has_only_to_look(self) -> None:
+    def test_after_that_time_the_task_is_taken_over_at_the_next_poll(self) -> None:
         row = a_task(state=TaskState.PROCESSING)
 
         reasons = reasons_of(row, now=NOON + LASTS + MARGIN, live_workers={})
 
         assert reasons[1].text.endswith("taken over as soon as another worker polls.")
-        assert [one.code for one in reasons][1:] == [ReasonCode.WORKER_SILENT, ReasonCode.NO_WORKER]
+        assert [reason.code for reason in reasons][1:] == [
+            ReasonCode.WORKER_SILENT,
+            ReasonCode.NO_WORKER,
+        ]
 
-    def test_a_worker_whose_process_is_gone_is_told_as_gone(self) -> None:
+    def test_a_worker_whose_process_has_ended_is_a_reason(self) -> None:
         row = a_task(state=TaskState.PROCESSING)
 
         _, gone = reasons_of(row, dead_workers=["worker-1"])
@@ -214,7 +217,7 @@ class TestProcessing:
 
         assert single_reason(row, dead_workers=["worker-1"]).code is ReasonCode.RUNNING
 
-    def test_a_cancellation_that_is_under_way_is_told(self) -> None:
+    def test_a_cancellation_in_progress_is_a_reason(self) -> None:
         row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
 
         running, cancelling = reasons_of(row)
@@ -277,7 +280,7 @@ class TestAfterTheRun:
         assert reason.until == midnight
         assert reason.text.endswith("raised, or by itself at 2026-01-02 00:00:00 UTC.")
 
-    def test_a_parked_task_whose_row_says_no_more_is_told_of_all_the_same(self) -> None:
+    def test_a_parked_task_without_a_record_has_a_reason(self) -> None:
         reason = single_reason(a_task(state=TaskState.PARKED, parked=None))
 
         assert "is parked: a budget is used up." in reason.text
@@ -297,7 +300,7 @@ class TestAfterTheRun:
         )
         assert (reason.since, reason.remedy) == (NOON, RESUME)
 
-    def test_a_failure_that_nobody_described_is_a_failure_all_the_same(self) -> None:
+    def test_a_failed_task_without_a_failure_has_a_reason(self) -> None:
         row = a_task(state=TaskState.FAILED, failure=None, attempts_used=0)
 
         assert single_reason(row).text == "Task 'a' failed; it has used 0 of its 3 attempts."
@@ -309,7 +312,7 @@ class TestAfterTheRun:
         assert reason.text == "ann cancelled task 'a' (not needed)."
         assert (reason.since, reason.remedy) == (NOON, RESUME)
 
-    def test_a_cancelled_task_of_which_nobody_knows_who_cancelled_it(self) -> None:
+    def test_a_cancelled_task_without_a_request_has_a_reason(self) -> None:
         reason = single_reason(a_task(state=TaskState.CANCELLED, cancel=None))
 
         assert reason.text == "An operator cancelled task 'a'."

@@ -1,4 +1,4 @@
-"""What waits for others is explained down to the root, and a job by its most telling tasks."""
+"""A waiting task is explained down to its root, and a job by the tasks that explain most."""
 
 import pytest
 
@@ -44,12 +44,12 @@ class TestWaiting:
             root,
         )
 
-    def test_the_chain_is_told_down_to_the_task_that_runs(self) -> None:
+    def test_the_chain_leads_to_the_running_task(self) -> None:
         reasons = explain_task(
             make_snapshot(*self.rows(row_of("a", TaskState.PROCESSING))), self.CHAIN
         )
 
-        assert [(one.code, one.task_id) for one in reasons] == [
+        assert [(item.code, item.task_id) for item in reasons] == [
             (ReasonCode.WAITING, f"{JOB_ID}_c"),
             (ReasonCode.WAITING, f"{JOB_ID}_b"),
             (ReasonCode.RUNNING, A),
@@ -59,11 +59,11 @@ class TestWaiting:
         assert (reasons[0].since, reasons[0].remedy) == (NOON, None)
 
     @pytest.mark.parametrize(
-        ("state", "said"),
+        ("state", "became"),
         [(TaskState.FAILED, "failed"), (TaskState.CANCELLED, "was cancelled")],
     )
-    def test_behind_a_failure_the_failure_and_the_remedy_are_told(
-        self, state: TaskState, said: str
+    def test_a_task_behind_a_failure_has_the_failure_and_the_remedy(
+        self, state: TaskState, became: str
     ) -> None:
         root = row_of("a", state, finished_at=LATER)
 
@@ -71,12 +71,12 @@ class TestWaiting:
 
         assert (first.code, second.code) == (ReasonCode.BEHIND_FAILURE, ReasonCode.BEHIND_FAILURE)
         assert (
-            second.text == f"Task 'b' waits for 'a' ({state}), and cannot run because 'a' {said}."
+            second.text == f"Task 'b' waits for 'a' ({state}), and cannot run because 'a' {became}."
         )
         assert (first.since, first.remedy) == (LATER, RESUME)
         assert (last.code.value, last.task_id) == (state.value, A)
 
-    def test_a_parent_that_has_completed_unheard_is_told_as_news(self) -> None:
+    def test_a_completed_parent_that_was_not_recorded_is_a_reason(self) -> None:
         reasons = explain_task(
             make_snapshot(*self.rows(row_of("a", TaskState.COMPLETED))), self.CHAIN
         )
@@ -85,13 +85,13 @@ class TestWaiting:
         assert reasons[-1].text == ("Task 'a' has completed; its dependents are being notified.")
         assert reasons[-1].since == NOON
 
-    def test_a_task_that_has_nothing_left_to_wait_for_is_told_so(self) -> None:
+    def test_a_waiting_task_without_awaited_parents_has_a_reason(self) -> None:
         reason = single_reason(a_task(state=TaskState.WAITING))
 
         assert reason.code is ReasonCode.MOVING_ON
         assert reason.text.startswith("All dependencies of task 'a' have completed")
 
-    def test_tasks_that_are_still_being_put_in_place_are_told_so(self) -> None:
+    def test_tasks_that_are_being_created_have_that_reason(self) -> None:
         reasons = explain_task(make_snapshot(), self.CHAIN)
 
         assert reasons[0].text == ("Task 'c' waits for 'b' (being created), 'd' (being created).")
@@ -129,7 +129,7 @@ class TestWaiting:
 
 
 class TestJobs:
-    def test_a_job_under_way_tells_how_far_it_is_and_of_its_tasks(self) -> None:
+    def test_a_running_job_has_its_progress_and_reasons_of_tasks(self) -> None:
         job = a_job(4, completed=[2], failed=[1], blocked=[3])
         picture = make_snapshot(
             row_of("b", TaskState.FAILED), row_of("a", TaskState.PROCESSING), job=job
@@ -137,7 +137,7 @@ class TestJobs:
 
         reasons = explain_job(picture, [1, 0])
 
-        assert [one.code for one in reasons] == [
+        assert [item.code for item in reasons] == [
             ReasonCode.RUNNING,
             ReasonCode.FAILED,
             ReasonCode.RUNNING,
@@ -147,18 +147,18 @@ class TestJobs:
         )
         assert (reasons[0].since, reasons[0].task_id) == (NOON, None)
 
-    def test_what_several_tasks_wait_for_alike_is_said_once_and_last(self) -> None:
+    def test_a_reason_that_tasks_share_is_given_once_and_last(self) -> None:
         rows = [row_of(key, TaskState.PENDING) for key in "abc"]
 
         reasons = explain_job(make_snapshot(*rows, live_workers={}), [0, 1, 2])
 
-        assert [one.code for one in reasons] == [
+        assert [item.code for item in reasons] == [
             ReasonCode.RUNNING,
             *[ReasonCode.DUE] * 3,
             ReasonCode.NO_WORKER,
         ]
 
-    def test_that_there_are_more_is_told(self) -> None:
+    def test_more_tasks_than_shown_are_a_reason(self) -> None:
         *_, more = explain_job(make_snapshot(a_task()), [0], truncated=True)
 
         assert more.code is ReasonCode.LEFT_OUT
@@ -174,24 +174,24 @@ class TestJobs:
         job = a_job(5, intents=(an_intent(kind),))
 
         assert ReasonCode.BEING_CREATED in [
-            one.code for one in explain_job(make_snapshot(job=job), [])
+            item.code for item in explain_job(make_snapshot(job=job), [])
         ]
 
-    def test_a_job_all_of_whose_tasks_are_there_is_not_said_to_be_put_in_place(self) -> None:
+    def test_a_job_whose_tasks_all_exist_is_not_being_created(self) -> None:
         creation = an_intent(IntentKind.CREATE, numbers=NumberSet.below(2))
         job = a_job(2, completed=[0], intents=(creation,))
 
         whole = explain_job(make_snapshot(row_of("b", TaskState.PENDING), job=job), [1])
         half = explain_job(make_snapshot(job=job), [])
 
-        assert ReasonCode.BEING_CREATED not in [one.code for one in whole]
-        assert ReasonCode.BEING_CREATED in [one.code for one in half]
+        assert ReasonCode.BEING_CREATED not in [item.code for item in whole]
+        assert ReasonCode.BEING_CREATED in [item.code for item in half]
 
     def test_a_resume_that_is_being_carried_out_puts_nothing_in_place(self) -> None:
         job = a_job(5, intents=(an_intent(IntentKind.RESUME),))
 
         assert ReasonCode.BEING_CREATED not in [
-            one.code for one in explain_job(make_snapshot(job=job), [])
+            item.code for item in explain_job(make_snapshot(job=job), [])
         ]
 
     def test_a_job_that_is_being_cancelled_says_by_whom(self) -> None:
@@ -199,7 +199,7 @@ class TestJobs:
 
         reasons = explain_job(make_snapshot(row_of("a", TaskState.PROCESSING), job=job), [0])
 
-        assert [one.code for one in reasons] == [
+        assert [item.code for item in reasons] == [
             ReasonCode.RUNNING,
             ReasonCode.CANCELLING,
             ReasonCode.RUNNING,
@@ -215,7 +215,7 @@ class TestJobs:
             since=LATER,
         )
 
-    def test_a_failed_job_tells_what_failed_and_how_to_go_on(self) -> None:
+    def test_a_failed_job_names_the_failed_task_and_the_remedy(self) -> None:
         job = a_job(5, completed=[0], failed=[1], cancelled=[2], blocked=[3, 4])
 
         failed, why = explain_job(make_snapshot(row_of("b", TaskState.FAILED), job=job), [1])

@@ -25,7 +25,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Foreign(Exception):
-    """An error of some library, with whatever attributes it has."""
+    """An error of a library, with any attributes."""
 
     def __init__(self, **attributes: object) -> None:
         super().__init__("foreign")
@@ -66,14 +66,14 @@ def test_without_a_decision_the_category_says_whether_to_retry(category: ErrorCa
     assert failure.retryable is category.retryable
 
 
-def test_a_task_may_ask_for_another_attempt_whatever_went_wrong() -> None:
+def test_a_task_may_request_a_retry_after_any_error() -> None:
     failure = failure_of(Retry("not yet", after=MINUTE))
 
     assert (failure.retryable, failure.retry_after) == (True, MINUTE)
     assert (failure.category, failure.message) == (ErrorCategory.UNKNOWN, "not yet")
 
 
-def test_a_task_may_refuse_another_attempt_whatever_went_wrong() -> None:
+def test_a_task_may_refuse_a_retry_after_any_error() -> None:
     failure = failure_of(Fail("HTTP 503, and it will stay so"))
 
     assert (failure.retryable, failure.category) == (False, ErrorCategory.SERVER_ERROR)
@@ -89,7 +89,7 @@ def test_a_decision_that_is_none_leaves_it_to_the_category(decision: object) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "wait"),
+    ("requested", "wait"),
     [
         (30, timedelta(seconds=30)),
         (1.5, timedelta(seconds=1.5)),
@@ -109,8 +109,8 @@ def test_a_decision_that_is_none_leaves_it_to_the_category(decision: object) -> 
     ],
     ids=str,
 )
-def test_a_wait_is_understood_in_seconds_or_as_a_duration(asked: object, wait: object) -> None:
-    assert failure_of(Foreign(retry_after=asked)).retry_after == wait
+def test_a_wait_is_understood_in_seconds_or_as_a_duration(requested: object, wait: object) -> None:
+    assert failure_of(Foreign(retry_after=requested)).retry_after == wait
 
 
 def a_message(**headers: str) -> Message:
@@ -184,14 +184,14 @@ def test_a_signal_is_a_crash(exit_code: int | None, signal: int | None) -> None:
     assert "SIGKILL" in failure.message
 
 
-def test_a_kill_that_nobody_here_sent_may_be_a_lack_of_memory_and_is_told_with_the_peak() -> None:
+def test_an_unexplained_kill_may_be_a_lack_of_memory_and_has_the_peak() -> None:
     unknown = failure_of_exit(None, SIGKILL)
-    known = failure_of_exit(None, SIGKILL, peak_rss_bytes=3 * 2**29)
+    signals = failure_of_exit(None, SIGKILL, peak_rss_bytes=3 * 2**29)
 
     assert unknown.message == "the process was ended by SIGKILL: lack of memory is possible"
-    assert known.message == f"{unknown.message} (1.5 GiB at its peak)"
-    assert (unknown.peak_rss_bytes, known.peak_rss_bytes) == (None, 3 * 2**29)
-    assert known.category is ErrorCategory.CRASH
+    assert signals.message == f"{unknown.message} (1.5 GiB at its peak)"
+    assert (unknown.peak_rss_bytes, signals.peak_rss_bytes) == (None, 3 * 2**29)
+    assert signals.category is ErrorCategory.CRASH
 
 
 def test_another_signal_says_nothing_of_memory() -> None:
@@ -205,7 +205,7 @@ def test_another_signal_says_nothing_of_memory() -> None:
     ("peak", "shown"),
     [(1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (2**30 - 1, "1024 MiB"), (2**52, "4096 TiB")],
 )
-def test_a_lack_of_memory_is_told_with_the_peak_in_a_readable_unit(peak: int, shown: str) -> None:
+def test_a_lack_of_memory_has_the_peak_in_a_readable_unit(peak: int, shown: str) -> None:
     failure = failure_of_exit(1, None, out_of_memory=True, peak_rss_bytes=peak)
 
     assert failure.message == f"the process ran out of memory ({shown} at its peak)"
@@ -216,7 +216,7 @@ def test_a_signal_without_a_name_is_given_by_number() -> None:
     assert failure_of_exit(None, 50).signal == "signal 50"
 
 
-def test_an_end_that_nobody_saw_is_a_crash() -> None:
+def test_an_unobserved_end_is_a_crash() -> None:
     failure = failure_of_exit(None, None)
 
     assert (failure.category, failure.signal) == (ErrorCategory.CRASH, None)
@@ -252,7 +252,7 @@ def test_a_failure_survives_pickle() -> None:
 
 
 def test_who_knows_already_why_it_failed_is_believed() -> None:
-    known = Failure(category=ErrorCategory.AUTH, message="no key is set", retry=False)
+    signals = Failure(category=ErrorCategory.AUTH, message="no key is set", retry=False)
 
-    assert failure_of(FailureRaised(known)) is known
-    assert str(FailureRaised(known)) == "no key is set"
+    assert failure_of(FailureRaised(signals)) is signals
+    assert str(FailureRaised(signals)) == "no key is set"

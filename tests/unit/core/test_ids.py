@@ -57,7 +57,7 @@ def test_a_task_id_comes_apart_into_what_it_was_made_of(request_id: str, key: st
 
 
 def test_what_is_no_task_id_comes_apart_without_a_key() -> None:
-    assert split_task_id("whatever") == ("whatever", "")
+    assert split_task_id("job-a") == ("job-a", "")
 
 
 @pytest.mark.parametrize("text", ["a", "A-b_9", "x" * 256])

@@ -1,4 +1,4 @@
-"""What a job's row learns, when it is over or begins again, and what is told of it."""
+"""How a job's row changes, when the job ends or resumes, and which events it emits."""
 
 from collections.abc import Iterable
 
@@ -66,7 +66,7 @@ class TestTasksEnded:
 
         assert refusal_of(row, ends(an_end(0))).reason is RefusalReason.NOTHING_TO_DO
 
-    def test_the_first_failure_is_told_and_the_second_is_not(self) -> None:
+    def test_the_first_failure_emits_an_event_and_the_second_does_not(self) -> None:
         row = a_job(4)
 
         first = change_of(row, ends(an_end(0), an_end(2, FAILED, blocks=[3])))
@@ -79,7 +79,7 @@ class TestTasksEnded:
         assert second.events == ()
         assert second.row.failed == NumberSet([1, 2])
 
-    def test_a_job_has_failed_when_all_that_is_left_stands_behind_a_failure(self) -> None:
+    def test_a_job_has_failed_when_all_other_tasks_are_blocked(self) -> None:
         row = a_job(4, completed=[0])
 
         change = change_of(row, ends(an_end(1, FAILED, blocks=[2, 3])))
@@ -137,7 +137,7 @@ class TestTasksEnded:
         assert current.row.failed == NumberSet([0])
         assert other.row.completed == NumberSet([1])
 
-    def test_a_job_that_is_over_and_has_not_told_so_tells_it_when_it_is_looked_at(self) -> None:
+    def test_a_missing_final_event_of_a_job_is_emitted_later(self) -> None:
         completed = a_job(2, completed=[0, 1], end_emitted_round=0)
         cancelled = a_job(2, round=2, cancelled=[0], blocked=[1], end_emitted_round=1)
 
@@ -152,7 +152,7 @@ class TestTasksEnded:
             assert change.row.finished_at == NOON
             assert refusal_of(change.row, ends()).reason is RefusalReason.NOTHING_TO_DO
 
-    def test_a_job_that_runs_or_has_failed_has_nothing_to_tell_when_it_is_looked_at(self) -> None:
+    def test_a_running_or_failed_job_has_no_final_event_to_emit(self) -> None:
         for row in (a_job(2, completed=[0]), a_job(2, failed=[0, 1])):
             assert not row.end_unreported
             assert refusal_of(row, ends()).reason is RefusalReason.NOTHING_TO_DO
@@ -205,7 +205,7 @@ class TestEvents:
         assert not needs_statuses(a_job(3, completed=[0]), [an_end(1)])
         assert needs_statuses(a_job(1, completed=[0], end_emitted_round=0), [])
 
-    def test_statuses_are_not_needed_for_what_is_told_already(self) -> None:
+    def test_statuses_are_not_needed_for_events_that_were_emitted(self) -> None:
         assert not needs_statuses(a_job(2, completed=[0, 1]), [an_end(1)])
 
     def test_statuses_are_not_needed_for_a_cancellation(self) -> None:
@@ -224,7 +224,7 @@ class TestResume:
         assert bodies(change) == [e.JobResumed(job_id=row.id, round=2, tasks=("t1",), by="ann")]
         assert change.events[0].context == OPERATOR
 
-    def test_a_failure_and_an_end_are_told_again_in_the_new_round(self) -> None:
+    def test_a_failure_and_an_end_are_emitted_again_in_a_new_round(self) -> None:
         row = change_of(a_job(2, completed=[1], failed=[0]), resume(0)).row
 
         failed = change_of(row, ends(an_end(0, FAILED, round=2)))
@@ -237,7 +237,7 @@ class TestResume:
             e.JobCompleted(job_id=row.id, total_tasks=2, task_statuses=STATUSES, round=2)
         ]
 
-    def test_what_has_ended_is_not_blocked_whatever_it_stands_behind(self) -> None:
+    def test_an_ended_task_is_not_blocked_by_a_failed_dependency(self) -> None:
         row = a_job(4, failed=[0, 1], cancelled=[2], blocked=[3])
 
         change = change_of(row, resume(0, blocked=[2, 3]))

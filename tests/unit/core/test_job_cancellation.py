@@ -71,10 +71,10 @@ class TestCancel:
     def test_what_waits_behind_a_failure_can_be_cancelled(self) -> None:
         row = a_job(2, failed=[0], blocked=[1])
 
-        asked = change_of(row, self.COMMAND).row
-        ended = change_of(asked, ends(an_end(1, CANCELLED)), now=LATER + SECOND)
+        requested = change_of(row, self.COMMAND).row
+        ended = change_of(requested, ends(an_end(1, CANCELLED)), now=LATER + SECOND)
 
-        assert (asked.state, asked.finished_at) == (JobState.RUNNING, None)
+        assert (requested.state, requested.finished_at) == (JobState.RUNNING, None)
         assert ended.row.state is JobState.CANCELLED
         assert ended.row.finished_at == LATER + SECOND
         assert [event.type for event in ended.events] == ["Job Cancelled"]

@@ -1,4 +1,4 @@
-"""Whatever becomes of a job's tasks, and in whatever order it hears of them: what always holds."""
+"""Invariants of a job after its tasks end in any order, late, twice or in batches."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -76,20 +76,20 @@ def outcomes(draw: st.DrawFn) -> tuple[Graph, list[EndedTask]]:
 
 
 @given(outcomes(), st.data())
-def test_ends_in_any_order_and_number_of_copies_add_up_to_the_same_and_are_told_once(
+def test_ends_in_any_order_and_number_give_the_same_row_and_one_event(
     outcome: tuple[Graph, list[EndedTask]], data: st.DataObject
 ) -> None:
     graph, ended = outcome
     deliveries = data.draw(st.permutations([*ended, *ended]))
     size = data.draw(st.integers(1, 4))
-    row, told = a_new_job(graph.parents), Counter[str]()
+    row, emitted = a_new_job(graph.parents), Counter[str]()
 
     for start in range(0, len(deliveries), size):
         command = TasksEnded(tasks=tuple(deliveries[start : start + size]))
         decision = job.apply(row, command, now=NOON, change_id="1")
         if isinstance(decision, Change):
             row = decision.row
-            told.update(event.type for event in decision.events)
+            emitted.update(event.type for event in decision.events)
 
     by_state = {
         state: NumberSet(t.number for t in ended if t.state is state) for state in TaskState
@@ -101,7 +101,7 @@ def test_ends_in_any_order_and_number_of_copies_add_up_to_the_same_and_are_told_
     )
     assert row.blocked == graph.descendants_of(row.failed | row.cancelled) - row.ended
     assert row.state.terminal
-    assert told == Counter(
+    assert emitted == Counter(
         {
             "Job Failure Detected": int(bool(row.failed)),
             "Job Completed": int(row.state is JobState.COMPLETED),
@@ -113,8 +113,8 @@ def test_ends_in_any_order_and_number_of_copies_add_up_to_the_same_and_are_told_
 class JobMachine(RuleBasedStateMachine):
     """A job, its tasks as their own rows would have them, and what users do to it.
 
-    The job is told of its tasks late, twice, or in batches; a cancellation or a resume reaches the
-    tasks one by one, after the job's row was changed.
+    The ends of tasks are reported late, twice, or in batches; a cancellation or a resume reaches
+    the tasks one by one, after the job's row was changed.
     """
 
     row: JobRow
@@ -218,9 +218,9 @@ class JobMachine(RuleBasedStateMachine):
     @rule(data=st.data(), at_once=st.booleans())
     def an_operator_resumes_tasks(self, data: st.DataObject, at_once: bool) -> None:
         over = self.row.failed | self.row.cancelled
-        wanted = NumberSet(data.draw(st.sets(st.sampled_from(list(over)), min_size=1)))
+        expected = NumberSet(data.draw(st.sets(st.sampled_from(list(over)), min_size=1)))
         # What stays behind others stays: it could not go on.
-        again = wanted - self.graph.descendants_of(over - wanted)
+        again = expected - self.graph.descendants_of(over - expected)
         rest = over - again
         intent = self.an_intent(IntentKind.RESUME, again, round=self.row.round + 1)
 
@@ -287,14 +287,14 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_round_emits_one_failure_and_one_end_at_most(self) -> None:
-        told = Counter(
+        emitted = Counter(
             (_kind(event.body), event.body.round)
             for event in self.events
             if isinstance(event.body, e.JobCompleted | e.JobCancelled | e.JobFailureDetected)
         )
-        assert all(count == 1 for count in told.values())
+        assert all(count == 1 for count in emitted.values())
         ended = self.row.state in (JobState.COMPLETED, JobState.CANCELLED)
-        assert (("end", self.row.round) in told) == ended
+        assert (("end", self.row.round) in emitted) == ended
 
     @invariant()
     def the_history_has_no_gap_and_never_goes_back(self) -> None:
@@ -305,7 +305,7 @@ class JobMachine(RuleBasedStateMachine):
         assert times == sorted(set(times))
 
     def teardown(self) -> None:
-        """Once everything was carried out and heard of, the job agrees with its tasks."""
+        """When everything is carried out and recorded, the job agrees with its tasks."""
         if not hasattr(self, "row"):
             return
         while self.row.intents:
@@ -321,6 +321,6 @@ def _kind(body: e.EventBody) -> str:
     return "failure" if isinstance(body, e.JobFailureDetected) else "end"
 
 
-# Making a long story short takes its time, and is needed only when there is one to tell.
+# Shrinking takes long, and is needed only after a failure.
 TestJobMachine = pytest.mark.timeout(600)(JobMachine.TestCase)
 TestJobMachine.settings = settings(max_examples=100, stateful_step_count=40)

@@ -23,7 +23,7 @@ class TestCreate:
         e.TaskSummary(key="t1", name="command", depends_on=("t0",)),
     )
 
-    def test_a_new_job_runs_and_is_told_with_its_tasks(self) -> None:
+    def test_a_new_job_runs_and_its_event_lists_its_tasks(self) -> None:
         spec = a_job_spec("request-7")
 
         change = job.create(spec, self.TASKS, GRAPH, now=NOON, change_id="first")
@@ -37,7 +37,7 @@ class TestCreate:
             e.JobCreated(job_id=spec.id, request_id="request-7", tasks=self.TASKS, total_tasks=2)
         ]
 
-    def test_the_event_stands_in_the_jobs_own_history(self) -> None:
+    def test_the_event_is_in_the_history_of_the_job(self) -> None:
         spec = a_job_spec()
 
         change = job.create(spec, self.TASKS, GRAPH, now=NOON, change_id="first")

@@ -82,16 +82,16 @@ def test_an_old_epoch_does_not_lower_the_fence() -> None:
 
 
 @given(st.lists(st.sampled_from(["claim", "sync", "power loss"]), max_size=60))
-def test_no_fence_is_issued_twice_whatever_a_power_loss_makes_forgotten(moves: list[str]) -> None:
-    epoch, kept, on_disk = 1, 0, 0
+def test_no_fence_is_issued_twice_after_power_losses(moves: list[str]) -> None:
+    epoch, stored, on_disk = 1, 0, 0
     issued: list[int] = []
     for move in moves:
         if move == "claim":
-            kept = next_fence(kept, epoch)
-            issued.append(kept)
+            stored = next_fence(stored, epoch)
+            issued.append(stored)
         elif move == "sync":
-            on_disk = kept
+            on_disk = stored
         else:
-            kept, epoch = on_disk, epoch + 1
+            stored, epoch = on_disk, epoch + 1
 
     assert issued == sorted(set(issued))

@@ -1,4 +1,4 @@
-"""What a message says, and that no message whatever can do harm."""
+"""The content of a message, and that no message can do harm."""
 
 import json
 
@@ -17,12 +17,12 @@ TASK_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,256}", fullmatch=True)
 
 
 @given(TASK_IDS)
-def test_a_message_names_the_task_it_rings_for(task_id: str) -> None:
+def test_a_message_names_its_task(task_id: str) -> None:
     assert json.loads(message_body(task_id)) == {"requestId": task_id}
     assert parse_message(message_body(task_id)) == task_id
 
 
-def test_whatever_else_a_sender_wrote_is_ignored() -> None:
+def test_other_content_of_a_message_is_ignored() -> None:
     assert parse_message('{"priority": [1, {}], "requestId": "job-1_a"}') == "job-1_a"
 
 

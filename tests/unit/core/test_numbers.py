@@ -11,12 +11,12 @@ NUMBERS = st.sets(st.integers(0, 300))
 
 @given(NUMBERS)
 def test_a_set_holds_what_was_put_in_and_in_order(numbers: set[int]) -> None:
-    made = NumberSet(numbers)
+    result = NumberSet(numbers)
 
-    assert list(made) == sorted(numbers)
-    assert len(made) == len(numbers)
-    assert bool(made) == bool(numbers)
-    assert all((number in made) == (number in numbers) for number in range(310))
+    assert list(result) == sorted(numbers)
+    assert len(result) == len(numbers)
+    assert bool(result) == bool(numbers)
+    assert all((number in result) == (number in numbers) for number in range(310))
 
 
 @given(NUMBERS, NUMBERS)
@@ -29,17 +29,17 @@ def test_sets_are_joined_and_compared_as_sets_are(left: set[int], right: set[int
 
 @given(NUMBERS)
 def test_a_set_comes_back_from_its_text_as_it_was(numbers: set[int]) -> None:
-    made = NumberSet(numbers)
+    result = NumberSet(numbers)
 
-    assert NumberSet.from_text(made.to_text()) == made
+    assert NumberSet.from_text(result.to_text()) == result
 
 
 @given(st.lists(st.integers(0, 50)))
 def test_equal_sets_have_equal_hashes_however_they_were_made(numbers: list[int]) -> None:
-    one, other = NumberSet(numbers), NumberSet(reversed(numbers))
+    item, other = NumberSet(numbers), NumberSet(reversed(numbers))
 
-    assert one == other
-    assert hash(one) == hash(other)
+    assert item == other
+    assert hash(item) == hash(other)
 
 
 def test_no_numbers_are_no_text() -> None:

@@ -52,30 +52,30 @@ def value_in(document: Document | None, blobs: tuple[tuple[str, bytes], ...]) ->
 
 
 def test_numbers_follow_the_request_and_each_task_awaits_its_parents() -> None:
-    made = planned(a_request("d", "b", "c"), a_request("a"), a_request("b", "a"), a_request("c"))
+    plan = planned(a_request("d", "b", "c"), a_request("a"), a_request("b", "a"), a_request("c"))
 
-    assert [task.spec.key for task in made.tasks] == ["d", "a", "b", "c"]
-    assert [task.spec.number for task in made.tasks] == [0, 1, 2, 3]
-    assert [task.awaits for task in made.tasks] == [
+    assert [task.spec.key for task in plan.tasks] == ["d", "a", "b", "c"]
+    assert [task.spec.number for task in plan.tasks] == [0, 1, 2, 3]
+    assert [task.awaits for task in plan.tasks] == [
         NumberSet([2, 3]),
         NO_NUMBERS,
         NumberSet([1]),
         NO_NUMBERS,
     ]
-    assert made.roots == ["a", "c"]
-    assert made.graph.parents == ((2, 3), (), (1,), ())
-    assert made.graph.keys == ("d", "a", "b", "c")
-    assert made.graph.names == ("command",) * 4
+    assert plan.roots == ["a", "c"]
+    assert plan.graph.parents == ((2, 3), (), (1,), ())
+    assert plan.graph.keys == ("d", "a", "b", "c")
+    assert plan.graph.names == ("command",) * 4
 
 
 def test_each_task_knows_its_parents_and_its_dependents_by_key() -> None:
-    made = planned(a_request("a"), a_request("b", "a"), a_request("c", "a", "b"))
-    specs = [task.spec for task in made.tasks]
+    plan = planned(a_request("a"), a_request("b", "a"), a_request("c", "a", "b"))
+    specs = [task.spec for task in plan.tasks]
 
     assert specs[0].parents is None
-    assert value_in(specs[0].dependents, made.blobs) == ["b", "c"]
-    assert value_in(specs[1].parents, made.blobs) == ["a"]
-    assert value_in(specs[2].parents, made.blobs) == ["a", "b"]
+    assert value_in(specs[0].dependents, plan.blobs) == ["b", "c"]
+    assert value_in(specs[1].parents, plan.blobs) == ["a"]
+    assert value_in(specs[2].parents, plan.blobs) == ["a", "b"]
     assert specs[2].dependents is None
 
 
@@ -99,7 +99,7 @@ def test_what_the_request_leaves_open_the_definition_says() -> None:
     assert task.spec.requires_review
 
 
-def test_what_the_request_says_stands_over_the_definition() -> None:
+def test_the_request_overrides_the_definition() -> None:
     request = a_request(definition="own", queue="fast", priority=Priority.HIGH, max_attempts=9)
 
     (task,) = planned(request).tasks
@@ -118,53 +118,53 @@ def test_a_definition_that_says_nothing_of_retries_gets_the_installation_s() -> 
 
 def test_a_delay_counts_from_the_submit_and_a_time_is_taken_as_it_is() -> None:
     at = datetime(2031, 1, 1, tzinfo=UTC)
-    made = planned(
+    plan = planned(
         a_request("a"), a_request("b", delay=timedelta(minutes=5)), a_request("c", run_at=at)
     )
 
-    assert [task.spec.not_before for task in made.tasks] == [None, NOON + timedelta(minutes=5), at]
+    assert [task.spec.not_before for task in plan.tasks] == [None, NOON + timedelta(minutes=5), at]
 
 
 def test_a_large_input_goes_to_a_blob_and_the_row_refers_to_it() -> None:
     large = {"text": "x" * INLINE_LIMIT_BYTES}
 
-    made = planned(a_request("a", input=large), a_request("b", input={"small": True}))
-    big, small = (task.spec.input for task in made.tasks)
+    plan = planned(a_request("a", input=large), a_request("b", input={"small": True}))
+    big, small = (task.spec.input for task in plan.tasks)
 
     assert big is not None
     assert big.text is None
-    assert [key for key, _ in made.blobs] == [big.key]
-    assert value_in(big, made.blobs) == large
-    assert big.size == len(made.blobs[0][1])
+    assert [key for key, _ in plan.blobs] == [big.key]
+    assert value_in(big, plan.blobs) == large
+    assert big.size == len(plan.blobs[0][1])
     assert small == Document(text='{"small":true}', size=14)
-    assert [summary.input for summary in made.summaries] == [big, small]
+    assert [summary.input for summary in plan.summaries] == [big, small]
 
 
 def test_two_bodies_under_one_request_id_keep_their_blobs_apart() -> None:
     large = a_request("a", input="x" * INLINE_LIMIT_BYTES)
     specs = [a_job_spec(body_hash=letter * 64) for letter in "ab"]
 
-    one, other = (
+    item, other = (
         plan_tasks(initial_target(spec), [large], DEFINITIONS, retry=RETRY).blobs for spec in specs
     )
 
-    assert one[0][0] != other[0][0]
+    assert item[0][0] != other[0][0]
 
 
 def test_a_task_with_very_many_dependents_lists_them_in_a_blob() -> None:
     keys = [f"child-{number}" for number in range(200)]
 
-    made = planned(a_request("root"), *(a_request(key, "root") for key in keys))
+    plan = planned(a_request("root"), *(a_request(key, "root") for key in keys))
 
-    assert made.tasks[0].spec.dependents.text is None
-    assert value_in(made.tasks[0].spec.dependents, made.blobs) == keys
+    assert plan.tasks[0].spec.dependents.text is None
+    assert value_in(plan.tasks[0].spec.dependents, plan.blobs) == keys
 
 
-def test_summaries_tell_what_was_asked_for() -> None:
-    made = planned(a_request("a"), a_request("b", "a", definition="own"))
+def test_summaries_describe_the_requested_tasks() -> None:
+    plan = planned(a_request("a"), a_request("b", "a", definition="own"))
 
-    told = [(one.key, one.name, one.depends_on, one.input) for one in made.summaries]
-    assert told == [("a", "command", (), None), ("b", "own", ("a",), None)]
+    summaries = [(item.key, item.name, item.depends_on, item.input) for item in plan.summaries]
+    assert summaries == [("a", "command", (), None), ("b", "own", ("a",), None)]
 
 
 def test_the_same_request_gives_the_same_plan() -> None:
@@ -174,7 +174,7 @@ def test_the_same_request_gives_the_same_plan() -> None:
 
 
 @given(st.integers(INLINE_LIMIT_BYTES - 4, INLINE_LIMIT_BYTES + 1))
-def test_a_document_stands_in_the_row_up_to_the_limit_and_not_beyond(size: int) -> None:
+def test_a_document_up_to_the_limit_is_stored_in_the_row(size: int) -> None:
     value = "x" * (size - 2)  # with its two quotes
 
     document, data = make_document(value, "place")
@@ -211,13 +211,13 @@ def test_added_tasks_go_on_where_the_job_ends_and_await_only_what_has_not_comple
     )
     requests = (a_request("c", "a"), a_request("d", "a", "b", "c", delay=timedelta(seconds=5)))
 
-    made = plan_tasks(site, requests, DEFINITIONS, retry=RETRY)
+    plan = plan_tasks(site, requests, DEFINITIONS, retry=RETRY)
 
-    assert [task.spec.number for task in made.tasks] == [2, 3]
-    assert [task.awaits for task in made.tasks] == [NO_NUMBERS, NumberSet([1, 2])]
-    assert made.graph.keys == ("a", "b", "c", "d")
-    assert made.graph.parents == ((), (0,), (0,), (0, 1, 2))
-    assert [summary.key for summary in made.summaries] == ["c", "d"]
-    assert {task.spec.created_at for task in made.tasks} == {later}
-    assert made.tasks[1].spec.not_before == later + timedelta(seconds=5)
-    assert value_in(made.tasks[0].spec.dependents, made.blobs) == ["d"]
+    assert [task.spec.number for task in plan.tasks] == [2, 3]
+    assert [task.awaits for task in plan.tasks] == [NO_NUMBERS, NumberSet([1, 2])]
+    assert plan.graph.keys == ("a", "b", "c", "d")
+    assert plan.graph.parents == ((), (0,), (0,), (0, 1, 2))
+    assert [summary.key for summary in plan.summaries] == ["c", "d"]
+    assert {task.spec.created_at for task in plan.tasks} == {later}
+    assert plan.tasks[1].spec.not_before == later + timedelta(seconds=5)
+    assert value_in(plan.tasks[0].spec.dependents, plan.blobs) == ["d"]

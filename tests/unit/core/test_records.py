@@ -31,7 +31,7 @@ def test_a_change_of_a_value_does_not_pass_the_type_checker(tmp_path: Path) -> N
     program.write_text(
         "from longshore.core.events.event import EventContext\n"
         "context = EventContext(origin='worker')\n"
-        "context.origin = 'somebody'\n"
+        "context.origin = 'other'\n"
     )
 
     # With the project's own options and nothing else, so that what `make check` found out is used.

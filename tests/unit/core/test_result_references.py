@@ -1,4 +1,4 @@
-"""A reference is replaced by the result that it names, wherever it stands."""
+"""A reference at any position is replaced by the result that it names."""
 
 import pytest
 

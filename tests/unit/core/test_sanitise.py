@@ -33,7 +33,7 @@ from tests.unit.core.secret_samples import (
 @pytest.mark.parametrize(
     "around", ["{}", "failed with {} today", "({})", "key={}", '"{}"', "a\n{}\nb"]
 )
-def test_a_known_shape_is_masked_wherever_it_stands(secret: str, around: str) -> None:
+def test_a_known_shape_is_masked_at_any_position(secret: str, around: str) -> None:
     assert mask_secrets(around.format(secret)) == around.format(MASK)
 
 
@@ -69,7 +69,7 @@ def test_a_known_shape_is_masked_wherever_it_stands(secret: str, around: str) ->
         (f"password={MASK}tail-of-it", "password=*"),
     ],
 )
-def test_what_stands_behind_a_secrets_name_is_masked(text: str, masked: str) -> None:
+def test_the_value_of_a_secret_name_is_masked(text: str, masked: str) -> None:
     assert mask_secrets(text) == masked.replace("*", MASK)
 
 

@@ -1,4 +1,4 @@
-"""What a submitted document may say, and what is told of one that says something else."""
+"""Valid job documents, and the problems of the others."""
 
 import json
 import random
@@ -148,7 +148,7 @@ def test_every_problem_is_reported_at_once_with_its_path() -> None:
         "name": "",
         "tasks": [
             {"taskId": "a", "name": "command", "dependsOn": ["b"], "inputs": {}},
-            {"taskId": "b", "name": "com mand", "dependsOn": ["a", "nobody"]},
+            {"taskId": "b", "name": "com mand", "dependsOn": ["a", "missing"]},
             {"taskId": "a b", "priority": "urgent", "maxAttempts": 0},
             "c",
         ],
@@ -244,17 +244,17 @@ def test_an_input_as_deep_as_allowed_is_read() -> None:
 
 
 def test_an_input_that_contains_itself_is_refused() -> None:
-    ring: list[Any] = [1]
-    ring += [ring, ring]
+    cycle: list[Any] = [1]
+    cycle += [cycle, cycle]
 
-    assert list(problems_in(a_job(a_task(input=ring)))) == ["tasks[0].input"]
+    assert list(problems_in(a_job(a_task(input=cycle)))) == ["tasks[0].input"]
 
 
 @pytest.mark.parametrize("field", ["name", "queue", "priority", "delay", "runAt", "maxAttempts"])
 @pytest.mark.parametrize(
     "value", [nested(5000), "x" * 100_000, {"k" * 100_000: 1}], ids=["deep", "long", "long key"]
 )
-def test_a_wrong_value_of_any_size_is_told_in_a_short_sentence(field: str, value: Any) -> None:
+def test_the_problem_of_a_value_of_any_size_is_short(field: str, value: Any) -> None:
     problems = problems_in(a_job(a_task(**{field: value})))
 
     assert list(problems) == [f"tasks[0].{field}"]
@@ -328,10 +328,10 @@ def test_the_order_of_fields_does_not_change_the_hash(document: Any, chance: ran
 
 
 @given(PLAIN, PLAIN)
-def test_two_documents_that_differ_have_two_hashes(one: Any, other: Any) -> None:
-    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def test_two_documents_that_differ_have_two_hashes(item: Any, other: Any) -> None:
+    same = json.dumps(item, sort_keys=True) == json.dumps(other, sort_keys=True)
 
-    assert (canonical_hash(one) == canonical_hash(other)) is same
+    assert (canonical_hash(item) == canonical_hash(other)) is same
 
 
 def test_the_order_of_a_list_changes_the_hash() -> None:

@@ -53,7 +53,7 @@ class TestComplete:
         assert (row.result, row.exit_code, row.ran_for) == (RESULT, 0, 4 * SECOND)
         assert (row.last_output, row.usage, row.attempts_used) == (8, BOTH, 0)
 
-    def test_the_end_is_told_with_what_this_attempt_alone_consumed(self) -> None:
+    def test_the_event_of_an_end_has_the_usage_of_this_attempt(self) -> None:
         row = running()
 
         change = change_of(row, COMPLETE)
@@ -73,7 +73,7 @@ class TestComplete:
         assert change.events[0].context == EventContext(origin="worker", worker_id="worker-1")
         assert change.durable
 
-    def test_a_result_stands_even_a_moment_after_the_lease_ran_out(self) -> None:
+    def test_a_result_is_accepted_after_the_lease_ran_out(self) -> None:
         assert change_of(running(), COMPLETE, now=OVER).row.state is TaskState.COMPLETED
 
     def test_a_result_wipes_out_the_failure_of_an_earlier_attempt(self) -> None:
@@ -81,7 +81,7 @@ class TestComplete:
 
         assert change_of(row, COMPLETE).row.failure is None
 
-    def test_a_result_that_was_faster_than_the_cancellation_stands(self) -> None:
+    def test_a_result_before_the_cancellation_took_effect_is_accepted(self) -> None:
         row = change_of(running(cancel=True), COMPLETE).row
 
         assert (row.state, row.cancel, row.result) == (TaskState.COMPLETED, None, RESULT)
@@ -106,7 +106,7 @@ class TestComplete:
             )
         ]
 
-    def test_nobody_is_asked_to_review_what_was_to_be_cancelled(self) -> None:
+    def test_a_cancelled_result_is_not_submitted_for_review(self) -> None:
         row = change_of(running(cancel=True, requires_review=True), COMPLETE).row
 
         assert (row.state, row.finished_at) == (TaskState.CANCELLED, LATER)
@@ -135,7 +135,7 @@ class TestAttemptFailed:
         assert (row.failure.category, row.exit_code) == (ErrorCategory.EXIT_CODE, 3)
         assert (row.ran_for, row.last_output, row.usage) == (4 * SECOND, 8, BOTH)
 
-    def test_a_failure_that_is_tried_again_is_told_with_the_moment_of_the_next_try(self) -> None:
+    def test_a_retried_failure_has_the_time_of_the_next_attempt(self) -> None:
         row = running()
         command = failing(ErrorCategory.SERVER_ERROR, roll=0.0, exit_code=1)
 
@@ -179,7 +179,7 @@ class TestAttemptFailed:
             )
         ]
 
-    def test_the_memory_peak_of_a_crash_is_kept_and_told(self) -> None:
+    def test_the_memory_peak_of_a_crash_is_in_the_row_and_the_event(self) -> None:
         crash = failing(ErrorCategory.CRASH, peak_rss_bytes=123_456_789)
 
         again = change_of(running(), crash)
@@ -211,7 +211,7 @@ class TestAttemptFailed:
 
         assert change_of(running(), command).row.due_at == LATER + timedelta(minutes=5)
 
-    def test_a_task_is_due_at_a_whole_millisecond_so_that_whoever_wakes_then_can_claim_it(
+    def test_a_task_is_due_at_a_whole_millisecond_and_can_be_claimed_then(
         self,
     ) -> None:
         row = change_of(running(), failing(roll=0.1234567)).row
@@ -251,7 +251,7 @@ class TestAttemptFailed:
 
 
 class TestTimeOut:
-    def test_a_timeout_ends_the_task_whatever_attempts_are_left(self) -> None:
+    def test_a_timeout_ends_the_task_although_attempts_are_left(self) -> None:
         row = change_of(running(), TIME_OUT).row
 
         assert (row.state, row.lease, row.finished_at) == (TaskState.FAILED, None, LATER)
@@ -261,7 +261,7 @@ class TestTimeOut:
             category=ErrorCategory.TIMEOUT, message="no result within 2.5 s", signal="SIGKILL"
         )
 
-    def test_a_timeout_is_told_with_its_signal_and_how_long_it_really_ran(self) -> None:
+    def test_a_timeout_has_its_signal_and_its_real_duration(self) -> None:
         row = running()
 
         (event,) = change_of(row, TIME_OUT).events
@@ -284,7 +284,7 @@ class TestTimeOut:
         assert [event.type for event in change.events] == ["Task Processing Failed"]
         assert len(change.effects) == 1
 
-    def test_the_last_attempt_that_times_out_is_told_as_a_timeout(self) -> None:
+    def test_the_last_attempt_that_times_out_emits_a_timeout(self) -> None:
         change = change_of(running(attempts_used=2, retry_on_timeout=True), TIME_OUT)
 
         assert (change.row.state, change.row.attempts_used) == (TaskState.FAILED, 3)

@@ -58,7 +58,7 @@ def test_a_claim_gives_the_worker_a_lease_under_a_new_fence_and_attempt() -> Non
     assert claimed.lease.heartbeats == 0
 
 
-def test_a_claim_is_told_with_everything_that_a_reader_needs_to_follow_the_lease() -> None:
+def test_the_event_of_a_claim_describes_the_lease() -> None:
     row = a_task()
 
     (event,) = change_of(row, a_claim()).events
@@ -151,7 +151,7 @@ def test_a_task_can_be_claimed_at_the_moment_it_is_due_and_not_before() -> None:
     assert in_time.row.state is TaskState.PROCESSING
 
 
-def test_whoever_wakes_at_the_very_moment_a_task_is_due_can_claim_it() -> None:
+def test_a_task_can_be_claimed_at_the_moment_it_is_due() -> None:
     due_at = LATER + timedelta(microseconds=1_700)
 
     assert change_of(a_task(due_at=due_at), a_claim(), now=due_at).row.attempt == 1
@@ -185,7 +185,7 @@ def test_a_renewal_moves_the_end_of_the_lease_and_counts() -> None:
     assert (second.lease.acquired_at, second.fence, second.attempt) == (NOON, 1, 1)
 
 
-def test_a_renewal_is_told_as_a_heartbeat() -> None:
+def test_a_renewal_emits_a_heartbeat() -> None:
     row = a_task(state=TaskState.PROCESSING)
     activity = e.Activity(type="step_running", step_name="parse", timestamp=NOON)
     renewal = c.Renew(
@@ -238,7 +238,7 @@ def test_a_renewal_must_be_on_disk_before_it_leaves_the_machine(local: bool) -> 
     assert change_of(row, c.Renew(fence=1, lease_duration=LASTS)).durable is not local
 
 
-def test_a_renewal_tells_what_was_consumed_and_keeps_it_where_it_grew() -> None:
+def test_a_renewal_reports_usage_and_keeps_the_highest() -> None:
     row = a_task(state=TaskState.PROCESSING)
     paid = e.Usage(turns=1, cost_usd=0.25)
     renewal = c.Renew(fence=1, lease_duration=LASTS, usage=paid)
@@ -266,13 +266,13 @@ def test_a_renewal_that_comes_late_takes_nothing_back_of_what_was_spent() -> Non
     assert second.row.lease.usage == later
 
 
-def test_a_renewal_leaves_the_wish_to_cancel_for_the_worker_to_see() -> None:
+def test_a_renewal_keeps_the_requested_cancellation() -> None:
     row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
 
     assert change_of(row, c.Renew(fence=1, lease_duration=LASTS)).row.cancel == a_cancel_request()
 
 
-def test_a_checkpoint_is_kept_on_disk_and_not_told() -> None:
+def test_a_checkpoint_is_durable_and_emits_no_event() -> None:
     row = a_task(state=TaskState.PROCESSING)
 
     change = change_of(row, c.SaveCheckpoint(fence=1, key="blobs/step-1"))
@@ -302,7 +302,7 @@ def test_a_released_task_can_be_taken_at_once_and_has_used_no_attempt() -> None:
     assert change_of(change.row, a_claim()).row.attempt == 3
 
 
-def test_a_release_is_told_with_its_reason() -> None:
+def test_the_event_of_a_release_has_its_reason() -> None:
     row = a_task(state=TaskState.PROCESSING)
 
     spent = e.Usage(turns=2, cost_usd=0.25)
@@ -340,7 +340,7 @@ def test_a_task_that_was_to_be_cancelled_ends_when_it_is_released() -> None:
     assert change.effects == ()
 
 
-def test_a_doorbell_rings_on_the_queue_and_lane_of_the_task() -> None:
+def test_a_task_is_enqueued_in_its_queue_and_lane() -> None:
     spec = a_spec(queue="slow", priority=Priority.LOW)
     row = a_task(state=TaskState.PROCESSING, spec=spec)
 

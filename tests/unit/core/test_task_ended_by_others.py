@@ -55,9 +55,9 @@ class TestLeaseEnded:
 
         for change in (again, unwanted):
             assert change.row.usage == BEFORE + paid
-            (told,) = change.events
-            assert isinstance(told.body, e.TaskProcessingFailed | e.TaskCancelled)
-            assert told.body.usage == paid
+            (event,) = change.events
+            assert isinstance(event.body, e.TaskProcessingFailed | e.TaskCancelled)
+            assert event.body.usage == paid
 
     def test_a_local_worker_whose_process_is_gone_is_not_waited_for(self) -> None:
         command = c.LeaseEnded(fence=3, margin=MARGIN, holder_dead=True)
@@ -68,14 +68,14 @@ class TestLeaseEnded:
         assert row.failure is not None
         assert row.failure.message == "worker 'worker-1' stopped: its process is gone"
 
-    def test_nobody_here_knows_whether_the_process_of_a_remote_worker_is_gone(self) -> None:
+    def test_a_dead_process_counts_only_for_local_workers(self) -> None:
         lease = a_lease(fence=3, local=False)
         row = a_task(state=TaskState.PROCESSING, attempt=3, lease=lease)
         command = c.LeaseEnded(fence=3, margin=MARGIN, holder_dead=True)
 
         assert refusal_of(row, command, now=NOON + SECOND).reason is RefusalReason.LEASE_HELD
 
-    def test_no_attempt_is_said_to_have_run_for_less_than_no_time(self) -> None:
+    def test_no_attempt_has_a_negative_duration(self) -> None:
         command = c.LeaseEnded(fence=3, margin=MARGIN, holder_dead=True)
 
         assert change_of(running(), command, now=NOON - SECOND).row.ran_for == timedelta()
@@ -103,7 +103,7 @@ class TestFailTask:
         failure=a_failure(ErrorCategory.CRASH, exit_code=9), source="dlq", margin=MARGIN
     )
 
-    def test_a_task_that_nobody_runs_can_be_failed_from_outside(self) -> None:
+    def test_a_task_without_a_lease_can_be_failed(self) -> None:
         row = a_task(attempt=2, attempts_used=2, last_output=4)
 
         change = change_of(row, self.COMMAND)
@@ -134,9 +134,9 @@ class TestFailTask:
 
         for change in (failed, unwanted):
             assert change.row.usage == BEFORE + paid
-            (told,) = change.events
-            assert isinstance(told.body, e.TaskFailed | e.TaskCancelled)
-            assert told.body.usage == paid
+            (event,) = change.events
+            assert isinstance(event.body, e.TaskFailed | e.TaskCancelled)
+            assert event.body.usage == paid
 
     def test_a_task_that_never_ran_fails_without_an_attempt(self) -> None:
         (event,) = change_of(a_task(), self.COMMAND).events

@@ -39,7 +39,7 @@ def refusal_of(row: TaskRow, command: c.Command, *, now: datetime = LATER) -> Re
 
 
 class TestCreate:
-    def test_a_task_that_awaits_nobody_is_pending_at_once(self) -> None:
+    def test_a_task_that_awaits_no_parent_is_pending_at_once(self) -> None:
         spec = a_spec(parents=a_document('["b"]'))
 
         change = create(spec, NO_NUMBERS, now=NOON, change_id="first")
@@ -68,7 +68,7 @@ class TestCreate:
         assert (change.row.due_at, change.row.last_event_at) == (None, None)
         assert (change.events, change.effects) == ((), ())
 
-    def test_a_task_for_later_is_rung_for_later_and_says_so(self) -> None:
+    def test_a_task_for_later_is_enqueued_for_that_time(self) -> None:
         change = create(a_spec(not_before=TOMORROW), NO_NUMBERS, now=NOON, change_id="first")
 
         (event,) = change.events
@@ -101,7 +101,7 @@ class TestParentsDone:
         assert rest.events[0].context == EventContext(origin="dispatcher")
         assert len(rest.effects) == 1
 
-    def test_a_parent_that_is_told_of_twice_changes_nothing_the_second_time(self) -> None:
+    def test_a_parent_that_is_reported_twice_changes_nothing_the_second_time(self) -> None:
         row = a_task(state=TaskState.WAITING, awaits=NumberSet([2]))
 
         refusal = refusal_of(row, c.ParentsCompleted(numbers=NumberSet([1])))
@@ -121,7 +121,7 @@ class TestCancel:
     REQUEST = c.RequestCancel(by="bob", reason="too late")
 
     @pytest.mark.parametrize("state", [TaskState.WAITING, TaskState.PENDING, TaskState.IN_REVIEW])
-    def test_a_task_that_nobody_runs_is_cancelled_at_once(self, state: TaskState) -> None:
+    def test_a_task_without_a_lease_is_cancelled_at_once(self, state: TaskState) -> None:
         row = a_task(state=state, last_output=4)
 
         change = change_of(row, self.REQUEST)
@@ -185,7 +185,7 @@ class TestCancel:
         ]
         assert change.events[0].context == EventContext(origin="worker", worker_id="worker-1")
 
-    def test_a_worker_cannot_confirm_what_nobody_asked(self) -> None:
+    def test_a_worker_cannot_confirm_a_cancellation_that_was_not_requested(self) -> None:
         row = a_task(state=TaskState.PROCESSING)
 
         assert refusal_of(row, c.ConfirmCancel(fence=1)).reason is RefusalReason.WRONG_STATE
@@ -271,9 +271,7 @@ class TestReview:
         ],
         ids=["nothing", "blank", "too long", "not text"],
     )
-    def test_feedback_that_says_nothing_or_too_much_is_refused(
-        self, feedback: str, detail: str
-    ) -> None:
+    def test_empty_or_too_long_feedback_is_refused(self, feedback: str, detail: str) -> None:
         row = a_task(state=TaskState.IN_REVIEW)
 
         refusal = refusal_of(row, c.RequestRevision(feedback=feedback, by="rita"))
@@ -303,7 +301,7 @@ class TestReview:
 
 
 class TestEnqueueAgain:
-    def test_a_task_that_nobody_came_for_is_rung_now(self) -> None:
+    def test_a_due_task_is_enqueued_again_now(self) -> None:
         row = a_task(due_at=NOON, enqueued_at=NOON)
 
         change = change_of(row, c.EnqueueAgain())
@@ -313,7 +311,7 @@ class TestEnqueueAgain:
         assert change.events == ()
         assert not change.durable
 
-    def test_a_task_that_is_not_due_is_rung_for_its_time(self) -> None:
+    def test_a_task_that_is_not_due_is_enqueued_for_its_time(self) -> None:
         row = a_task(due_at=TOMORROW)
 
         change = change_of(row, c.EnqueueAgain())
@@ -321,12 +319,12 @@ class TestEnqueueAgain:
         assert change.effects == (Enqueue(row.id, "default", Priority.NORMAL, TOMORROW),)
 
     @pytest.mark.parametrize("state", [s for s in TaskState if s is not TaskState.PENDING])
-    def test_only_a_pending_task_is_rung_for(self, state: TaskState) -> None:
+    def test_only_a_pending_task_is_enqueued_again(self, state: TaskState) -> None:
         expected = RefusalReason.ENDED if state.terminal else RefusalReason.WRONG_STATE
 
         assert refusal_of(a_task(state=state, due_at=NOON), c.EnqueueAgain()).reason is expected
 
-    def test_a_task_without_a_due_time_is_not_rung_for(self) -> None:
+    def test_a_task_without_a_due_time_is_not_enqueued_again(self) -> None:
         assert refusal_of(a_task(due_at=None), c.EnqueueAgain()).reason is RefusalReason.WRONG_STATE
 
 

@@ -52,7 +52,7 @@ class TestPark:
         assert (after.usage, after.last_output, after.ran_for) == (BEFORE + SPENT, 8, 4 * SECOND)
         assert (change.effects, change.durable) == ((), True)
 
-    def test_it_is_told_whose_budget_is_used_up_and_what_the_attempt_has_spent(self) -> None:
+    def test_the_event_names_the_budget_and_the_usage_of_the_attempt(self) -> None:
         row = running()
 
         change = change_of(row, replace(PARK, scope=BudgetScope.DAY, until=MIDNIGHT))
@@ -254,5 +254,5 @@ class TestOthers:
         ],
         ids=lambda command: type(command).__name__,
     )
-    def test_nobody_else_moves_it(self, command: c.Command) -> None:
+    def test_other_commands_do_not_change_a_parked_task(self, command: c.Command) -> None:
         refusal_of(parked(due_at=NOON), command)

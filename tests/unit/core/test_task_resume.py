@@ -41,7 +41,7 @@ class TestResume:
         assert change.row.checkpoint == "blobs/step-2"
         assert len(change.effects) == 1
 
-    def test_a_resume_is_told_as_pending_with_its_round(self) -> None:
+    def test_a_resume_emits_task_pending_with_its_round(self) -> None:
         row = a_task(state=TaskState.FAILED)
 
         (event,) = change_of(row, c.Resume(round=4, by="ann")).events
@@ -77,7 +77,7 @@ class TestResume:
         assert (change.row.finished_at, change.row.due_at) == (None, None)
         assert change.effects == ()
 
-    def test_a_resume_into_waiting_is_told_with_its_round(self) -> None:
+    def test_a_resume_into_waiting_emits_its_round(self) -> None:
         (event,) = change_of(WAITED, c.Resume(round=3, by="ann")).events
 
         assert event.body == e.TaskWaiting(task_id=WAITED.id, job_id=WAITED.spec.job_id, round=3)
@@ -86,10 +86,10 @@ class TestResume:
     def test_a_task_that_waits_again_goes_on_when_its_last_parent_completes(self) -> None:
         waiting = change_of(WAITED, c.Resume(round=2, by="ann", completed=NumberSet([1]))).row
 
-        told_before = refusal_of(waiting, c.ParentsCompleted(numbers=NumberSet([1])))
+        repeated = refusal_of(waiting, c.ParentsCompleted(numbers=NumberSet([1])))
         change = change_of(waiting, c.ParentsCompleted(numbers=NumberSet([2])))
 
-        assert told_before.reason is RefusalReason.NOTHING_TO_DO
+        assert repeated.reason is RefusalReason.NOTHING_TO_DO
         assert (change.row.state, change.row.round) == (TaskState.PENDING, 2)
         assert [event.type for event in change.events] == ["Task Pending"]
 

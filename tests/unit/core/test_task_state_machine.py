@@ -1,4 +1,4 @@
-"""Whatever is asked of a task, in whatever order, at whatever time: what always holds."""
+"""Invariants of a task after any commands in any order and at any time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -134,8 +134,8 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule()
     def the_machine_loses_power_and_forgets_what_was_not_promised(self) -> None:
-        self.row, told = self.on_disk
-        self.events = self.events[:told]
+        self.row, count = self.on_disk
+        self.events = self.events[:count]
         self.epoch += 1
 
     @precondition(lambda self: self.row.state is TaskState.WAITING)
@@ -146,7 +146,7 @@ class TaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.row.state is TaskState.PENDING)
     @rule(worker=st.sampled_from(["worker-1", "worker-2"]), local=st.booleans())
     def a_worker_claims(self, worker: str, local: bool) -> None:
-        # When it is due, or the story would never get far.
+        # When it is due, so that the run makes progress.
         self.now = max(self.now, self.row.due_at or self.now)
         self.apply(replace(CLAIM, worker_id=worker, local=local))
 
@@ -254,10 +254,10 @@ class TaskMachine(RuleBasedStateMachine):
         claimed = apply(row, CLAIM, now=now, change_id="?")
         ended = apply(row, c.LeaseEnded(fence=row.fence, margin=MARGIN), now=now, change_id="?")
 
-        verdict = triage(row, now=now, margin=MARGIN).action
+        action = triage(row, now=now, margin=MARGIN).action
 
-        assert (verdict is MessageAction.RUN) == isinstance(claimed, Change)
-        assert (verdict is MessageAction.TAKE_OVER) == isinstance(ended, Change)
+        assert (action is MessageAction.RUN) == isinstance(claimed, Change)
+        assert (action is MessageAction.TAKE_OVER) == isinstance(ended, Change)
 
     @invariant()
     def no_fence_was_issued_twice(self) -> None:
@@ -303,14 +303,14 @@ def _only_a_resume_leaves_an_end(before: TaskRow, command: c.Command, change: Ta
 
 
 def _pending_tasks_are_enqueued(before: TaskRow, command: c.Command, change: TaskChange) -> None:
-    rings = [effect for effect in change.effects if isinstance(effect, Enqueue)]
+    enqueued = [effect for effect in change.effects if isinstance(effect, Enqueue)]
     if isinstance(command, c.AddBudget) and before.state is TaskState.PENDING:
-        assert (rings, change.row.due_at) == ([], before.due_at)
+        assert (enqueued, change.row.due_at) == ([], before.due_at)
         return
-    assert len(rings) == (change.row.state is TaskState.PENDING)
-    for ring in rings:
+    assert len(enqueued) == (change.row.state is TaskState.PENDING)
+    for effect in enqueued:
         assert change.row.due_at is not None
-        assert ring.at == max(change.row.due_at, change.row.updated_at)
+        assert effect.at == max(change.row.due_at, change.row.updated_at)
         assert change.row.enqueued_at == change.row.updated_at
 
 
@@ -339,6 +339,6 @@ CHECKS: tuple[Callable[[TaskRow, c.Command, TaskChange], None], ...] = (
     _what_was_spent_adds_up,
 )
 
-# Making a long story short takes its time, and is needed only when there is one to tell.
+# Shrinking takes long, and is needed only after a failure.
 TestTaskMachine = pytest.mark.timeout(600)(TaskMachine.TestCase)
 TestTaskMachine.settings = settings(max_examples=100, stateful_step_count=40)

@@ -94,11 +94,11 @@ def test_texts_that_only_share_their_letters_sign_differently() -> None:
 @given(st.data())
 def test_no_changed_character_is_accepted(data: st.DataObject) -> None:
     text = signed()
-    place = data.draw(st.integers(0, len(text) - 1))
+    index = data.draw(st.integers(0, len(text) - 1))
     character = data.draw(st.sampled_from(ALPHABET))
-    assume(character != text[place])
+    assume(character != text[index])
 
-    reason = refusal_of(text[:place] + character + text[place + 1 :])
+    reason = refusal_of(text[:index] + character + text[index + 1 :])
 
     assert reason in {"malformed", "signature", "version"}
 
@@ -131,12 +131,12 @@ def test_no_longer_token_is_accepted(extra: str, in_front: bool) -> None:
 
 
 @given(st.integers(1, 100), st.integers(1, 100))
-def test_no_token_with_bytes_in_another_order_is_accepted(one: int, other: int) -> None:
+def test_no_token_with_bytes_in_another_order_is_accepted(item: int, other: int) -> None:
     raw = bytearray(decoded(signed()))
-    one, other = one % len(raw), other % len(raw)
-    assume(raw[one] != raw[other])
+    item, other = item % len(raw), other % len(raw)
+    assume(raw[item] != raw[other])
 
-    raw[one], raw[other] = raw[other], raw[one]
+    raw[item], raw[other] = raw[other], raw[item]
 
     assert refusal_of(encoded(bytes(raw))) in {"malformed", "signature", "version"}
 
@@ -187,7 +187,7 @@ def test_standard_base64_is_not_a_second_spelling() -> None:
     assert refusal_of(text.replace("-", "+").replace("_", "/")) == "malformed"
 
 
-def test_an_unknown_version_is_told_from_a_forgery() -> None:
+def test_an_unknown_version_and_a_forgery_are_different_reasons() -> None:
     raw = decoded(signed())
 
     assert refusal_of(encoded(b"\x02" + raw[1:])) == "version"
@@ -224,7 +224,7 @@ def test_a_forged_token_is_not_called_expired() -> None:
     assert refusal_of(signed(), secrets=(OLD_SECRET,), now=NOON + TOKEN_LIFETIME) == "signature"
 
 
-def test_a_refusal_tells_neither_token_nor_receipt() -> None:
+def test_a_refusal_contains_neither_token_nor_receipt() -> None:
     text = signed()
 
     with pytest.raises(InvalidTaskToken) as caught:

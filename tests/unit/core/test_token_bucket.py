@@ -23,7 +23,7 @@ def test_so_many_at_once_and_then_one_has_to_wait() -> None:
     assert waits == [None, None, None, SECOND / 2]
 
 
-def test_who_waited_as_long_as_told_is_let_in() -> None:
+def test_a_caller_that_waited_as_long_as_required_is_allowed() -> None:
     bucket = full_bucket(RATE, now=START)
     for _ in range(3):
         bucket, _ = take_token(bucket, RATE, now=START)
@@ -56,7 +56,7 @@ def test_who_has_been_quiet_need_not_be_remembered() -> None:
 
 
 @given(st.lists(st.floats(0, 5), max_size=50))
-def test_nobody_gets_more_than_the_rate_and_the_burst(pauses: list[float]) -> None:
+def test_no_caller_gets_more_than_the_rate_and_the_burst(pauses: list[float]) -> None:
     now, bucket, allowed = START, full_bucket(RATE, now=START), 0
     for pause in pauses:
         now += timedelta(seconds=pause)

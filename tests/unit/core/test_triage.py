@@ -12,7 +12,7 @@ MICROSECOND = timedelta(microseconds=1)
 OVER = NOON + LASTS + MARGIN
 
 
-def test_a_message_for_nothing_is_told_of() -> None:
+def test_a_message_without_a_task_is_rejected() -> None:
     assert triage(None, now=NOON, margin=MARGIN) == TriageDecision(action=MessageAction.REJECT)
 
 
@@ -73,7 +73,7 @@ def test_a_task_of_a_local_worker_that_is_gone_is_taken_over_at_once() -> None:
     assert judgement.action is MessageAction.TAKE_OVER
 
 
-def test_a_remote_worker_keeps_its_lease_whatever_is_seen_from_here() -> None:
+def test_a_remote_worker_keeps_its_lease_although_it_seems_dead() -> None:
     row = a_task(state=TaskState.PROCESSING, lease=a_lease(local=False))
 
     judgement = triage(row, now=NOON + SECOND, margin=MARGIN, holder_dead=True)

@@ -1,4 +1,4 @@
-"""An undelivered event: what can be told of it, and how it is kept."""
+"""Undelivered events: their facts and their stored form."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def a_letter(body: Any = ENVELOPE, message_id: str = "message-1") -> Undelivered
     )
 
 
-def test_what_can_be_read_of_an_event_is_told() -> None:
+def test_the_facts_are_those_that_can_be_read() -> None:
     assert a_letter().facts() == UndeliveredFacts(
         event_type="Task Completed",
         detail_type="log-event",
@@ -65,10 +65,10 @@ def test_ids_are_in_the_order_of_time_and_name_a_place_below_one_folder() -> Non
     assert (id_of_key(letter.key), key_of_id(letter.id)) == (letter.id, letter.key)
 
 
-def test_what_is_kept_is_read_as_it_was() -> None:
-    kept = UndeliveredRecord(event=a_letter(), notified=frozenset({"slack", "webhook"}))
+def test_a_stored_record_is_read_unchanged() -> None:
+    stored = UndeliveredRecord(event=a_letter(), notified=frozenset({"slack", "webhook"}))
 
-    assert record_from_json(record_to_json(kept)) == kept
+    assert record_from_json(record_to_json(stored)) == stored
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What was read of a job, and what is told of it."""
+"""Snapshots of a job for `why`, and the reasons derived from them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,7 +34,7 @@ class Pause:
 
 
 def make_snapshot(*rows: TaskRow, job: JobRow | None = None, **fields: Any) -> WhySnapshot:
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "now": LATER,
         "job": job or a_job(5),
         "lease_policy": LeasePolicy(),
@@ -44,11 +44,11 @@ def make_snapshot(*rows: TaskRow, job: JobRow | None = None, **fields: Any) -> W
         "pauses": (),
         **fields,
     }
-    return WhySnapshot(**wanted)
+    return WhySnapshot(**expected)
 
 
 def reasons_of(row: TaskRow, **fields: Any) -> list[WhyReason]:
-    """Why a task that stands behind no other one is where it is."""
+    """Returns the reasons of a task that waits for no other task."""
     return explain_task(make_snapshot(row, **fields), ALONE)
 
 

@@ -106,7 +106,7 @@ def _copy(definition: Definition) -> Definition:
 
 
 class MemoryKeys:
-    """See ``ports.keys.Keys``."""
+    """See ``ports.configuration.Keys``."""
 
     def __init__(self) -> None:
         self._records: dict[str, KeyRecord] = {}  # by hash

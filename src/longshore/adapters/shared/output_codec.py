@@ -1,8 +1,8 @@
-"""Output as runs and as bytes, for stores that keep many entries in one piece.
+"""Output as runs and as bytes, for stores that keep many entries in one item.
 
-A run is entries of one attempt that follow each other without a hole, so it needs no sequences but
-its first. A marker counts as all that it stands for; where a part of that is kept already, the rest
-of it is a marker too.
+A run is a list of entries of one attempt without a gap, so that only its first sequence is stored.
+A marker of lost output covers a range of sequences; if a part of that range is stored already, the
+rest of it is a marker too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from longshore.ports.output import OutputChunk, Stream
 Run = list[OutputChunk]
 _Row = tuple[int, int, bytes, int | None]
 
-# By its number a stream is kept: new ones go to the end.
+# A stream is stored by its number: add new ones at the end.
 _STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
 _NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
 ENTRY_BYTES = 32
-"""What an entry takes besides its data, at most."""
+"""The maximum size of an entry without its data."""
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
 _COMPRESSION_LEVEL = (
     1  # zlib's level: text becomes a fifth, and a megabyte takes a few milliseconds
@@ -35,12 +35,12 @@ _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
 def last_sequence_of(entry: OutputChunk) -> int:
-    """The last sequence that an entry stands for, also if its ``last`` makes no sense."""
+    """The last sequence that an entry covers, even if its ``last`` is not valid."""
     return max(entry.sequence, entry.end)
 
 
 def runs_of(entries: Iterable[OutputChunk]) -> list[Run]:
-    """The entries in order, as runs; of several for one place the first counts."""
+    """The entries as sorted runs; of several with the same sequence the first counts."""
     runs: list[Run] = []
     for entry in sorted(entries, key=attrgetter("attempt", "sequence")):
         last = runs[-1][-1] if runs else None
@@ -56,7 +56,7 @@ def runs_of(entries: Iterable[OutputChunk]) -> list[Run]:
 
 
 def entries_after(run: Sequence[OutputChunk], sequence: int) -> Run:
-    """What a run has after a sequence."""
+    """The entries of a run after a sequence."""
     return [
         entry if entry.sequence > sequence else replace(entry, sequence=sequence + 1)
         for entry in run
@@ -65,7 +65,7 @@ def entries_after(run: Sequence[OutputChunk], sequence: int) -> Run:
 
 
 def entries_fitting(run: Sequence[OutputChunk], max_bytes: int) -> Run:
-    """As much of a run's beginning as packs into so many bytes; at least its first entry."""
+    """The first entries of a run that fit into so many bytes; at least one."""
     size = 0
     for count, entry in enumerate(run):
         size += len(entry.data) + ENTRY_BYTES
@@ -86,7 +86,7 @@ def pack(run: Sequence[OutputChunk]) -> bytes:
 
 
 def unpack(packed: bytes, attempt: int, first: int) -> Run:
-    """The inverse of ``pack``, for a run that begins at this place."""
+    """The inverse of ``pack``, for a run that begins with this sequence."""
     run: Run = []
     at_us, sequence = 0, first
     for since_us, number, data, last in _decode_rows(decompress(packed)):
@@ -105,12 +105,12 @@ def unpack(packed: bytes, attempt: int, first: int) -> Run:
 
 
 def compress(data: bytes) -> bytes:
-    """The bytes in fewer, if that can be; in one more at most."""
+    """The compressed bytes; at most one byte longer than the data."""
     smaller = zlib.compress(data, _COMPRESSION_LEVEL)
     return _DEFLATED + smaller if len(smaller) < len(data) else _PLAIN + data
 
 
 def decompress(compressed: bytes) -> bytes:
-    """The inverse of ``squeeze``."""
+    """The inverse of ``compress``."""
     body = compressed[1:]
     return zlib.decompress(body) if compressed[:1] == _DEFLATED else body

@@ -34,7 +34,7 @@ _KILL_ROUNDS = 3
 
 
 class FileWorkerRegistry:
-    """See ``ports.presence.WorkerRegistry``."""
+    """See ``ports.worker_registry.WorkerRegistry``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "workers"

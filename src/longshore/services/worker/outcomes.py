@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.documents import Document
@@ -94,26 +95,31 @@ class Outcomes:
             self._clock.elapsed() if self._ended_at is None else self._ended_at
         ) - self._started_at
 
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What every outcome has."""
+        return {
+            "fence": self._fence,
+            "usage": self._reports.usage,
+            "last_output": self._pump.last_sequence,
+        }
+
     def completed(self, result: Document, exit_code: int | None) -> c.Complete:
         """The attempt ended with a result."""
         return c.Complete(
-            fence=self._fence,
             result=result,
             duration=self._duration,
             exit_code=exit_code or 0,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def failed(self, failure: Failure) -> c.AttemptFailed:
         """The attempt ended without a result."""
         return c.AttemptFailed(
-            fence=self._fence,
             failure=failure,
             jitter=self._jitter(),
             duration=self._duration,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def failed_with(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
@@ -138,13 +144,11 @@ class Outcomes:
     def timed_out(self, signal: str, timeout: timedelta) -> c.TimeOut:
         """The attempt exceeded its timeout."""
         return c.TimeOut(
-            fence=self._fence,
             timeout=timeout,
             elapsed=self._duration,
             signal=signal,
             jitter=self._jitter(),
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def stopped(self, reason: AttemptStopReason) -> Outcome | None:
@@ -159,31 +163,23 @@ class Outcomes:
 
     def cancelled(self) -> c.ConfirmCancel:
         """A user cancelled the attempt."""
-        return c.ConfirmCancel(
-            fence=self._fence,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
-        )
+        return c.ConfirmCancel(**self._facts)
 
     def parked(self, stop: BudgetStop) -> c.Park:
         """A budget is used up: the task is parked, and the attempt does not count."""
         return c.Park(
-            fence=self._fence,
             scope=stop.scope,
             unit=stop.exhausted.unit,
             reason=stop.reason,
             until=stop.until,
             allowance=stop.allowance,
             duration=self._duration,
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )
 
     def released(self, reason: str) -> c.Release:
         """The task is released unfinished, and the attempt does not count."""
         return c.Release(
-            fence=self._fence,
             reason=error_text(reason),
-            usage=self._reports.usage,
-            last_output=self._pump.last_sequence,
+            **self._facts,
         )

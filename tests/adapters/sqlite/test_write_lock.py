@@ -1,4 +1,4 @@
-"""The turnstile: whoever waits for a turn gets it before the one that had the last."""
+"""The write lock: a waiting process gets it before the process that had it last."""
 
 import select
 import signal
@@ -25,7 +25,7 @@ while going:
 
 
 class Writer:
-    """A process that takes turns at writing, each when it is told to."""
+    """A process that takes the write lock on request."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -60,7 +60,7 @@ class Writer:
         return any(fields[5] == str(self.process.pid) for fields in waiting)
 
     def stops(self) -> None:
-        """Return when it stands still, and keeps the locks that it has."""
+        """Stop the process; returns when it is stopped. It keeps its locks."""
         self.process.send_signal(signal.SIGSTOP)
         stat = Path(f"/proc/{self.process.pid}/stat")
         while stat.read_text().rpartition(") ")[2][0] != "T":
@@ -92,7 +92,7 @@ def test_one_that_comes_back_at_once_does_not_overtake_the_one_that_waits(
     assert quick.has_its_turn()
     slow.asks_for_a_turn()
     assert slow.has_to_wait()
-    # Nobody is slower to wake than one that stands still.
+    # A stopped process is the slowest possible waiter.
     slow.stops()
 
     quick.asks_for_a_turn()

@@ -53,25 +53,25 @@ def test_a_name_of_another_system_is_understood_in_its_unit_and_named_as_the_ori
     text, shown = FOREIGN_VARIABLES[variable]
     name, _ = ENVIRONMENT_ALIASES[variable]
 
-    found = load_settings_for_test(
+    loaded = load_settings_for_test(
         tmp_path, **{variable: text}, **OTHER_VARIABLES.get(variable, {})
     )
 
-    assert row(found, name).value == shown
-    assert row(found, name).origin == f"{variable} in the environment"
+    assert row(loaded, name).value == shown
+    assert row(loaded, name).origin == f"{variable} in the environment"
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         {"SLACK_BOT_TOKEN": TOKEN},
         {"ALERT_CHANNEL": "general"},
         {"SQS_QUEUE_URL": f"{URL}/agents"},
     ],
 )
-def test_what_says_nothing_by_itself_is_passed_over(tmp_path: Path, given: dict[str, str]) -> None:
+def test_what_says_nothing_by_itself_is_passed_over(tmp_path: Path, values: dict[str, str]) -> None:
     assert (
-        load_settings_for_test(tmp_path, **given).settings
+        load_settings_for_test(tmp_path, **values).settings
         == load_settings_for_test(tmp_path).settings
     )
 
@@ -91,10 +91,12 @@ def test_a_bot_that_is_complete_goes_before_a_webhook_and_our_own_webhook_before
 
 
 @pytest.mark.parametrize("name", ["agents", "longshore-prod-agents-low", "agents/"])
-def test_a_queue_is_told_from_its_address(tmp_path: Path, name: str) -> None:
-    found = load_settings_for_test(tmp_path, LONGSHORE_BACKEND="AWS", SQS_QUEUE_URL=f"{URL}/{name}")
+def test_the_queue_is_read_from_its_url(tmp_path: Path, name: str) -> None:
+    loaded = load_settings_for_test(
+        tmp_path, LONGSHORE_BACKEND="AWS", SQS_QUEUE_URL=f"{URL}/{name}"
+    )
 
-    assert found.settings.worker.queues == ("agents",)
+    assert loaded.settings.worker.queues == ("agents",)
 
 
 def test_a_heartbeat_can_ask_for_the_interval_that_is_set(
@@ -126,8 +128,8 @@ def test_a_stage_that_could_be_taken_for_anothers_or_not_be_named_is_refused_on_
 
 def test_a_queue_whose_name_is_too_long_for_sqs_is_refused_on_aws(tmp_path: Path) -> None:
     fits = "q" * 53
-    given = on_aws(LONGSHORE_ENVIRONMENT="prod", LONGSHORE_WORKER_QUEUES=f"{fits},{fits}qq")
+    values = on_aws(LONGSHORE_ENVIRONMENT="prod", LONGSHORE_WORKER_QUEUES=f"{fits},{fits}qq")
 
-    (problem,) = refused(tmp_path, **given)
+    (problem,) = refused(tmp_path, **values)
 
     assert problem.startswith(f"worker.queues ({fits}qq) is too long for AWS by 2 characters")

@@ -22,13 +22,13 @@ from longshore.testing.contracts.suite import START
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
-Asked = list[tuple[str, Sequence[Any]]]
+Query = list[tuple[str, Sequence[Any]]]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def query(monkeypatch: pytest.MonkeyPatch) -> Query:
     """Every statement that the reading thread is asked to run."""
-    noted: Asked = []
+    noted: Query = []
     scan = Database.scan
 
     async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -41,14 +41,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 @scenario
 async def test_both_questions_are_walks_along_the_index_of_what_failed(
-    tmp_path: Path, asked: Asked
+    tmp_path: Path, query: Query
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await backend.ledger.failed_tasks("acme", limit=10)
         await backend.ledger.failed_tenants(limit=10, after="a")
 
     connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
-    plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
+    plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in query]
     of_tasks, of_tenants = [[step[-1] for step in plan] for plan in plans]
     connection.close()
     assert of_tasks == ["SEARCH tasks USING INDEX tasks_failed (tenant=?)"]
@@ -58,7 +58,7 @@ async def test_both_questions_are_walks_along_the_index_of_what_failed(
 
 @scenario
 async def test_of_very_many_only_those_that_are_asked_for_are_looked_at(
-    tmp_path: Path, asked: Asked
+    tmp_path: Path, query: Query
 ) -> None:
     steps: dict[int, list[int]] = {}
     for many in (50, 2_000):
@@ -67,15 +67,15 @@ async def test_of_very_many_only_those_that_are_asked_for_are_looked_at(
             rows = [failed_row(f"t{number:05}", number) for number in range(many)]
             for tenant in ("acme", "zoo"):
                 write_by_hand(folder, tenant, rows)
-            asked.clear()
-            found = await backend.ledger.failed_tasks("acme", limit=10)
+            query.clear()
+            rows = await backend.ledger.failed_tasks("acme", limit=10)
             tenants = await backend.ledger.failed_tenants(limit=10)
-        assert [task.task_id for task in found] == [
+        assert [task.task_id for task in rows] == [
             f"acme_t{number:05}" for number in range(many - 1, many - 11, -1)
         ]
         assert tenants == ["acme", "zoo"]
         connection = apsw.Connection(str(folder / store_file.FILE_NAME))
-        steps[many] = [steps_of(connection, sql, values) for sql, values in asked]
+        steps[many] = [steps_of(connection, sql, values) for sql, values in query]
         connection.close()
 
     assert steps[50] == steps[2_000]
@@ -97,9 +97,9 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
         )
         connection.close()
 
-        found = await backend.ledger.failed_tasks("acme", limit=10)
+        rows = await backend.ledger.failed_tasks("acme", limit=10)
 
-    assert [(task.task_id, task.category) for task in found] == [
+    assert [(task.task_id, task.category) for task in rows] == [
         ("job-one_damaged", None),
         ("job-one_newer", None),
         ("job-one_fine", ErrorCategory.VALIDATION),
@@ -108,10 +108,10 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
 
 def failed_row(key: str, number: int) -> TaskRow:
     """A task that failed so many seconds after the start."""
-    held = claim(new_task(key, number=number).row).row
+    locked = claim(new_task(key, number=number).row).row
     failure = Failure(category=ErrorCategory.VALIDATION, message="broke")
-    failed = c.AttemptFailed(fence=held.fence, failure=failure, jitter=0.0, duration=SECOND)
-    return apply_command(held, failed, now=START + number * SECOND).row
+    failed = c.AttemptFailed(fence=locked.fence, failure=failure, jitter=0.0, duration=SECOND)
+    return apply_command(locked, failed, now=START + number * SECOND).row
 
 
 def write_by_hand(folder: Path, tenant: str, rows: Sequence[TaskRow]) -> None:

@@ -16,33 +16,33 @@ SPELL = 1
 
 
 def test_the_row_that_was_kept_longest_ago_makes_room() -> None:
-    known = TaskRowCache(limit=2)
+    cache = TaskRowCache(limit=2)
     first, second, third = (a_task(spec=a_spec(key)) for key in ("a", "b", "c"))
     for row in (first, second, first, third):
-        known.put(row, SPELL)
+        cache.put(row, SPELL)
 
-    assert known.get(first.id) == (first, SPELL)
-    assert known.get(second.id) is None
-    assert known.get(third.id) == (third, SPELL)
+    assert cache.get(first.id) == (first, SPELL)
+    assert cache.get(second.id) is None
+    assert cache.get(third.id) == (third, SPELL)
 
 
 def test_a_task_that_has_ended_is_forgotten() -> None:
-    known = TaskRowCache()
-    known.put(a_task(state=TaskState.PROCESSING), SPELL)
+    cache = TaskRowCache()
+    cache.put(a_task(state=TaskState.PROCESSING), SPELL)
 
-    known.put(a_task(state=TaskState.COMPLETED), SPELL)
+    cache.put(a_task(state=TaskState.COMPLETED), SPELL)
 
-    assert known.get(a_task().id) is None
+    assert cache.get(a_task().id) is None
 
 
 def test_an_answer_that_comes_late_does_not_bring_an_older_row_back() -> None:
-    known = TaskRowCache()
+    cache = TaskRowCache()
     read = a_task(version=7)
-    known.put(read, SPELL)
+    cache.put(read, SPELL)
 
-    known.put(a_task(version=6), SPELL)
+    cache.put(a_task(version=6), SPELL)
 
-    assert known.get(read.id) == (read, SPELL)
+    assert cache.get(read.id) == (read, SPELL)
 
 
 @scenario

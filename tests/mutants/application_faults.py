@@ -1,0 +1,70 @@
+"""Faults in the rules of ``Application`` itself."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+from tests.planting import Argument, Condition, Drop, Value
+
+_RULES = "interfaces/test_application_rules.py"
+_TENANTS = (
+    "interfaces/test_application.py::test_operations_of_one_tenant_do_not_find_jobs_of_another"
+)
+
+_fault = partial(Fault, part=Part.APPLICATION)
+
+APPLICATION_FAULTS = (
+    _fault(
+        name="a cancellation does not check the tenant",
+        at="services.app:Application.cancel_job",
+        do=Argument("cancel_job()", "tenant", None),
+        caught_by=f"{_RULES}::test_a_cancellation_by_another_tenant_changes_nothing",
+    ),
+    _fault(
+        name="the states of tasks are read across tenants",
+        at="services.app:Application.resume",
+        do=(Drop("await job()"), Argument("resume()", "tenant", None)),
+        caught_by=_TENANTS,
+    ),
+    _fault(
+        name="a cancellation names the tenant as its caller",
+        at="services.app:Application.cancel_job",
+        do=Argument("cancel_job()", "by", "self._tenant"),
+        caught_by=f"{_RULES}::test_a_command_names_its_caller_in_the_history",
+    ),
+    _fault(
+        name="a resume without tasks resumes every task",
+        at="services.app:Application.resume",
+        do=Condition("_RESUMABLE", True),
+        caught_by=f"{_RULES}::test_a_job_without_failed_or_cancelled_tasks_cannot_be_resumed",
+    ),
+    _fault(
+        name="a missing result is answered as null",
+        at="services.app:Application.get_result",
+        do=Condition("result", False),
+        caught_by=f"{_RULES}::test_a_task_without_a_result_says_so",
+    ),
+    _fault(
+        name="every caller sees dead messages in listings",
+        at="services.app:Application._visible",
+        do=Argument("replace()", "include_orphans", "True"),
+        caught_by=f"{_RULES}::test_a_caller_without_the_operator_scope_does_not_see_dead_messages",
+    ),
+    _fault(
+        name="every caller may read a dead message",
+        at="services.app:Application._dead_letter",
+        do=Condition("is_operator", False),
+        caught_by=f"{_RULES}::test_a_caller_without_the_operator_scope_does_not_see_dead_messages",
+    ),
+    _fault(
+        name="every submit has the same request id",
+        at="services.app:Application._new_request_id",
+        do=Value("return", "'x' * 32"),
+        caught_by=f"{_RULES}::test_each_submit_without_a_request_id_is_a_new_job",
+    ),
+    _fault(
+        name="resuming a queue that is not paused succeeds",
+        at="services.app:Application.resume_queue",
+        do=Drop("if ended"),
+        caught_by=f"{_RULES}::test_resuming_a_queue_that_is_not_paused_is_refused",
+    ),
+)

@@ -1,0 +1,68 @@
+"""Faults in retries, races and error boundaries."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+from tests.planting import Drop, Operator, Replace, Value
+
+_TESTS = "unit/services/test_resilience.py"
+
+_fault = partial(Fault, part=Part.RESILIENCE)
+
+RESILIENCE_FAULTS = (
+    _fault(
+        name="a retry does not pause",
+        at="services.resilience:retry_unavailable",
+        do=Drop("sleep()"),
+        caught_by=f"{_TESTS}::test_a_call_is_retried_with_the_pauses_in_between",
+    ),
+    _fault(
+        name="the last retry is not made",
+        at="services.resilience:retry_unavailable",
+        do=Replace("return call()", "raise BackendUnavailable('gave up')", nth=2),
+        caught_by=f"{_TESTS}::"
+        "test_a_call_that_keeps_failing_is_made_once_more_than_there_are_pauses",
+    ),
+    _fault(
+        name="every error is retried",
+        at="services.resilience:retry_unavailable",
+        do=Replace("BackendUnavailable", "Exception"),
+        caught_by=f"{_TESTS}::test_another_error_is_not_retried",
+    ),
+    _fault(
+        name="pauses continue once more after the timeout",
+        at="services.resilience:pauses_within",
+        do=Operator("< elapsed()", "<="),
+        caught_by=f"{_TESTS}::test_pauses_end_when_the_timeout_has_passed",
+    ),
+    _fault(
+        name="a race waits for all awaitables",
+        at="services.resilience:race",
+        do=Replace("FIRST_COMPLETED", "asyncio.ALL_COMPLETED"),
+        caught_by=f"{_TESTS}::test_a_race_yields_when_the_first_awaitable_is_done",
+    ),
+    _fault(
+        name="the losers of a race keep running",
+        at="services.resilience:race",
+        do=Drop("cancel()"),
+        caught_by=f"{_TESTS}::test_the_losers_of_a_race_have_ended_when_it_is_left",
+    ),
+    _fault(
+        name="a race does not wait for its losers to end",
+        at="services.resilience:race",
+        do=Drop("gather()"),
+        caught_by=f"{_TESTS}::test_the_losers_of_a_race_have_ended_when_it_is_left",
+    ),
+    _fault(
+        name="a race cancels a future of its caller",
+        at="services.resilience:race",
+        do=Value("= own", "list(futures)"),
+        caught_by=f"{_TESTS}::test_a_future_of_the_caller_is_not_cancelled_by_a_race",
+    ),
+    _fault(
+        name="an unavailable backend counts as an error of one item",
+        at="services.resilience:log_and_continue",
+        do=Drop("except BackendUnavailable"),
+        caught_by=f"{_TESTS}::test_an_unexpected_error_is_logged_and_an_unavailable_backend_is_not",
+    ),
+)
