@@ -108,8 +108,8 @@ class CallSiteFinder(ast.NodeVisitor):
         ):
             self.entry_point_lines.append((node.lineno, node.end_lineno or node.lineno))
         arguments = node.args
-        for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            self._check_name(one.arg, one.annotation, one.lineno)
+        for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            self._check_name(item.arg, item.annotation, item.lineno)
         if outermost:
             self._functions.append(name)
         self.generic_visit(node)
@@ -147,7 +147,7 @@ class CallSiteFinder(ast.NodeVisitor):
 
     def _is_site(self, function: ast.expr) -> bool:
         if isinstance(function, ast.Call):  # getattr(client, operation)(…): what a way out is
-            given = [_last_name(one) for one in function.args]
+            given = [_last_name(item) for item in function.args]
             is_asked = _last_name(function.func) == "getattr" and given[0] in CLIENTS
             return is_asked and not self._is_in_entry_point(function)
         if not isinstance(function, ast.Attribute):
@@ -159,13 +159,13 @@ class CallSiteFinder(ast.NodeVisitor):
             return name in self._own_entry_points or name == self._injected_call
         kind = CLASS_BY_VARIABLE.get(receiver.lstrip("_"), receiver)
         ways = [
-            ways for kinds in ENTRY_POINTS.values() for one, ways in kinds.items() if one == kind
+            ways for kinds in ENTRY_POINTS.values() for item, ways in kinds.items() if item == kind
         ]
         return any(name in some and not name.startswith("_") for some in ways)
 
     def _add_site(self, node: ast.Call) -> None:
         function = self._functions[-1] if self._functions else "module"
-        same = [one for one in self.sites.values() if one.function == function]
+        same = [item for item in self.sites.values() if item.function == function]
         within = self._is_in_entry_point(node)
         end = (self.module, node.end_lineno or 0, node.end_col_offset or 0)
         self.sites[end] = CallSite(self.module, function, len(same) + 1, within)
@@ -176,7 +176,9 @@ class CallSiteFinder(ast.NodeVisitor):
     def _check_name(self, name: str, kind: ast.expr | None, line: int) -> None:
         """Names must tell what things are."""
         wanted = [
-            one for one, of in CLASS_BY_VARIABLE.items() if kind is not None and _mentions(kind, of)
+            item
+            for item, of in CLASS_BY_VARIABLE.items()
+            if kind is not None and _mentions(kind, of)
         ]
         if wanted and name.lstrip("_") not in wanted:
             self.misnamed.append(
@@ -242,12 +244,12 @@ def vendor_imports() -> Iterator[str]:
             for node in ast.walk(ast.parse(text)):
                 match node:
                     case ast.Import(names=names):
-                        modules = [one.name for one in names]
+                        modules = [item.name for item in names]
                     case ast.ImportFrom(module=str(module)):
                         modules = [module]
                     case _:
                         continue
-                if any(one.partition(".")[0] in VENDOR_PACKAGES for one in modules):
+                if any(item.partition(".")[0] in VENDOR_PACKAGES for item in modules):
                     yield f"{file.relative_to(PACKAGE)}:{node.lineno}"
 
 

@@ -112,7 +112,7 @@ class _RetriedDeployment:
     async def assert_deployed(self) -> None:
         """Asked by somebody who meets no trouble: nothing is half done."""
         deployment, calm = self._deployment(self._harness.reliable_aws), self._harness.reliable_aws
-        states = {one.name: one for one in await deployment.status()}
+        states = {item.name: item for item in await deployment.status()}
         for name in _DEPLOYED:
             assert states[name].status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"), states[name]
             assert states[name].protected is self.config.protected, states[name]
@@ -128,11 +128,11 @@ class _RetriedDeployment:
 
     async def assert_destroyed(self) -> None:
         calm = self._harness.reliable_aws
-        assert {one.status for one in await self._deployment(calm).status()} == {None}
+        assert {item.status for item in await self._deployment(calm).status()} == {None}
         there = (await calm.call("dynamodb", "list_tables"))["TableNames"]
-        assert not {one["TableName"] for one in table_schemas(self.config.names)} & {*there}
+        assert not {item["TableName"] for item in table_schemas(self.config.names)} & {*there}
         buckets = (await calm.call("s3", "list_buckets"))["Buckets"]
-        assert self.config.bucket not in [one["Name"] for one in buckets]
+        assert self.config.bucket not in [item["Name"] for item in buckets]
 
 
 class _RollbackFailed:
@@ -178,14 +178,14 @@ async def _check_doctor(harness: AwsFaultHarness, config: StageConfig) -> None:
 
     usual = await findings(harness.reliable_aws)
     before = dict(harness.aws.injected)
-    found = await findings(harness.aws)
+    result = await findings(harness.aws)
     met = {site for site in harness.aws.injected.keys() - before if site.where.startswith("doctor")}
     if any(harness.aws.injected[site] in FAILING_FAULTS for site in met):
-        more = [check for check in found if check not in usual]
+        more = [check for check in result if check not in usual]
         assert more
         assert all(check.detail for check in more), more
     else:
-        assert found == usual
+        assert result == usual
     assert await findings(harness.reliable_aws) == usual
 
 
@@ -207,11 +207,11 @@ async def secrets_that_are_read(harness: AwsFaultHarness) -> None:
     said: list[str] = []
     for _ in range(CLIENT_ATTEMPTS):
         try:
-            found = await harness.advance_until_done(lambda: read_parameters(harness.aws, stage))
+            result = await harness.advance_until_done(lambda: read_parameters(harness.aws, stage))
         except BackendUnavailable as error:
             said.append(f"{error!r} {error} {error.__cause__!r}")
         else:
-            assert found == kept
+            assert result == kept
             assert not [text for text in said if secret in text]
             return
     raise ScenarioUnfinished(stage)
@@ -236,8 +236,8 @@ async def a_heartbeat_by_itself(harness: AwsFaultHarness) -> None:
     await asyncio.to_thread(client.wait_for_calls, lambda: bool(lost))
     beat.stop()
     calls = client.count
-    failed = [one for one in client.injected if one in FAILING_FAULTS]
-    assert [one.reason for one in lost] == [_REASONS[one] for one in failed[:1]]
+    failed = [item for item in client.injected if item in FAILING_FAULTS]
+    assert [item.reason for item in lost] == [_REASONS[item] for item in failed[:1]]
     assert beat.check_for_errors() is (lost[0] if lost else None)
     assert handle not in f"{lost!r} {lost} {beat!r}"
     assert not beat.running

@@ -84,10 +84,10 @@ class EventPump:
             assert await self._bus.publish(events) == []
 
     async def _shards(self) -> dict[str, str]:
-        found = await self._aws.call(
+        result = await self._aws.call(
             "dynamodbstreams", "list_streams", TableName=self._names.ledger
         )
-        arn = found["Streams"][0]["StreamArn"]
+        arn = result["Streams"][0]["StreamArn"]
         stream = await self._aws.call("dynamodbstreams", "describe_stream", StreamArn=arn)
         shards: list[dict[str, Any]] = stream["StreamDescription"]["Shards"]
         iterators = {}

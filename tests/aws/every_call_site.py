@@ -105,7 +105,7 @@ def run_scenario(
         async with asyncio.timeout(_LIMIT_S):
             async with open_harness(folder, clock, aws, f"story-{number}") as stage:
                 await scenario(stage)
-                told.problems += [str(one) for one in await stage.settle()]
+                told.problems += [str(item) for item in await stage.settle()]
 
     with without_backoff(), trace_callers():
         try:
@@ -220,7 +220,7 @@ class Campaign:
         told = run_scenario(self._folder, scenario, plan, calls)
         self._runs += 1
         self._problems += _print_all(
-            "WRONG", [f"{told.scenario}, {label}: {one}" for one in told.problems]
+            "WRONG", [f"{told.scenario}, {label}: {item}" for item in told.problems]
         )
         return told
 

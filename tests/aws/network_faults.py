@@ -88,9 +88,9 @@ def first_call(_: CallSiteOperation) -> range:
 def possible_faults(site: CallSiteOperation) -> list[NetworkFault]:
     """What can happen to calls of this site."""
     return [
-        one
-        for one in NetworkFault
-        if one is not NetworkFault.PARTIAL or site.operation in BATCH_OPERATIONS
+        item
+        for item in NetworkFault
+        if item is not NetworkFault.PARTIAL or site.operation in BATCH_OPERATIONS
     ]
 
 

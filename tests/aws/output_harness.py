@@ -97,26 +97,26 @@ class OutputHarness:
         return f"job-{next(self._tasks)}_a"
 
     async def items(self, task: str) -> list[dict[str, Any]]:
-        found = await self.aws.call(
+        result = await self.aws.call(
             "dynamodb",
             "query",
             TableName=self.names.output,
             KeyConditionExpression="task = :task",
             ExpressionAttributeValues={":task": {"S": task}},
         )
-        items: list[dict[str, Any]] = found["Items"]
+        items: list[dict[str, Any]] = result["Items"]
         return items
 
 
 def open_harness() -> Iterator[OutputHarness]:
     """What a fixture of a module yields."""
     with asyncio.Runner() as runner:
-        house = OutputHarness(runner)
+        installation = OutputHarness(runner)
         try:
-            house.run(house.make_table())
-            yield house
+            installation.run(installation.make_table())
+            yield installation
         finally:
-            runner.run(house.aws.close())
+            runner.run(installation.aws.close())
 
 
 def run_in_harness(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -146,12 +146,12 @@ def noise(size: int, seed: int = 1) -> bytes:
 
 
 async def read_pages(log: DynamoOutputLog, task: str, sizes: Iterator[int]) -> list[OutputChunk]:
-    found: list[OutputChunk] = []
+    result: list[OutputChunk] = []
     place = OUTPUT_START
     while page := await log.read(task, after=place, limit=next(sizes)):
-        found += page
+        result += page
         place = OutputPosition(page[-1].attempt, page[-1].sequence)
-    return found
+    return result
 
 
 async def append_with_retry(log: DynamoOutputLog, task: str, batch: list[OutputChunk]) -> None:

@@ -99,7 +99,7 @@ async def _exhausted_message(harness: AwsFaultHarness) -> None:
     assert await _receive_now(harness, "worn-out") == []
     for _ in range(4):
         for letter in letters:
-            await harness.retry(lambda one=letter.id: queue.delete_dead_letter(one))
+            await harness.retry(lambda item=letter.id: queue.delete_dead_letter(item))
         await harness.services.advance(MINUTE)
         letters = await _wait_for_dead_letter(harness, "worn-out")
     assert letters == []
@@ -121,12 +121,12 @@ async def _receive_now(
     harness: AwsFaultHarness, name: str, hidden_for: timedelta = MINUTE
 ) -> list[Message]:
     """Those of this story that are there; others are left alone."""
-    found = await harness.retry(
+    result = await harness.retry(
         lambda: harness.services.backend.queue.receive(
             ["default"], limit=10, hidden_for=hidden_for, wait=NO_WAIT
         )
     )
-    return [one for one in found if one.body == _body(harness, name)]
+    return [item for item in result if item.body == _body(harness, name)]
 
 
 async def _wait_for_message(
@@ -139,8 +139,8 @@ async def _wait_for_messages(
     harness: AwsFaultHarness, name: str, within: timedelta = 10 * MINUTE
 ) -> list[Message]:
     for _ in range(20):
-        if found := await _receive_now(harness, name):
-            return found
+        if result := await _receive_now(harness, name):
+            return result
         await harness.services.advance(within / 20)
     raise ScenarioUnfinished(name)
 
@@ -152,7 +152,7 @@ async def _wait_for_only_message(harness: AwsFaultHarness, name: str) -> Message
     hidden = True
     while hidden or more:
         if more:
-            receipts = [one.receipt for one in more]
+            receipts = [item.receipt for item in more]
             await harness.retry(lambda some=receipts: queue.delete(some))
         else:
             await harness.retry(lambda: queue.extend([held.receipt], hidden_for=5 * MINUTE))
@@ -166,10 +166,10 @@ async def _delete_all(harness: AwsFaultHarness, name: str) -> None:
     """All of it: a lost answer may have doubled it, and each can be deleted."""
     for _ in range(CLIENT_ATTEMPTS):
         await harness.services.advance(2 * MINUTE)
-        found = await _receive_now(harness, name)
-        if not found:
+        result = await _receive_now(harness, name)
+        if not result:
             return
-        receipts = [one.receipt for one in found]
+        receipts = [item.receipt for item in result]
         await harness.retry(lambda some=receipts: harness.services.backend.queue.delete(some))
     raise ScenarioUnfinished(name)
 
@@ -178,7 +178,7 @@ async def _wait_for_dead_letter(harness: AwsFaultHarness, name: str) -> list[Mes
     letters = await harness.retry(
         lambda: harness.services.backend.queue.dead_letters("default", limit=100)
     )
-    return [one for one in letters if one.body == _body(harness, name)]
+    return [item for item in letters if item.body == _body(harness, name)]
 
 
 async def output_that_is_repeated_and_large(harness: AwsFaultHarness) -> None:
@@ -268,14 +268,14 @@ async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
 
 
 async def _bodies(harness: AwsFaultHarness, url: str) -> Sequence[str]:
-    found: list[str] = []
+    result: list[str] = []
     while True:
         answer = await harness.reliable_aws.call(
             "sqs", "receive_message", QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=3600
         )
         if not (messages := answer.get("Messages", [])):
-            return found
-        found += [one["Body"] for one in messages]
+            return result
+        result += [item["Body"] for item in messages]
 
 
 async def a_budget_that_two_spend_from(harness: AwsFaultHarness) -> None:
@@ -311,8 +311,8 @@ class _Spender:
         self._task = task
 
     async def budget(self) -> SharedBudget:
-        found = await self._harness.retry(lambda: self._budgets.get(TENANT, self._name))
-        return found or SharedBudget(tenant=TENANT, name=self._name)
+        result = await self._harness.retry(lambda: self._budgets.get(TENANT, self._name))
+        return result or SharedBudget(tenant=TENANT, name=self._name)
 
     async def reserve(self, answers: int, meanwhile: _Operation = _nothing) -> None:
         wanted = Usage(cost_usd=5.0)
@@ -344,7 +344,7 @@ class _Spender:
                 decided, version=stored.version + 1, change_id=f"{self._task} {operation}"
             )
             try:
-                await self._harness.retry(lambda one=changed: self._budgets.commit(one))
+                await self._harness.retry(lambda item=changed: self._budgets.commit(item))
             except VersionConflict:
                 continue
             return

@@ -130,16 +130,16 @@ class AwsFaultHarness:
 
     async def settle(self) -> list[Violation]:
         """What is wrong when nothing is on its way any more."""
-        found: list[Violation] | None = None
+        result: list[Violation] | None = None
         for _ in range(_SETTLE_ROUNDS):
             if not await self._run_functions():
-                found = await self.audit_tables(self.reliable_aws)
-                if not found:
+                result = await self.audit_tables(self.reliable_aws)
+                if not result:
                     break
             await self.services.advance(LONG_STEP)
-        if found is None:  # what was never looked at is not in order
+        if result is None:  # what was never looked at is not in order
             raise ScenarioUnfinished(self.name)
-        return found
+        return result
 
     async def audit_tables(self, aws: AwsClient) -> list[Violation]:
         """What is wrong by what the tables say, to somebody who reads them in this way."""
@@ -203,8 +203,8 @@ class _ReadableStream(DynamoChangeStream):
 
 
 async def _shards(aws: AwsClient, table: str) -> dict[str, str]:
-    found = await aws.call("dynamodbstreams", "list_streams", TableName=table)
-    arn = found["Streams"][0]["StreamArn"]
+    result = await aws.call("dynamodbstreams", "list_streams", TableName=table)
+    arn = result["Streams"][0]["StreamArn"]
     stream = await aws.call("dynamodbstreams", "describe_stream", StreamArn=arn)
     iterators = {}
     for shard in stream["StreamDescription"]["Shards"]:

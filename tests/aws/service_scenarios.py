@@ -68,7 +68,7 @@ async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarnes
         )
         await harness.until_job(job, JobState.COMPLETED)
         first, *others = (letter * 125 for letter in "abcdefghi")  # the graph becomes a blob
-        many = [make_task(first, delay=86_400), *(make_task(one, first) for one in others)]
+        many = [make_task(first, delay=86_400), *(make_task(item, first) for item in others)]
         other = await harness.submit(*many, request="-off")
         await harness.retry(lambda: harness.services.canceller.cancel_job(other, by="bob"))
         await harness.until_job(other, JobState.CANCELLED)
@@ -82,7 +82,7 @@ async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarnes
 
 async def _is_listed_as_failed(harness: AwsFaultHarness, failed: str) -> bool:
     ledger = harness.services.backend.ledger
-    listed = [one.task_id for one in await ledger.failed_tasks(TENANT, limit=200)]
+    listed = [item.task_id for item in await ledger.failed_tasks(TENANT, limit=200)]
     return failed in listed and TENANT in await ledger.failed_tenants(limit=10)
 
 
@@ -120,15 +120,17 @@ async def all_other_operations(harness: AwsFaultHarness) -> None:
     await harness.retry(
         lambda: backend.queue_controls.hold(name, until=until, by="worker-1", reason=name, now=now)
     )
-    assert [one.name for one in await harness.retry(backend.queue_controls.list_pauses)].count(
+    assert [item.name for item in await harness.retry(backend.queue_controls.list_pauses)].count(
         name
     ) == 2
     await harness.retry(lambda: backend.queue_controls.resume(name))
-    assert name not in [one.name for one in await harness.retry(backend.queue_controls.list_pauses)]
+    assert name not in [
+        item.name for item in await harness.retry(backend.queue_controls.list_pauses)
+    ]
     own = Definition(name=name, runner=RunnerKind.COMMAND)
     await harness.retry(lambda: backend.definitions.put(TENANT, own))
     assert name in [
-        one.name for one in await harness.retry(lambda: backend.definitions.list(TENANT))
+        item.name for item in await harness.retry(lambda: backend.definitions.list(TENANT))
     ]
     harness.services.runner.set_scripts("a", Script(reports=[prints("on\n")], ending=None))
     await harness.retry(
@@ -182,9 +184,9 @@ async def _check_api_keys(harness: AwsFaultHarness, backend: Backend, name: str)
     assert record in await harness.retry(lambda: backend.keys.list(TENANT))
     now = harness.services.clock.now()
     await harness.retry(lambda: backend.keys.revoke(TENANT, record.id, now=now))
-    found = await harness.retry(lambda: backend.keys.find(name))
-    assert found is not None
-    assert found.revoked_at is not None
+    result = await harness.retry(lambda: backend.keys.find(name))
+    assert result is not None
+    assert result.revoked_at is not None
 
 
 async def _check_listings(harness: AwsFaultHarness, backend: Backend, job: str) -> None:

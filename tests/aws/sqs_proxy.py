@@ -43,18 +43,18 @@ class SqsProxy:
 
     async def wait_for_long_poll(self, queue: str) -> ObservedReceive:
         """A long poll that is out."""
-        return await self._wait_for(queue, lambda one: one.is_long_poll and one.response is None)
+        return await self._wait_for(queue, lambda item: item.is_long_poll and item.response is None)
 
     async def wait_for_messages(self, queue: str) -> ObservedReceive:
         """A receive that has got something, whether it was told so or not."""
-        return await self._wait_for(queue, lambda one: bool((one.response or {}).get("Messages")))
+        return await self._wait_for(queue, lambda item: bool((item.response or {}).get("Messages")))
 
     async def _wait_for(self, queue: str, matches: Any) -> ObservedReceive:
         async with self._changed:
             while True:
-                for one in reversed(self.receives):
-                    if one.queue == queue and matches(one):
-                        return one
+                for item in reversed(self.receives):
+                    if item.queue == queue and matches(item):
+                        return item
                 await self._changed.wait()
 
     async def _notify(self) -> None:

@@ -137,8 +137,8 @@ class _CuttingProxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for each in self._connections:
-            each.cancel()
+        for entry in self._connections:
+            entry.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -115,7 +115,7 @@ class TestPutWithFaults(FaultyBlobContract):
 
         await backend.blobs.put(KEY, _stream(different_bytes(145), 7))
 
-        parts = [each["Body"] for name, each in self.faulty_aws.calls if name == "upload_part"]
+        parts = [entry["Body"] for name, entry in self.faulty_aws.calls if name == "upload_part"]
         assert [len(part) for part in parts] == [10, 10, 20, 20, 40, 40, 5]
         assert await backend.blobs.get(KEY) == different_bytes(145)
 
@@ -280,7 +280,7 @@ class TestReadsWithFaults(FaultyBlobContract):
         assert await backend.blobs.list_keys("", limit=2) == ["k0", "k1"]
         assert await backend.blobs.list_keys("", limit=0) == []
 
-        assert [each["MaxKeys"] for _, each in self.faulty_aws.calls if "MaxKeys" in each] == [2]
+        assert [entry["MaxKeys"] for _, entry in self.faulty_aws.calls if "MaxKeys" in entry] == [2]
 
     @clause
     async def test_a_bucket_that_does_not_exist_is_not_taken_for_an_empty_one(

@@ -20,7 +20,8 @@ _EXPIRES = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}
 def _statuses(schema: dict[str, Any], **result: Any) -> list[tuple[CheckStatus, str]]:
     asked = ProbeResult(service="dynamodb", operation="describe_time_to_live", **result)
     return [
-        (one.status, one.detail) for one in _ttl_problems(Subject("table", "deploy"), schema, asked)
+        (item.status, item.detail)
+        for item in _ttl_problems(Subject("table", "deploy"), schema, asked)
     ]
 
 

@@ -144,9 +144,9 @@ class TestPutWithFaults(_FaultyDefinitions):
                     )
                 )
 
-                assert sorted(one.version for one in stored) == [1, 2, 3, 4, 5, 6]
-                assert [one.description for one in stored] == texts
-                newest = max(stored, key=lambda one: one.version)
+                assert sorted(item.version for item in stored) == [1, 2, 3, 4, 5, 6]
+                assert [item.description for item in stored] == texts
+                newest = max(stored, key=lambda item: item.version)
                 assert await opened[0].definitions.get("acme", name) == newest
 
     @clause
@@ -160,7 +160,7 @@ class TestPutWithFaults(_FaultyDefinitions):
                 *(backend.definitions.put("acme", _definition("same")) for backend in opened)
             )
 
-            assert [one.version for one in stored] == [1] * 6
+            assert [item.version for item in stored] == [1] * 6
 
     @clause
     async def test_a_definition_that_is_too_large_is_refused_and_says_what_to_do(
@@ -247,7 +247,7 @@ class TestReadsWithFaults(_FaultyDefinitions):
 
         listed = await backend.definitions.list("acme")
 
-        assert [one.name for one in listed] == [name for name in names if name != "d05"]
+        assert [item.name for item in listed] == [name for name in names if name != "d05"]
         assert self.faulty_aws.count("query") == 3
 
     @clause
@@ -280,9 +280,9 @@ class TestReadsWithFaults(_FaultyDefinitions):
 
 def test_no_two_lists_of_parts_make_one_kind() -> None:
     parts = ["", "a", "#", "%", "a#", "#a", "%23", "a%23", "%2523"]
-    lists = [(one,) for one in parts] + [(one, two) for one in parts for two in parts]
+    lists = [(item,) for item in parts] + [(item, two) for item in parts for two in parts]
 
-    assert len({kind_of(*each) for each in lists}) == len(lists)
+    assert len({kind_of(*entry) for entry in lists}) == len(lists)
 
 
 def _definition(description: str = "", *, name: str = "resize") -> Definition:

@@ -78,7 +78,7 @@ class DoctorInstallation:
                 break
         if answer["Stacks"][0]["StackStatus"] != "CREATE_COMPLETE":
             events = self.call("cloudformation", "describe_stack_events", StackName=stack)
-            pytest.fail(str([each.get("ResourceStatusReason") for each in events["StackEvents"]]))
+            pytest.fail(str([entry.get("ResourceStatusReason") for entry in events["StackEvents"]]))
         for table in (self.names.events, self.names.output):
             # The stand-in passes over what a template says of it.
             expiry = {"AttributeName": "ttl", "Enabled": True}
@@ -89,10 +89,10 @@ class DoctorInstallation:
                 TimeToLiveSpecification=expiry,
             )
         patterns = {
-            one["Properties"]["Name"]: one["Properties"]["EventPattern"]
+            item["Properties"]["Name"]: item["Properties"]["EventPattern"]
             for template in made.values()
-            for one in template["Resources"].values()
-            if one["Type"] == "AWS::Events::Rule" and "EventPattern" in one["Properties"]
+            for item in template["Resources"].values()
+            if item["Type"] == "AWS::Events::Rule" and "EventPattern" in item["Properties"]
         }
         for consumer in CONSUMERS:
             name = self.names.consumer(consumer)
@@ -196,7 +196,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     broken = inside("doctor", "-o", "json")
 
     checks = {
-        name: [(each["status"], each["detail"], each["expected"]) for each in some]
+        name: [(entry["status"], entry["detail"], entry["expected"]) for entry in some]
         for name, some in checks_by_name(broken).items()
     }
     assert (broken.code, broken.json["ok"]) == (1, False)
@@ -219,7 +219,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     assert index == ("fail", "index GSI7-index is missing", "GSI7PK, GSI7SK (ALL)")
     (stream,) = checks[f"table {names.ledger}"]
     assert stream[::2] == ("fail", "a stream of NEW_IMAGE")
-    remedies = {each["remedy"] for some in checks_by_name(broken).values() for each in some}
+    remedies = {entry["remedy"] for some in checks_by_name(broken).values() for entry in some}
     assert f"`longshore aws deploy --stage {stage_installation.stage}`" in remedies
 
 

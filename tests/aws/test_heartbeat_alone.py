@@ -52,8 +52,8 @@ class Queue:
     clock: FakeClock
 
     def receive(self) -> list[str]:
-        found = self.client.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10)
-        return [message["ReceiptHandle"] for message in found.get("Messages", [])]
+        result = self.client.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10)
+        return [message["ReceiptHandle"] for message in result.get("Messages", [])]
 
     def send(self, count: int) -> None:
         for number in range(count):

@@ -195,6 +195,6 @@ async def test_a_marker_for_a_batch_of_which_a_part_was_kept_stands_for_the_rest
     await log.append(task, [lost_marker(1, 5), entry(6)])
     await harness.aws.deliver()
 
-    found = await log.read(task)
-    assert found == [*large[:2], lost_marker(3, 5), entry(6)]
-    assert covered_sequences(found) == [1, 2, 3, 4, 5, 6]
+    result = await log.read(task)
+    assert result == [*large[:2], lost_marker(3, 5), entry(6)]
+    assert covered_sequences(result) == [1, 2, 3, 4, 5, 6]

@@ -174,7 +174,7 @@ class TestPauseWithFaults(_AwsBackend):
 
         paused = await backend.queue_controls.list_pauses()
 
-        assert [one.name for one in paused] == [name for name in names if name != "q07"]
+        assert [item.name for item in paused] == [name for name in names if name != "q07"]
         assert self.faulty_aws.count("query") == 3
 
 
@@ -243,7 +243,7 @@ class TestWaiting(_AwsBackend):
                 await _current_pauses(other)
                 held.released.set()
 
-            assert {one.result() for one in told} == {frozenset({"a"})}
+            assert {item.result() for item in told} == {frozenset({"a"})}
 
     @clause
     async def test_who_goes_away_leaves_the_others_waiting(

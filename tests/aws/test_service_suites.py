@@ -88,14 +88,14 @@ def service_tests(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]
 
 def run_on_aws(test: Callable[..., None], marks: list[Any]) -> Callable[..., None]:
     @wraps(test)
-    def story(**given: Any) -> None:
+    def scenario(**given: Any) -> None:
         test(kind="aws", **given)
 
     signature = inspect.signature(test)
-    wanted = [each for each in signature.parameters.values() if each.name != "kind"]
-    story.__signature__ = signature.replace(parameters=wanted)  # type: ignore[attr-defined]
-    story.pytestmark = marks  # type: ignore[attr-defined]
-    return story
+    wanted = [entry for entry in signature.parameters.values() if entry.name != "kind"]
+    scenario.__signature__ = signature.replace(parameters=wanted)  # type: ignore[attr-defined]
+    scenario.pytestmark = marks  # type: ignore[attr-defined]
+    return scenario
 
 
 for _module in MODULES:

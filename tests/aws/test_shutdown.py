@@ -92,11 +92,11 @@ class WorkerInstallation:
         ends = time.monotonic() + RETURN_TIMEOUT_S
         while time.monotonic() < ends:
             # Not by a long poll: those would have to be waited for in the end.
-            found = await self.services.backend.queue.receive(
+            result = await self.services.backend.queue.receive(
                 [queue], limit=1, hidden_for=timedelta(minutes=1), wait=timedelta(0)
             )
-            if found:
-                return found[0]
+            if result:
+                return result[0]
             await asyncio.sleep(0.1)
         return None
 
@@ -156,7 +156,9 @@ async def stop_while_polling(installation: WorkerInstallation) -> None:
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
         ours = installation.names.queue("polling", Priority.HIGH).removesuffix("high")
         later = [
-            one.queue for one in installation.proxy.receives[asked:] if one.queue.startswith(ours)
+            item.queue
+            for item in installation.proxy.receives[asked:]
+            if item.queue.startswith(ours)
         ]
         assert later == [], "a poll was begun by one that has given up"
 
@@ -241,9 +243,9 @@ async def _run_all(folder: Path, environment: dict[str, str]) -> None:
     async with asyncio.timeout(TIMEOUT_S), sqs_proxy() as tap, open_services(settings) as services:
         house = WorkerInstallation(folder, environment, tap)
         house.services = services
-        async with asyncio.TaskGroup() as stories:
-            stories.create_task(stop_while_polling(house))
-            stories.create_task(stop_while_running(house))
-            stories.create_task(stop_while_starting(house))
+        async with asyncio.TaskGroup() as scenarios:
+            scenarios.create_task(stop_while_polling(house))
+            scenarios.create_task(stop_while_running(house))
+            scenarios.create_task(stop_while_starting(house))
             for number in range(2):
-                stories.create_task(stop_while_submitting(house, number))
+                scenarios.create_task(stop_while_submitting(house, number))

@@ -27,7 +27,7 @@ def test_dead_letters_of_every_queue_are_those_of_this_stage_alone() -> None:
     name = stand_in().new_stage()
     ours, longer = Names(stage=name, bucket=""), Names(stage=f"{name}eu", bucket="")
 
-    async def story() -> set[tuple[str, str]]:
+    async def scenario() -> set[tuple[str, str]]:
         aws = AwsClient(stand_in().client_options)
         for names in (ours, longer):
             for queue in ("eu", "eu-night-shift", "dead"):
@@ -37,6 +37,6 @@ def test_dead_letters_of_every_queue_are_those_of_this_stage_alone() -> None:
         await aws.close()
         return {(letter.queue, json.loads(letter.body)["stage"]) for letter in letters}
 
-    found = asyncio.run(story())
+    result = asyncio.run(scenario())
 
-    assert found == {("eu", name), ("eu-night-shift", name), ("dead", name)}
+    assert result == {("eu", name), ("eu-night-shift", name), ("dead", name)}

@@ -192,7 +192,7 @@ class TestTime(_SqsBackend):
         for _ in range(23):
             self.clock.advance(HOUR / 2)
             assert await backend.queue.extend([message.receipt], hidden_for=2 * HOUR) == []
-        assert {each.get("VisibilityTimeout") for _, each in self.aws.calls} == {None, 12 * 3600}
+        assert {entry.get("VisibilityTimeout") for _, entry in self.aws.calls} == {None, 12 * 3600}
         assert self.aws.calls[-1][1]["Entries"][0]["VisibilityTimeout"] == 1800
         self.clock.advance(HOUR / 2)
         assert await backend.queue.extend([message.receipt], hidden_for=HIDDEN) == [message.receipt]
@@ -370,7 +370,7 @@ class TestQueues(_SqsBackend):
         async with open_backend() as first, open_backend() as second:
             await self.send_raw(self.names.dead_letter_queue("default", Priority.NORMAL), "poison")
             (letter,) = await first.queue.dead_letters("default", limit=10)
-            drops = [each.queue.delete_dead_letter(letter.id) for each in (first, second) * 2]
+            drops = [entry.queue.delete_dead_letter(letter.id) for entry in (first, second) * 2]
             assert sorted(await asyncio.gather(*drops)) == [False, False, False, True]
 
 

@@ -63,10 +63,10 @@ class CountingAws(LoopAwareAws):
         return answer
 
     async def _item(self, table: str, key: Item) -> Item:
-        found = await super().call(
+        result = await super().call(
             "dynamodb", "get_item", TableName=table, Key=key, ConsistentRead=True
         )
-        return found.get("Item", {})
+        return result.get("Item", {})
 
 
 def _reads(operation: str, given: dict[str, Any], answer: AwsResponse) -> float:
@@ -127,7 +127,7 @@ def _size(attribute: dict[str, Any]) -> int:
         case "B":
             return len(value)
         case "M":
-            return 3 + sum(1 + len(name.encode()) + _size(each) for name, each in value.items())
+            return 3 + sum(1 + len(name.encode()) + _size(entry) for name, entry in value.items())
         case "L":
-            return 3 + sum(1 + _size(each) for each in value)
+            return 3 + sum(1 + _size(entry) for entry in value)
     return 1

@@ -54,7 +54,7 @@ def instructions() -> list[tuple[str, str]]:
 
 def instruction(name: str) -> str:
     """The last one of that name, which is the one that counts."""
-    return [rest for found, rest in instructions() if found == name][-1]
+    return [rest for result, rest in instructions() if result == name][-1]
 
 
 def assert_parses(arguments: list[str]) -> None:

@@ -63,7 +63,11 @@ class TaskQueue(Protocol):
         ...
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        """Delete messages. Returns the receipts that are not current (their messages stay)."""
+        """Delete messages. Returns the receipts that are not current; their messages stay.
+
+        SQS accepts some stale receipts, and may then delete the message: messages are hints, and
+        the sweeper enqueues a task again whose message is lost.
+        """
         ...
 
     async def delay(self, receipt: str, *, until: datetime) -> None:

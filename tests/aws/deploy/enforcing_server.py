@@ -68,11 +68,11 @@ def _action(*given: Any) -> str | None:
 
 def _extra_actions(method: str, path: str, *rest: Any) -> list[tuple[str, str]]:
     # That a blob is not there is told to those alone who may list the bucket.
-    found: list[tuple[str, str]] = _s3_actions(method, path, *rest)
+    result: list[tuple[str, str]] = _s3_actions(method, path, *rest)
     bucket, _, key = path.strip("/").partition("/")
     if key and method in ("GET", "HEAD") and key not in s3._buckets.get(bucket, {})["objects"]:
-        found.append(("s3:ListBucket", f"arn:aws:s3:::{bucket}"))
-    return found
+        result.append(("s3:ListBucket", f"arn:aws:s3:::{bucket}"))
+    return result
 
 
 def _resource(service: str, method: str, path: str, headers: Any, body: bytes, *rest: Any) -> str:

@@ -143,13 +143,13 @@ class DeployedInstallation:
 
     def service_variables(self, stack: str) -> dict[str, str]:
         """Variables of somebody who may do what a service on ECS may, and no more."""
-        found = self.call(
+        result = self.call(
             "cloudformation",
             "describe_stack_resource",
             StackName=f"longshore-{self.stage}-{stack}",
             LogicalResourceId="TaskRole",
         )
-        role = found["StackResourceDetail"]["PhysicalResourceId"]
+        role = result["StackResourceDetail"]["PhysicalResourceId"]
         held = self.call("iam", "get_role_policy", RoleName=role, PolicyName="privileges")
 
         async def made() -> tuple[str, str]:

@@ -67,10 +67,10 @@ class RolePolicies:
     def event_sources(self, role: str) -> set[tuple[str, str]]:
         """What a function is handed by Lambda: of which queue or table, and by which action."""
         return {
-            (re.split(r"[:/]", self._resolve(one).removesuffix("/stream/*"))[-1], action)
+            (re.split(r"[:/]", self._resolve(item).removesuffix("/stream/*"))[-1], action)
             for grant in GRANTS[role]
             if grant.reason == EVENT_SOURCE_REASON
-            for one in RESOURCES[grant.resource].arns(self.config)
+            for item in RESOURCES[grant.resource].arns(self.config)
             for action in grant.actions
         }
 
@@ -83,7 +83,7 @@ class RolePolicies:
         action, resource = request
         return any(
             action == use.action
-            and any(self._matches(resource, one) for one in self._resource_patterns(use))
+            and any(self._matches(resource, item) for item in self._resource_patterns(use))
             for use in granted_permissions(role)
         )
 
@@ -94,19 +94,23 @@ class RolePolicies:
         """
         stage = self.names.stage
         ends = (f"/longshore-{stage}-{role}", f":user/{stage}-{role}")
-        made = {(one["action"], one["resource"]) for one in call_log if one["who"].endswith(ends)}
+        made = {
+            (item["action"], item["resource"]) for item in call_log if item["who"].endswith(ends)
+        }
         return {
             use
             for use in granted_permissions(role)
             if any(
                 action == use.action
-                and any(self._matches(resource, one) for one in self._resource_patterns(use))
+                and any(self._matches(resource, item) for item in self._resource_patterns(use))
                 for action, resource in made
             )
         }
 
     def _resource_patterns(self, permission: Permission) -> list[str]:
-        patterns = [self._resolve(one) for one in RESOURCES[permission.resource].arns(self.config)]
+        patterns = [
+            self._resolve(item) for item in RESOURCES[permission.resource].arns(self.config)
+        ]
         return patterns if permission.index is None else [patterns[permission.index]]
 
     @staticmethod
@@ -120,11 +124,11 @@ class RolePolicies:
             case {"Fn::Sub": str(text)}:
                 return _substitute(text, {})
             case {"Fn::Sub": [str(text), dict(values)]}:
-                return _substitute(text, {key: self._resolve(one) for key, one in values.items()})
+                return _substitute(text, {key: self._resolve(item) for key, item in values.items()})
             case dict():
-                return {key: self._resolve(one) for key, one in value.items()}
+                return {key: self._resolve(item) for key, item in value.items()}
             case list():
-                return [self._resolve(one) for one in value]
+                return [self._resolve(item) for item in value]
         return value
 
     @property
@@ -132,7 +136,7 @@ class RolePolicies:
         names = self.names
         tables = ("ledger", "events", "output", "config")
         return {
-            **{f"{one}-table": _table(getattr(names, one)) for one in tables},
+            **{f"{item}-table": _table(getattr(names, item)) for item in tables},
             "ledger-stream": f"{_table(names.ledger)}/stream/*",
             "bucket": names.bucket,
             "bus": _arn("events", f"event-bus/{names.bus}"),
@@ -145,7 +149,7 @@ def permissions_needed(
     """What a call of the client library asks a policy for."""
     match service, parameters:
         case "dynamodb", {"TransactItems": parts}:
-            kinds = [(kind, part) for one in parts for kind, part in one.items()]
+            kinds = [(kind, part) for item in parts for kind, part in item.items()]
             return [(f"dynamodb:{kind}Item", _table(part["TableName"])) for kind, part in kinds]
         case "dynamodb", {"RequestItems": tables}:
             return [(_action(service, operation), _table(name)) for name in tables]
@@ -164,7 +168,7 @@ def permissions_needed(
         case "sqs", {"QueueName": name}:
             return [("sqs:GetQueueUrl", _arn("sqs", name))]
         case "events", {"Entries": entries}:
-            buses = {one["EventBusName"] for one in entries}
+            buses = {item["EventBusName"] for item in entries}
             return [("events:PutEvents", _arn("events", f"event-bus/{bus}")) for bus in buses]
         case "ssm", {"Path": path}:
             return [(_action(service, operation), _arn("ssm", f"parameter{path}"))]
@@ -197,4 +201,4 @@ def _arn(service: str, rest: str) -> str:
 
 def _substitute(text: str, values: Mapping[str, str]) -> str:
     known = {"AWS::Partition": "aws", "AWS::Region": REGION, "AWS::AccountId": ACCOUNT, **values}
-    return re.sub(r"\$\{([\w:]+)\}", lambda found: known[found[1]], text)
+    return re.sub(r"\$\{([\w:]+)\}", lambda result: known[result[1]], text)

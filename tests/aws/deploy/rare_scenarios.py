@@ -163,8 +163,8 @@ async def _prepare(deployed: DeployedInstallation, alert_server: str) -> dict[st
             await aws.call("ssm", "put_parameter", Name=place, Value=value, Type="SecureString")
         policies = {role: RolePolicies.for_stage(names).policy_document(role) for role in ROLES}
         return {
-            role: await create_user(aws, f"{names.stage}-{role}", one)
-            for role, one in policies.items()
+            role: await create_user(aws, f"{names.stage}-{role}", item)
+            for role, item in policies.items()
         }
     finally:
         await aws.close()

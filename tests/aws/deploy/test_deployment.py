@@ -220,8 +220,8 @@ def test_tables_that_were_kept_are_found_again_with_what_is_in_them() -> None:
 
         await stage.deploy()
 
-        found = await stage.aws.call("dynamodb", "get_item", TableName=table, Key=item)
-        assert found["Item"] == item
+        result = await stage.aws.call("dynamodb", "get_item", TableName=table, Key=item)
+        assert result["Item"] == item
         await stage.destroy(with_data=True)
 
     run_on_stand_in(story)
@@ -230,7 +230,7 @@ def test_tables_that_were_kept_are_found_again_with_what_is_in_them() -> None:
 def test_what_is_not_a_stage_changes_nothing() -> None:
     async def story(stage: StageUnderTest) -> None:
         many = replace(stage.config, queues=tuple(f"queue-{n}" for n in range(40)))
-        with pytest.raises(ConfigurationError, match="have fewer queues"):
+        with pytest.raises(ConfigurationError, match="use fewer queues"):
             await stage.deploy(config=many)
 
         assert set((await stage.states()).values()) == {None}

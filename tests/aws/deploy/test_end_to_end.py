@@ -75,10 +75,10 @@ def a_job_went_through_the_deployed_functions_to_its_end(walkthrough: Walkthroug
 
     # Of every task, what happened, in order and once: by stream, relay, bus, queue and function.
     for task in ("fetch", "count", "keep"):
-        own = [one for one in told if one["entityId"] == f"{job}_{task}"]
-        assert [one["sequence"] for one in own] == list(range(1, len(own) + 1))
+        own = [item for item in told if item["entityId"] == f"{job}_{task}"]
+        assert [item["sequence"] for item in own] == list(range(1, len(own) + 1))
         assert own[-1]["eventType"] == "Task Completed"
-    assert [one["eventType"] for one in told if one["entityId"] == job] == [
+    assert [item["eventType"] for item in told if item["entityId"] == job] == [
         "Job Created",
         "Job Completed",
     ]
@@ -95,7 +95,7 @@ def everything_that_is_allowed_was_done(installation: DeployedInstallation, *sta
     """By a role in any of the stages: on the tour, or in a scene."""
     notes, rights = installation.calls(), [RolePolicies.for_stage(names) for names in stages]
     done = {
-        role: {use for one in rights for use in one.used_permissions(role, notes)}
+        role: {use for item in rights for use in item.used_permissions(role, notes)}
         for role in GRANTS
     }
     # A server is the same app and may do the same; on the tour it was asked for a part of it.

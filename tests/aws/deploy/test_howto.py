@@ -44,7 +44,7 @@ def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_page_names_whatever_a_stages_file_can_say() -> None:
     table = PAGE.read_text(encoding="utf-8").partition("\n## Settings of a stage\n")[2]
-    names = [each.name for each in fields(StageConfig) if each.name != "stage"]
+    names = [entry.name for entry in fields(StageConfig) if entry.name != "stage"]
 
     assert [name for name in names if f"`{name}" not in table] == []
 

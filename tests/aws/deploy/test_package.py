@@ -31,8 +31,8 @@ def package() -> FunctionPackage:
 
 @pytest.fixture(scope="module")
 def files(package: FunctionPackage) -> list[zipfile.ZipInfo]:
-    with zipfile.ZipFile(io.BytesIO(package.data)) as found:
-        return found.infolist()
+    with zipfile.ZipFile(io.BytesIO(package.data)) as result:
+        return result.infolist()
 
 
 def test_what_is_built_twice_is_the_same(package: FunctionPackage) -> None:
@@ -43,29 +43,29 @@ def test_what_is_built_twice_is_the_same(package: FunctionPackage) -> None:
 
 
 def test_it_is_sorted_and_its_times_and_modes_are_fixed(files: list[zipfile.ZipInfo]) -> None:
-    names = [one.filename for one in files]
+    names = [item.filename for item in files]
 
     assert names == sorted(set(names))
-    assert {one.date_time for one in files} == {(1980, 1, 1, 0, 0, 0)}
-    assert {one.external_attr >> 16 for one in files} == {0o100644}
+    assert {item.date_time for item in files} == {(1980, 1, 1, 0, 0, 0)}
+    assert {item.external_attr >> 16 for item in files} == {0o100644}
 
 
 def test_there_is_no_byte_code_no_test_and_no_note_of_an_installer_in_it(
     files: list[zipfile.ZipInfo],
 ) -> None:
-    parts = {part for one in files for part in one.filename.split("/")}
+    parts = {part for item in files for part in item.filename.split("/")}
 
     assert not {part for part in parts if part.endswith(".pyc")}
     assert not parts & {"__pycache__", "tests", "RECORD", "INSTALLER", "direct_url.json"}
     assert not any(
-        one.filename.startswith(("longshore/audit/", "longshore/testing/")) for one in files
+        item.filename.startswith(("longshore/audit/", "longshore/testing/")) for item in files
     )
 
 
 def test_every_function_starts_from_the_zip_alone(tmp_path: Path, package: FunctionPackage) -> None:
-    with zipfile.ZipFile(io.BytesIO(package.data)) as found:
-        found.extractall(tmp_path)
-    modules = ", ".join(each.handler.rpartition(".")[0] for each in FUNCTIONS.values())
+    with zipfile.ZipFile(io.BytesIO(package.data)) as result:
+        result.extractall(tmp_path)
+    modules = ", ".join(entry.handler.rpartition(".")[0] for entry in FUNCTIONS.values())
     check = f"import {modules}, longshore; print(longshore.__file__)"
 
     # Nothing of this environment: no site packages, no variables.
@@ -101,7 +101,7 @@ def test_every_service_that_functions_call_is_described_in_it(
                     args=[ast.Constant(value=str(service)), *_],
                 ):
                     called.add(service)
-    described = {one.filename.split("/")[2] for one in files if "botocore/data/" in one.filename}
+    described = {item.filename.split("/")[2] for item in files if "botocore/data/" in item.filename}
 
     assert called <= set(AWS_SERVICES) <= described
 

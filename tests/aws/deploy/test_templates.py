@@ -101,7 +101,7 @@ def test_the_linter_of_aws_finds_nothing(tmp_path: Path, full: dict[str, Any]) -
 def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, Any]) -> None:
     names = Names(stage="prod", bucket="")
     tables = {
-        one["Properties"]["TableName"]: one for _, one in resources(full, "AWS::DynamoDB::Table")
+        item["Properties"]["TableName"]: item for _, item in resources(full, "AWS::DynamoDB::Table")
     }
 
     assert list(tables) == [shape["TableName"] for shape in table_schemas(names)]
@@ -116,7 +116,7 @@ def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, 
         "StreamViewType": "NEW_IMAGE"
     }
     expiring = {
-        name for name, one in tables.items() if "TimeToLiveSpecification" in one["Properties"]
+        name for name, item in tables.items() if "TimeToLiveSpecification" in item["Properties"]
     }
     assert expiring == {names.events, names.output}
 
@@ -125,7 +125,7 @@ def test_every_queue_and_priority_has_its_numbers_and_its_dead_letters(
     full: dict[str, Any],
 ) -> None:
     names = Names(stage="prod", bucket="")
-    queues = {one["QueueName"]: one for one in properties(full, "AWS::SQS::Queue")}
+    queues = {item["QueueName"]: item for item in properties(full, "AWS::SQS::Queue")}
     lanes = [(queue, priority) for queue in FULL["queues"] for priority in Priority]
 
     assert len(queues) == 2 * len(lanes) + 3
@@ -138,14 +138,14 @@ def test_every_queue_and_priority_has_its_numbers_and_its_dead_letters(
         assert lane["MessageRetentionPeriod"] == 4 * 86_400
         assert lane["RedrivePolicy"]["maxReceiveCount"] == RECEIVE_LIMIT == 20
         assert dead["MessageRetentionPeriod"] == 14 * 86_400
-    assert all(one["SqsManagedSseEnabled"] for one in queues.values())
+    assert all(item["SqsManagedSseEnabled"] for item in queues.values())
 
 
 def test_a_queue_hides_a_message_longer_than_its_function_may_take(full: dict[str, Any]) -> None:
-    longest = max(each.timeout_s for each in FUNCTIONS.values() if is_fed_by_a_queue(each.name))
+    longest = max(entry.timeout_s for entry in FUNCTIONS.values() if is_fed_by_a_queue(entry.name))
 
     assert all(
-        one["VisibilityTimeout"] >= 6 * longest for one in properties(full, "AWS::SQS::Queue")
+        item["VisibilityTimeout"] >= 6 * longest for item in properties(full, "AWS::SQS::Queue")
     )
 
 
@@ -160,7 +160,7 @@ def is_fed_by_a_queue(function: str) -> bool:
 # AWSLambdaDynamoDBExecutionRole. Lambda does it, so no call of ours can show it.
 EVENT_SOURCE_ACTIONS = {
     "queue": {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
-    "stream": {f"dynamodb:{one}" for one in ("DescribeStream", "GetRecords", "GetShardIterator")}
+    "stream": {f"dynamodb:{item}" for item in ("DescribeStream", "GetRecords", "GetShardIterator")}
     | {"dynamodb:ListStreams"},
 }
 
@@ -169,16 +169,16 @@ def test_every_function_may_read_what_it_is_mapped_to_and_nothing_else(
     full: dict[str, Any],
 ) -> None:
     exported = {
-        one["Export"]["Name"]: one["Value"]["Fn::GetAtt"][0]
-        for one in full["infrastructure"]["Outputs"].values()
-        if "Fn::GetAtt" in one["Value"]
+        item["Export"]["Name"]: item["Value"]["Fn::GetAtt"][0]
+        for item in full["infrastructure"]["Outputs"].values()
+        if "Fn::GetAtt" in item["Value"]
     }
     made = full["infrastructure"]["Resources"]
     mapped: dict[str, set[str]] = {}
-    for one in properties(full, "AWS::Lambda::EventSourceMapping"):
-        source = made[exported[one["EventSourceArn"]["Fn::ImportValue"]]]["Properties"]
+    for item in properties(full, "AWS::Lambda::EventSourceMapping"):
+        source = made[exported[item["EventSourceArn"]["Fn::ImportValue"]]]["Properties"]
         name = source.get("QueueName") or source["TableName"]
-        mapped.setdefault(one["FunctionName"]["Ref"], set()).add(name)
+        mapped.setdefault(item["FunctionName"]["Ref"], set()).add(name)
 
     rights = RolePolicies(Names(stage="prod", bucket=""), read_stage_config("prod", FULL, "test"))
     may = {
@@ -190,25 +190,25 @@ def test_every_function_may_read_what_it_is_mapped_to_and_nothing_else(
     for fed in may.values():
         for source in {source for source, _ in fed}:
             kind = "stream" if source == "longshore-prod-ledger" else "queue"
-            assert {action for one, action in fed if one == source} == EVENT_SOURCE_ACTIONS[kind]
+            assert {action for item, action in fed if item == source} == EVENT_SOURCE_ACTIONS[kind]
     mappings = properties(full, "AWS::Lambda::EventSourceMapping")
-    assert all(one["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for one in mappings)
+    assert all(item["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for item in mappings)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=lambda item: item.name)
 def test_every_function_has_a_handler_a_log_that_ends_and_a_role_of_its_own(
     function: Any, full: dict[str, Any]
 ) -> None:
     module, _, name = function.handler.rpartition(".")
-    found = full[function.stack]["Resources"]
+    result = full[function.stack]["Resources"]
 
     assert callable(getattr(importlib.import_module(module), name))
-    assert found[f"{function.logical_id}Log"]["Properties"]["RetentionInDays"] == 30
-    assert found[function.logical_id]["Properties"]["Role"] == {
+    assert result[f"{function.logical_id}Log"]["Properties"]["RetentionInDays"] == 30
+    assert result[function.logical_id]["Properties"]["Role"] == {
         "Fn::GetAtt": [f"{function.logical_id}Role", "Arn"]
     }
     assert {f"{function.logical_id}ErrorsAlarm", f"{function.logical_id}ThrottlesAlarm"} <= set(
-        found
+        result
     )
 
 
@@ -244,14 +244,16 @@ def test_only_rules_may_send_to_the_queues_of_consumers(full: dict[str, Any]) ->
         (sentence,) = policy["PolicyDocument"]["Statement"]
         assert sentence["Principal"] == {"Service": "events.amazonaws.com"}
         sources = sentence["Condition"]["ArnEquals"]["aws:SourceArn"]
-        assert all(":rule/longshore-prod-events/" in one["Fn::Sub"] for one in sources)
+        assert all(":rule/longshore-prod-events/" in item["Fn::Sub"] for item in sources)
 
 
 def test_schedules_are_off_in_dev_but_for_the_sweepers() -> None:
     def states(name: str) -> dict[str, str]:
-        found = resources(stage_templates(stage(name)), "AWS::Events::Rule")
+        result = resources(stage_templates(stage(name)), "AWS::Events::Rule")
         return {
-            rule: one["Properties"]["State"] for rule, one in found if "State" in one["Properties"]
+            rule: item["Properties"]["State"]
+            for rule, item in result
+            if "State" in item["Properties"]
         }
 
     assert states("dev") == {"SweeperSchedule": "ENABLED", "HealthCheckSchedule": "DISABLED"}
@@ -262,7 +264,7 @@ def test_prod_is_protected_and_dev_is_not() -> None:
     assert stage("prod").protected
     assert not stage("dev").protected
     tables = properties(stage_templates(stage("prod")), "AWS::DynamoDB::Table")
-    assert all(one["DeletionProtectionEnabled"] for one in tables)
+    assert all(item["DeletionProtectionEnabled"] for item in tables)
 
 
 def test_whatever_is_imported_is_exported_by_a_stack_before(full: dict[str, Any]) -> None:
@@ -270,25 +272,25 @@ def test_whatever_is_imported_is_exported_by_a_stack_before(full: dict[str, Any]
     for name in STACKS:
         wanted = set(imports_in(full[name]))
         assert wanted <= exported
-        exported |= {one["Export"]["Name"] for one in full[name].get("Outputs", {}).values()}
+        exported |= {item["Export"]["Name"] for item in full[name].get("Outputs", {}).values()}
 
 
 def imports_in(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if "Fn::ImportValue" in value:
             yield value["Fn::ImportValue"]
-        for one in value.values():
-            yield from imports_in(one)
+        for item in value.values():
+            yield from imports_in(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from imports_in(one)
+        for item in value:
+            yield from imports_in(item)
 
 
 def test_a_worker_is_killed_after_it_had_time_to_drain(full: dict[str, Any]) -> None:
     (container,) = full["worker"]["Resources"]["TaskDefinition"]["Properties"][
         "ContainerDefinitions"
     ]
-    given = {one["Name"]: one["Value"] for one in container["Environment"]}
+    given = {item["Name"]: item["Value"] for item in container["Environment"]}
     service = full["worker"]["Resources"]["Service"]["Properties"]
 
     assert container["StopTimeout"] == STOP_TIMEOUT_S
@@ -310,16 +312,18 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
         _, _, after = page.partition(f"\n## {name}\n")
         section = after.partition("\n## ")[0]
         for grant in grants:
-            (row,) = (one for one in section.splitlines() if RESOURCES[grant.resource].label in one)
-            assert all(f"`{one}`" in row for one in grant.actions)
+            (row,) = (
+                item for item in section.splitlines() if RESOURCES[grant.resource].label in item
+            )
+            assert all(f"`{item}`" in row for item in grant.actions)
         roles = [f"{FUNCTIONS[name].logical_id}Role"] if name in FUNCTIONS else ["TaskRole"]
         stack = FUNCTIONS[name].stack if name in FUNCTIONS else name
         sentences = full[stack]["Resources"][roles[0]]["Properties"]["Policies"][0]
         allowed = {
-            action for one in sentences["PolicyDocument"]["Statement"] for action in one["Action"]
+            action for item in sentences["PolicyDocument"]["Statement"] for action in item["Action"]
         }
         listed = {action for grant in grants for action in grant.actions}
-        assert {one for one in allowed if not one.startswith("logs:")} == listed
+        assert {item for item in allowed if not item.startswith("logs:")} == listed
 
 
 @pytest.mark.parametrize(

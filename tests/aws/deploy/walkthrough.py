@@ -47,19 +47,19 @@ class ApiClient:
 
     def wait_for_state(self, path: str, *states: str) -> dict[str, Any]:
         """What is there as soon as it is in one of these states."""
-        found: dict[str, Any] = wait_until(
-            lambda: self.request("GET", path), lambda found: found["status"] in states
+        result: dict[str, Any] = wait_until(
+            lambda: self.request("GET", path), lambda result: result["status"] in states
         )
-        return found
+        return result
 
 
 def wait_until(read: Callable[[], ValueT], condition: Callable[[ValueT], bool]) -> ValueT:
     """What is found as soon as it is so; other processes are at work, and nothing tells."""
     ends = time.monotonic() + TIMEOUT_S
-    while not condition(found := read()):
-        assert time.monotonic() < ends, found
+    while not condition(result := read()):
+        assert time.monotonic() < ends, result
         time.sleep(_POLL_S)  # noqa: TID251
-    return found
+    return result
 
 
 def command(task: str, script: str, *after: str, name: str = "command") -> dict[str, Any]:
@@ -94,8 +94,8 @@ class Walkthrough:
 
     def blobs(self, prefix: str) -> list[str]:
         here = self.installation
-        found = here.call("s3", "list_objects_v2", Bucket=self.names.bucket, Prefix=prefix)
-        return [one["Key"] for one in found.get("Contents", [])]
+        result = here.call("s3", "list_objects_v2", Bucket=self.names.bucket, Prefix=prefix)
+        return [item["Key"] for item in result.get("Contents", [])]
 
 
 def start(installation: DeployedInstallation) -> Walkthrough:
@@ -104,11 +104,11 @@ def start(installation: DeployedInstallation) -> Walkthrough:
         "keys", "create", "tour", "--scope", "admin", "-o", "json", **installation.stage_variables
     )
     key = json.loads(made)["key"]
-    found = re.match(r"https://(\w+)\.", installation.outputs["Api"])
-    assert found
+    result = re.match(r"https://(\w+)\.", installation.outputs["Api"])
+    assert result
     port = installation.endpoint.rpartition(":")[2]
     # The stand-in's gateway goes by the name, which leads to AWS everywhere but here.
-    door = ApiClient(installation.endpoint, key, f"{found[1]}.execute-api.localhost:{port}")
+    door = ApiClient(installation.endpoint, key, f"{result[1]}.execute-api.localhost:{port}")
     return Walkthrough(installation=installation, api=door, key=key)
 
 
@@ -155,8 +155,8 @@ def read_everything(api: ApiClient, job: str, task: str, *, jobs: str) -> None:
     ]
     for path in paths:
         api.request("GET", path)
-    for one in api.request("GET", f"{of_task}/artifacts")["artifacts"]:
-        api.request("GET", f"{of_task}/artifacts/{one['name']}", codes=(302, 307))
+    for item in api.request("GET", f"{of_task}/artifacts")["artifacts"]:
+        api.request("GET", f"{of_task}/artifacts/{item['name']}", codes=(302, 307))
     api.request("GET", "/health-check", codes=(404,))  # nothing has checked yet
 
 
@@ -208,8 +208,8 @@ def run_server(walkthrough: Walkthrough) -> None:
     more |= here.service_variables("server")
     with here.start("up", "--no-worker", **more) as server:
         assert server.stdout is not None
-        found = re.search(r"http://[\w.]+:\d+", server.stdout.readline())
-        assert found
+        result = re.search(r"http://[\w.]+:\d+", server.stdout.readline())
+        assert result
         read_everything(
-            ApiClient(found[0], walkthrough.key), walkthrough.jobs["dag"], "keep", jobs="dag"
+            ApiClient(result[0], walkthrough.key), walkthrough.jobs["dag"], "keep", jobs="dag"
         )

@@ -99,8 +99,8 @@ class FunctionInstallation:
     def denied_actions(self) -> list[tuple[str, Right]]:
         """What was asked and no policy would have allowed."""
         rights = RolePolicies.for_stage(self.names)
-        calls = [(role, one) for role, asked in self.actions_by_role.items() for one in asked]
-        return [(role, one) for role, one in calls if not rights.allows(role, one)]
+        calls = [(role, item) for role, asked in self.actions_by_role.items() for item in asked]
+        return [(role, item) for role, item in calls if not rights.allows(role, item)]
 
     @property
     def newest_client(self) -> RecordingAws:
@@ -134,22 +134,22 @@ class FunctionInstallation:
     def reset(self) -> None:
         """What other tests have left on the stream and on queues is not looked at any more."""
         self.mappings.skip_stream()
-        consumers = [self.names.consumer(one) for one in ("history", "dispatcher", "undelivered")]
+        consumers = [self.names.consumer(item) for item in ("history", "dispatcher", "undelivered")]
         # Doorbells too: a worker would do what other tests have left, and tell of it.
         for queue in (*consumers, self.names.queue(QUEUE, Priority.NORMAL)):
             self.mappings.call("sqs", "purge_queue", QueueUrl=self.mappings.url(queue))
         kept = self.mappings.call(
             "s3", "list_objects_v2", Bucket=self.names.bucket, Prefix="undelivered/"
         )
-        for one in kept.get("Contents", []):
-            self.mappings.call("s3", "delete_object", Bucket=self.names.bucket, Key=one["Key"])
+        for item in kept.get("Contents", []):
+            self.mappings.call("s3", "delete_object", Bucket=self.names.bucket, Key=item["Key"])
 
     def blobs(self, prefix: str) -> dict[str, bytes]:
-        async def found(services: Services) -> dict[str, bytes]:
+        async def result(services: Services) -> dict[str, bytes]:
             store = services.backend.blobs
             return {key: await store.get(key) for key in await store.list_keys(prefix)}
 
-        return self.run(found)
+        return self.run(result)
 
     def history(self, entity: str) -> list[Event]:
         return self.run(lambda all_: all_.backend.events.history(TENANT, entity))
@@ -227,9 +227,11 @@ def open_installation(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Fun
             await aws.close()
         return names
 
-    with installation_on(server.client_options, asyncio.run(provided()), tmp_path, patch) as house:
-        yield house
-        assert house.denied_actions() == []
+    with installation_on(
+        server.client_options, asyncio.run(provided()), tmp_path, patch
+    ) as installation:
+        yield installation
+        assert installation.denied_actions() == []
 
 
 @contextmanager
@@ -256,12 +258,14 @@ def installation_on(
     }
     for name, value in environment.items():
         patch.setenv(name, value)
-    house = FunctionInstallation(names, Mappings(options, names), folder / "data")
-    patch.setattr(client, "AwsClient", lambda place: house.open_client(place, credentials or {}))
+    installation = FunctionInstallation(names, Mappings(options, names), folder / "data")
+    patch.setattr(
+        client, "AwsClient", lambda place: installation.open_client(place, credentials or {})
+    )
     try:
-        yield house
+        yield installation
     finally:
-        house.close()
+        installation.close()
 
 
 async def all_ended(services: Services, task_ids: Sequence[str]) -> bool:
@@ -277,10 +281,10 @@ async def create_undelivered_queue(aws: AwsClient, names: Names) -> None:
     policy = {"deadLetterTargetArn": arn, "maxReceiveCount": UNDELIVERED_RECEIVE_LIMIT}
     assert made["QueueUrl"]
     for consumer in ("history", "dispatcher"):
-        found = await aws.call("sqs", "get_queue_url", QueueName=names.consumer(consumer))
+        result = await aws.call("sqs", "get_queue_url", QueueName=names.consumer(consumer))
         await aws.call(
             "sqs",
             "set_queue_attributes",
-            QueueUrl=found["QueueUrl"],
+            QueueUrl=result["QueueUrl"],
             Attributes={"RedrivePolicy": json.dumps(policy)},
         )

@@ -55,8 +55,8 @@ class Mappings:
 
     def stream_event(self, limit: int = 100) -> tuple[str, Event] | None:
         """A shard and a batch of it, as a function is handed it; None if there is nothing new."""
-        found = self.call("dynamodbstreams", "list_streams", TableName=self._names.ledger)
-        arn = found["Streams"][0]["StreamArn"]
+        result = self.call("dynamodbstreams", "list_streams", TableName=self._names.ledger)
+        arn = result["Streams"][0]["StreamArn"]
         stream = self.call("dynamodbstreams", "describe_stream", StreamArn=arn)
         for shard in stream["StreamDescription"]["Shards"]:
             shard_id = shard["ShardId"]
@@ -80,10 +80,10 @@ class Mappings:
 
     def feed_stream(self, handler: Handler, *, context: Any = None, limit: int = 100) -> int:
         """One batch of the stream; how many records of it were dealt with."""
-        found = self.stream_event(limit)
-        if found is None:
+        result = self.stream_event(limit)
+        if result is None:
             return 0
-        shard_id, event = found
+        shard_id, event = result
         answer = handler(event, context or Invocation())
         places = [record["dynamodb"]["SequenceNumber"] for record in event["Records"]]
         failed = failed_ids(answer)
@@ -94,8 +94,8 @@ class Mappings:
 
     def skip_stream(self) -> None:
         """Begin behind all that there is."""
-        while (found := self.stream_event()) is not None:
-            shard_id, event = found
+        while (result := self.stream_event()) is not None:
+            shard_id, event = result
             self._positions[shard_id] = event["Records"][-1]["dynamodb"]["SequenceNumber"]
 
     # Queues --------------------------------------------------------------------------------------
@@ -126,25 +126,25 @@ class Mappings:
             self._make_visible(name, event["Records"])
             raise
         records = event["Records"]
-        self._make_visible(name, [one for one in records if one["messageId"] in failed])
-        done = [one for one in records if one["messageId"] not in failed]
-        for one in done:
+        self._make_visible(name, [item for item in records if item["messageId"] in failed])
+        done = [item for item in records if item["messageId"] not in failed]
+        for item in done:
             self.call(
                 "sqs",
                 "delete_message",
                 QueueUrl=self.url(name),
-                ReceiptHandle=one["receiptHandle"],
+                ReceiptHandle=item["receiptHandle"],
             )
         return len(done)
 
     def _make_visible(self, name: str, records: list[Event]) -> None:
         """Seen again at once, and not when their time is over: nobody wants to wait for that."""
-        for one in records:
+        for item in records:
             self.call(
                 "sqs",
                 "change_message_visibility",
                 QueueUrl=self.url(name),
-                ReceiptHandle=one["receiptHandle"],
+                ReceiptHandle=item["receiptHandle"],
                 VisibilityTimeout=0,
             )
 
@@ -159,13 +159,13 @@ class Mappings:
         answer = self.call(
             "sqs", "get_queue_attributes", QueueUrl=self.url(name), AttributeNames=wanted
         )
-        return sum(int(answer["Attributes"][one]) for one in wanted)
+        return sum(int(answer["Attributes"][item]) for item in wanted)
 
 
 def failed_ids(response: Any) -> list[str]:
     """The ids that a handler answers; a mapping takes anything malformed for a failure of all."""
     assert set(response) == {"batchItemFailures"}
-    return [one["itemIdentifier"] for one in response["batchItemFailures"]]
+    return [item["itemIdentifier"] for item in response["batchItemFailures"]]
 
 
 def stream_event(records: list[Event], arn: str = "arn:aws:dynamodb:stream") -> Event:

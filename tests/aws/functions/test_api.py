@@ -36,10 +36,10 @@ def test_a_job_is_submitted_and_read_with_a_key_and_with_none_nothing_is(
     packed |= {"isBase64Encoded": True}
     status, made = send_request(installation, packed)
     assert status in (200, 201, 202)
-    status, found = send_request(
+    status, result = send_request(
         installation, request("GET", f"/v1/jobs/{made['jobId']}", stage="prod", **key)
     )
-    assert (status, found["jobId"]) == (200, made["jobId"])
+    assert (status, result["jobId"]) == (200, made["jobId"])
     zipped = installation.invoke(
         "api", request("GET", "/v1/openapi.json", **key, **{"accept-encoding": "gzip"})
     )
@@ -61,7 +61,7 @@ def test_a_stream_is_a_long_poll_that_is_taken_up_where_it_ended(
     begun = time.monotonic()
     first = installation.invoke("api", request("GET", path, **key))
     assert time.monotonic() - begun < AMPLE_S
-    pieces = [one for one in response_body(first).decode().split("\n\n") if "data:" in one]
+    pieces = [item for item in response_body(first).decode().split("\n\n") if "data:" in item]
     last = pieces[-1].split("id: ")[1].split("\n")[0]
     installation.run_worker(f"{job_id}_a")
     installation.deliver_all()

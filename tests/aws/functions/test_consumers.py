@@ -102,10 +102,10 @@ def test_each_event_is_stored_by_itself_with_its_arrival_and_told_to_nobody(
 
 
 def stored_of(installation: FunctionInstallation, events: Sequence[Event]) -> list[dict[str, Any]]:
-    found = installation.mappings.call("dynamodb", "scan", TableName=installation.names.events)[
+    result = installation.mappings.call("dynamodb", "scan", TableName=installation.names.events)[
         "Items"
     ]
-    return [item for item in found if item["eventId"]["S"] in {one.id for one in events}]
+    return [item for item in result if item["eventId"]["S"] in {one.id for one in events}]
 
 
 def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(
@@ -120,9 +120,9 @@ def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(
 
     installation.invoke("save-event", batch(envelope(replace(created, overflow=key))))
 
-    (found,) = installation.history(created.entity)
-    properties = to_wire(found, environment="")["properties"]
-    assert (found.overflow, properties.get("tasks")) == (key, None)
+    (result,) = installation.history(created.entity)
+    properties = to_wire(result, environment="")["properties"]
+    assert (result.overflow, properties.get("tasks")) == (key, None)
     whole = installation.run(lambda all_: all_.documents.restore(properties))
     assert whole["tasks"] == tasks
 

@@ -193,8 +193,8 @@ def test_of_a_batch_that_is_dealt_with_at_once_the_unreadable_and_the_failed_are
             raise UsageError("odd")
         return str(record["body"])
 
-    async def deal(opened: Any, found: Any) -> tuple[str, ...]:
-        assert found == {"a": "a", "b": "b"}
+    async def deal(opened: Any, result: Any) -> tuple[str, ...]:
+        assert result == {"a": "a", "b": "b"}
         return deal_fails
 
     answer = process_together(container, records("a", "odd", "b"), Invocation(), read, deal)
@@ -203,7 +203,7 @@ def test_of_a_batch_that_is_dealt_with_at_once_the_unreadable_and_the_failed_are
 
 
 def test_of_a_batch_for_which_time_was_over_all_are_answered(container: Container[Any]) -> None:
-    async def deal(opened: Any, found: Any) -> tuple[str, ...]:
+    async def deal(opened: Any, result: Any) -> tuple[str, ...]:
         await asyncio.Event().wait()
         return ()
 

@@ -27,9 +27,9 @@ def _without_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 def batch_of(installation: FunctionInstallation, *keys: str, request_id: str) -> Record:
     """What the stream has of a job with these tasks."""
     installation.submit(*(make_task(key) for key in keys), request_id=request_id)
-    found = installation.mappings.stream_event()
-    assert found is not None
-    return found[1]
+    result = installation.mappings.stream_event()
+    assert result is not None
+    return result[1]
 
 
 def sequence_numbers(event: Record) -> list[str]:
@@ -37,12 +37,12 @@ def sequence_numbers(event: Record) -> list[str]:
 
 
 def sequence_number_of(event: Record, key: str) -> str:
-    (found,) = [
+    (result,) = [
         record["dynamodb"]["SequenceNumber"]
         for record in event["Records"]
         if record["dynamodb"]["Keys"]["id"]["S"].endswith(f"_{key}")
     ]
-    return str(found)
+    return str(result)
 
 
 def reject_entity(installation: FunctionInstallation, entity: str) -> CallFault:
@@ -50,10 +50,10 @@ def reject_entity(installation: FunctionInstallation, entity: str) -> CallFault:
 
     async def mishap(call: Call) -> AwsResponse:
         entries = installation.newest_client.calls[-1][1]["Entries"]
-        others = [one for one in entries if entity not in one["Detail"]]
+        others = [item for item in entries if entity not in item["Detail"]]
         taken = iter((await call(Entries=others))["Entries"] if others else ())
         refused = {"ErrorCode": "InternalFailure"}
-        return {"Entries": [next(taken) if one in others else refused for one in entries]}
+        return {"Entries": [next(taken) if item in others else refused for item in entries]}
 
     return mishap
 
@@ -62,14 +62,14 @@ def received_events(
     installation: FunctionInstallation, consumer: str = "history"
 ) -> list[tuple[str, str]]:
     """Entity and type of what is on a consumer's queue."""
-    found = []
+    result = []
     while (
         event := installation.mappings.queue_event(installation.names.consumer(consumer))
     ) is not None:
         for record in event["Records"]:
             detail = json.loads(record["body"])["detail"]
-            found.append((detail["entityId"], detail["eventType"]))
-    return found
+            result.append((detail["entityId"], detail["eventType"]))
+    return result
 
 
 def warm_up(installation: FunctionInstallation) -> None:

@@ -80,7 +80,7 @@ def test_a_check_tells_history_how_everything_is_that_runs(
     answer = installation.invoke("health-check", TICK)
 
     assert answer["tenants"][TENANT]["totalProcessing"] == 1
-    assert [one.type for one in installation.history("SYSTEM#health-check")] == [
+    assert [item.type for item in installation.history("SYSTEM#health-check")] == [
         "Task Health Check"
     ]
     single = installation.invoke("health-check-single", {"taskId": f"{job_id}_a"})

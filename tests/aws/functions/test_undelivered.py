@@ -75,8 +75,8 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
 
     kept = house.blobs("undelivered/")
     assert len(kept) == number
-    told = {one["messageId"]: one for one in alert_server.received[0].json["events"]}
-    created = next(one for one in told.values() if one["eventType"] == "Job Created")
+    told = {item["messageId"]: item for item in alert_server.received[0].json["events"]}
+    created = next(item for item in told.values() if item["eventType"] == "Job Created")
     assert created["entity"] == f"JOB#{job_id}"
     assert created["detailType"] == "log-event"
     assert created["source"] == house.names.consumer("history")
@@ -92,7 +92,7 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
     (first,), cursor = json.loads(capsys.readouterr().out).values()
     assert main(["aws", "undelivered", "list", "-o", "json", "--cursor", cursor]) == 0
     others = json.loads(capsys.readouterr().out)["undelivered"]
-    assert [one["id"] for one in (first, *others)] == sorted(one["id"] for one in told.values())
+    assert [item["id"] for item in (first, *others)] == sorted(item["id"] for item in told.values())
     assert main(["aws", "undelivered", "replay", first["id"]]) == 0
     assert len(house.blobs("undelivered/")) == number - 1
     assert main(["aws", "undelivered", "replay", "--all"]) == 0
@@ -180,7 +180,7 @@ def test_whatever_an_event_says_of_itself_slack_takes_the_message() -> None:
 
     message = message_of(notice)
 
-    texts = [one["text"]["text"] for one in message.blocks if one["type"] == "section"]
+    texts = [item["text"]["text"] for item in message.blocks if item["type"] == "section"]
     assert len(message.blocks) <= BLOCKS_LIMIT
     assert max(map(len, texts)) <= 3000
     assert "<!channel>" not in json.dumps(message.blocks)
