@@ -90,7 +90,7 @@ async def _run_tasks(folder: Path, tasks: int) -> Peaks:
             start_harness(
                 folder / "data",
                 url,
-                tools=("Bash",),
+                allowed=("Bash",),
                 LONGSHORE_WORKER_CONCURRENCY=str(_SLOTS),
                 LONGSHORE_AGENT_MEMORY_CEILING=ceiling,
             ) as stage,
