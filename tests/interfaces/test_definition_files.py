@@ -222,10 +222,8 @@ def test_a_name_in_two_files_counts_in_neither_and_both_are_told(tmp_path: Path)
 
     assert names(reading) == ["good"]
     assert problem_texts(reading) == [
-        "longshore.yaml: 'feed' is also defined in definitions/a.yaml, so none is stored;"
-        " keep one",
-        "definitions/a.yaml: 'feed' is also defined in longshore.yaml, so none is stored;"
-        " keep one",
+        "longshore.yaml: 'feed' is also defined in definitions/a.yaml, so none is stored; keep one",
+        "definitions/a.yaml: 'feed' is also defined in longshore.yaml, so none is stored; keep one",
     ]
 
 
