@@ -77,7 +77,7 @@ BUDGET_FAULTS = (
         "test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_not_lost",
     ),
     _fault(
-        name="a day goes on before it is over",
+        name="the next day begins too early",
         at="core.tasks.operator:unpark",
         do=Drop("< to_tick()"),
         caught_by=f"{_PARKING}::TestUnpark::"
@@ -163,7 +163,7 @@ BUDGET_FAULTS = (
         caught_by=f"{_TASKS}::test_an_addition_whose_answer_was_lost_counts_once",
     ),
     _fault(
-        name="of the parked tasks only the first page goes on",
+        name="only the first page of parked tasks is resumed",
         at="services.reads:iter_tasks",
         do=Replace("if cursor", "return"),
         caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_goes_on",

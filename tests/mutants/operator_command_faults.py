@@ -27,7 +27,7 @@ OPERATOR_COMMAND_FAULTS = (
         "test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_first",
     ),
     _fault(
-        name="what is behind another failure goes on",
+        name="a task behind another failure is resumed",
         at="services.operator_commands:Resumer._job_change",
         do=Argument("ResumeJob()", "blocked", "NumberSet()"),
         caught_by=f"{_RESUMING}::test_what_is_behind_another_failure_stays_behind_it",

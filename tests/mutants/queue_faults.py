@@ -67,7 +67,7 @@ QUEUE_FAULTS = (
         caught_by=f"{_SQLITE}::test_messages_of_one_key_are_seen_at_the_earlier_moment",
     ),
     _fault(
-        name="a delivery that was put off counts",
+        name="a delayed delivery counts as a receive",
         at="adapters.sqlite.task_queue:_DELAY",
         do=Text("max(receives - 1, 0)", "receives"),
         caught_by=f"{_SQLITE}::test_a_delivery_that_was_put_off_does_not_count",

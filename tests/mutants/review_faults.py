@@ -214,7 +214,7 @@ REVIEW_FAULTS = (
         caught_by=f"{_CHAINS}::test_what_failed_is_followed_before_what_can_still_run",
     ),
     _explain(
-        name="the chain goes on behind its root",
+        name="the chain continues behind its root",
         at="core.explain:_awaited",
         do=Drop("if ended"),
         caught_by=f"{_CHAINS}::"

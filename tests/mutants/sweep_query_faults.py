@@ -16,7 +16,7 @@ SWEEP_QUERY_FAULTS = (
     _fault(
         name="pauses between messages do not double",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Text("2 * enqueued_us - due_us", "rung_us"),
+        do=Text("2 * enqueued_us - due_us", "enqueued_us"),
         caught_by=f"{_SQLITE}::"
         "test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due",
     ),
@@ -63,7 +63,7 @@ SWEEP_QUERY_FAULTS = (
         caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
     ),
     _fault(
-        name="a listing goes on with the job after",
+        name="a listing continues with the next job",
         at="adapters.sqlite.ledger:SqliteLedger._jobs_with_tasks",
         do=Replace("ternary ''", "'~' if $2 else ''"),
         caught_by=f"{_SQLITE}::"

@@ -18,6 +18,22 @@ from longshore.services import documents as d
 _JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 _COMMON_STATUSES = (400, 401, 403, 421, 422, 429, 500, 503)
+_PROBLEMS = {
+    400: "The request is malformed.",
+    401: "The API key is missing, unknown or revoked.",
+    403: "The API key does not have the scope.",
+    404: "There is no such resource in the tenant.",
+    406: "No requested media type is available.",
+    409: "The state of the resource does not allow the operation.",
+    410: "The resource was removed.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    421: "The host name is not allowed.",
+    422: "The request is invalid; the problem says why.",
+    429: "The rate limit is exceeded; `Retry-After` says when to retry.",
+    500: "An unexpected error.",
+    503: "The backend is unavailable; retry later.",
+}
 _documents: set[type[d.ApiDocument]] = set()
 
 
@@ -25,7 +41,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems that every route can answer with, and those with these statuses."""
     schema = {"$ref": _REF.format(name=s.ProblemDocument.__name__)}
     return {
-        status: {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": schema}}}
+        status: {"description": _PROBLEMS[status], "content": {MEDIA_TYPE: {"schema": schema}}}
         for status in sorted({*_COMMON_STATUSES, *statuses})
     }
 

@@ -23,7 +23,9 @@ Body = Annotated[Any, Depends(read_json_body)]
 OptionalBody = Annotated[Any, Depends(read_optional_json_body)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description=_LIMIT_DESCRIPTION)]
 LongLimit = Annotated[int, Query(ge=1, le=MAX_LONG_PAGE_SIZE, description=_LIMIT_DESCRIPTION)]
-Cursor = Annotated[str | None, Query(max_length=1_000, description="`cursor` of the last page.")]
+Cursor = Annotated[
+    str | None, Query(max_length=1_000, description="`cursor` of the previous page.")
+]
 Moment = AwareDatetime
 RequestId = Annotated[
     str | None,

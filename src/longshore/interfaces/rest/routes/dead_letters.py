@@ -64,7 +64,7 @@ async def read_dead_letter(operations: Reader, letter_id: str) -> Response:
 async def replay_dead_letters(operations: Operator, document: Body) -> Response:
     """Run dead tasks again: the named ones, or all that match.
 
-    `GET …/counts` tells how many match. Messages are not replayed.
+    `GET …/counts` counts those that match. Messages are not replayed.
     """
     request = parse_model(s.ReplayRequestDocument, document)
     if request.ids is not None and request.matching is None:

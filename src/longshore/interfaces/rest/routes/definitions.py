@@ -57,7 +57,9 @@ async def put_definition(operations: Operator, name: str, document: Body) -> Res
     return respond(await operations.put_definition(document))
 
 
-@router.delete("/{name}", status_code=204, responses=problem_responses(404))
+@router.delete(
+    "/{name}", status_code=204, response_description="Deleted.", responses=problem_responses(404)
+)
 async def delete_definition(operations: Operator, name: str) -> Response:
     """Delete a definition: new jobs cannot use it, accepted jobs keep their version."""
     await operations.delete_definition(name)

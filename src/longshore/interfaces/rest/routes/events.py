@@ -79,6 +79,7 @@ async def _job_events(
 
 @router.get(
     "/jobs/{job_id}/events/stream",
+    response_description="A stream of server-sent events.",
     response_class=EventSourceResponse,
     responses=problem_responses(404),
 )
@@ -122,6 +123,7 @@ async def _task_events(
 
 @router.get(
     f"{_TASK_EVENTS_PATH}/stream",
+    response_description="A stream of server-sent events.",
     response_class=EventSourceResponse,
     responses=problem_responses(404),
 )

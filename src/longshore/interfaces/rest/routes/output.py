@@ -58,6 +58,7 @@ async def _task_output(
 
 @router.get(
     f"{_TASK_OUTPUT_PATH}/stream",
+    response_description="A stream of server-sent events.",
     response_class=EventSourceResponse,
     responses=problem_responses(404),
 )
@@ -85,6 +86,7 @@ async def _job_output(
 
 @router.get(
     "/jobs/{job_id}/output/stream",
+    response_description="A stream of server-sent events.",
     response_class=EventSourceResponse,
     responses=problem_responses(404),
 )

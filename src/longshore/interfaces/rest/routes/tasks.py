@@ -64,7 +64,7 @@ async def read_artifact(
 ) -> StreamingResponse:
     """Download one of these files."""
     artifact = await operations.open_artifact(task_id_of(job_id, task_id), name)
-    # A browser must not run it, whatever the file contains.
+    # A browser must not run the file.
     headers = {"Content-Length": str(artifact.size), "Content-Disposition": "attachment"}
     return StreamingResponse(
         artifact.chunks, headers=headers, media_type="application/octet-stream"
