@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Part of the package -> third-party packages that it may import; the longest prefix counts.
 THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
-    "services": {"msgspec"},
+    "services.documents": {"msgspec"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.shared": {"msgspec"},
