@@ -861,8 +861,8 @@ def event_document(
         ttl_days: How long the event store keeps events; 0: forever.
     """
     ttl_at = event.at + timedelta(days=ttl_days) if ttl_days else None
-    wire = to_wire(event, environment=environment, ttl_at=ttl_at)
-    return msgspec.convert({**wire, "properties": properties}, EventDocument)
+    fields = to_wire(event, environment=environment, ttl_at=ttl_at)
+    return msgspec.convert({**fields, "properties": properties}, EventDocument)
 
 
 def health_check_document(properties: Mapping[str, Any], at: datetime) -> HealthCheckDocument:

@@ -38,7 +38,7 @@ async def aws_backend(
     aws: AwsClient, names: Names, clock: Clock, options: AwsBackendOptions | None = None
 ) -> AsyncIterator[Backend]:
     """Everything of one installation; at the end what was taken from queues is given back."""
-    wanted = options or AwsBackendOptions()
+    options = options or AwsBackendOptions()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(aws.close)
         bus = await stack.enter_async_context(EventBridgeBus(aws, names, clock))
@@ -46,16 +46,16 @@ async def aws_backend(
         yield Backend(
             name="aws",
             clock=clock,
-            ledger=DynamoLedger(aws, names, clock, shards=wanted.shards),
+            ledger=DynamoLedger(aws, names, clock, shards=options.shards),
             queue=queue,
             queue_controls=DynamoQueueControls(aws, names, clock),
             events=DynamoEventLog(
                 *(aws, names, clock, bus),
-                retention=wanted.events_retention,
-                indexes=wanted.event_indexes,
+                retention=options.events_retention,
+                indexes=options.event_indexes,
             ),
             bus=bus,
-            output=DynamoOutputLog(aws, names, clock, retention=wanted.output_retention),
+            output=DynamoOutputLog(aws, names, clock, retention=options.output_retention),
             blobs=S3BlobStore(aws, names),
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoApiKeys(aws, names),

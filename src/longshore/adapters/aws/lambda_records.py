@@ -123,7 +123,7 @@ def _as_received(record: Record) -> dict[str, Any]:
 
 
 def undelivered_in_record(record: Record) -> UndeliveredEvent:
-    """A message of the queue of undelivered events, whatever its content."""
+    """A message of the queue of undelivered events, with any content."""
     reasons = {
         name: value.get("stringValue") or ""
         for name, value in record.get("messageAttributes", {}).items()

@@ -110,9 +110,9 @@ class DynamoQueueControls:
 
     async def resume(self, name: str) -> QueuePause | None:
         # The hold first: after a crash in between, the operator sees the pause and resumes again.
-        held = await self._end(_HOLD_PREFIX + name)
-        paused = await self._end(name)
-        return paused or held
+        hold = await self._end(_HOLD_PREFIX + name)
+        pause = await self._end(name)
+        return pause or hold
 
     async def _end(self, name: str) -> QueuePause | None:
         """End a pause or a hold. Returns None if there is none, or another caller has ended it."""

@@ -460,7 +460,7 @@ async def _without_repeats(stream: AsyncIterator[d.StreamItem]) -> AsyncIterator
 
 
 def _segment(text: str) -> str:
-    """Text as one segment of a path, whatever it contains."""
+    """Text as one segment of a path, with any characters."""
     return quote(text, safe="") or "-"
 
 

@@ -192,16 +192,16 @@ class DynamoEventLog:
 
     def _item(self, event: Event) -> Item:
         now = self._clock.now()
-        wire = to_wire(
+        document = to_wire(
             event,
             environment=self._environment,
             ttl_at=event.at + self._retention if self._retention else None,
         )
-        wire["receivedAt"] = to_ms(now)
+        document["receivedAt"] = to_ms(now)
         for number in ALL_INDEXES - self._indexes:
-            del wire[f"GSI{number}PK"], wire[f"GSI{number}SK"]
-        properties = wire.pop("properties")
-        item: Item = encode_document(wire)["M"]
+            del document[f"GSI{number}PK"], document[f"GSI{number}SK"]
+        properties = document.pop("properties")
+        item: Item = encode_document(document)["M"]
         return item | {"properties": encode_document(properties)}
 
     async def append(

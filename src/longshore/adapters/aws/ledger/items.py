@@ -145,9 +145,9 @@ def _documents(item: Item) -> tuple[str, str, str]:
 
 def _encode_events(events: tuple[Event, ...]) -> str:
     stored = ("sequence", "eventType", "timestamp", "context", "properties")
-    wires = (to_wire(event, environment="") for event in events)
+    documents = (to_wire(event, environment="") for event in events)
     return json.dumps(
-        [{name: wire[name] for name in stored} for wire in wires], separators=(",", ":")
+        [{name: document[name] for name in stored} for document in documents], separators=(",", ":")
     )
 
 

@@ -3,7 +3,7 @@
 See ``segments`` for how entries are stored, and why the first write of a sequence wins.
 
 **Atomicity.** What an output pump appends at once fits into one segment. Of more, a part may be
-stored when the rest fails; a marker for all of it then stands for the rest.
+stored when the rest fails; a marker then replaces the rest.
 
 **Lost answers.** Every call can be repeated. An append that had happened finds its own segments and
 drops their entries; one that arrives late is refused if its segment exists.
