@@ -186,9 +186,10 @@ class _LazyGroup(TyperGroup):
         return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        paths = [f"{_prefix(ctx)}{name}" for name in self.list_commands(ctx)]
+        prefix = _prefix(ctx)
         with formatter.section("Commands"):
-            formatter.write_dl([(path, _summary(path)) for path in paths])
+            names = self.list_commands(ctx)
+            formatter.write_dl([(name, _summary(f"{prefix}{name}")) for name in names])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         if ctx.parent is None:
