@@ -64,9 +64,8 @@ class FunctionInstallation:
         self.mappings = mappings
         self.folder = folder
         self.clients: list[RecordingAws] = []  # in the order in which they were opened
-        self.client_by_role: dict[
-            str | None, RecordingAws
-        ] = {}  # the last one that each role opened
+        # The last client that each role has opened; of None, a person's.
+        self.client_by_role: dict[str | None, RecordingAws] = {}
         self._container = Container(lambdas.open_lambda_services)
         self._invoked: set[str] = set()
         self._role: str | None = None
