@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner, Script, fails, prints, succeeds
 from longshore.wiring import lambdas
 from longshore.wiring import services as wired_services
-from longshore.wiring.services import Services
+from longshore.wiring.services import Intervals, Services
 from tests.adapters.alerts.server import Server
 from tests.aws.backends import create_resources
 from tests.aws.call_faults import Call
@@ -141,8 +141,7 @@ def run_rare_scenarios(deployed: DeployedInstallation, folder: Path) -> None:
     alert_server = Server()
     with pytest.MonkeyPatch.context() as patch, alert_server.running():
         credentials = asyncio.run(_prepare(deployed, alert_server.url))
-        for name, value in {"OUTPUT_FLUSH": "0s", "RENEW_EVERY": "100ms"}.items():
-            patch.setenv(f"LONGSHORE_WORKER_{name}", value)
+        patch.setenv("LONGSHORE_WORKER_RENEW_EVERY", "100ms")
         with installation_on(
             deployed.client_options(), NAMES, folder / "rare", patch, credentials
         ) as installation:
@@ -318,7 +317,8 @@ async def _work_with_scripts(
     installation = scenarios.installation
     async with AsyncExitStack() as stack:
         with installation.as_role(WORKER):
-            services = await stack.enter_async_context(lambdas.open_lambda_services())
+            opened = await stack.enter_async_context(lambdas.open_lambda_services())
+        services = replace(opened, intervals=Intervals(output_flush=_NO_TIME))
         with installation.as_role(None):
             person = await stack.enter_async_context(lambdas.open_lambda_services())
         runner = FakeRunner(services.backend.clock, folder=installation.folder / "attempts")
