@@ -1,4 +1,4 @@
-"""The benchmarks run, say what they promise to say, and their counts (never their times) hold."""
+"""The benchmarks run and report their figures; counts are checked, times are not."""
 
 import json
 import subprocess
@@ -50,7 +50,9 @@ def test_a_rate_comes_with_its_floor_and_its_spread(report: dict[str, Any], name
 
 
 @pytest.mark.parametrize("name", ["transitions.64", "enqueue.bulk_cpu"])
-def test_what_is_wanted_is_said_beside_the_figure(report: dict[str, Any], name: str) -> None:
+def test_a_figure_with_a_target_reports_whether_it_is_met(
+    report: dict[str, Any], name: str
+) -> None:
     assert report["figures"][name]["target"]["result"] in {"PASS", "below", "above"}
 
 
@@ -71,7 +73,7 @@ def test_the_table_has_a_line_for_each_figure_and_one_for_the_machine() -> None:
     assert "sqlite" in lines[-1]
 
 
-def test_memory_is_told_of_a_worker_that_has_done_its_tasks_and_of_all_below_it() -> None:
+def test_memory_is_reported_for_a_worker_after_its_tasks_and_for_its_child_processes() -> None:
     figures = json.loads(_output("--json", "--only=memory"))["figures"]
 
     parts = ("worker", "fork_server", "reaper", "fork_server_forks", "reaper_forks")

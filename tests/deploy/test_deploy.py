@@ -1,4 +1,4 @@
-"""The files in deploy/ fit the program: commands exist, and whoever kills waits long enough."""
+"""The files in deploy/ fit the program: commands exist, and stop timeouts are long enough."""
 
 import configparser
 import json
@@ -26,7 +26,7 @@ ANALYZE = shutil.which("systemd-analyze")
 
 
 class Unit(configparser.ConfigParser):
-    """A unit file: names as they are written, and a name may come again."""
+    """A unit file: names keep their case, and a name may occur repeatedly."""
 
     def __init__(self) -> None:
         super().__init__(interpolation=None, strict=False, delimiters=("=",))
@@ -46,28 +46,28 @@ def seconds(text: str) -> timedelta:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """What the container file says, with continued lines put together."""
+    """The instructions of the container file, with continued lines joined."""
     text = CONTAINER.read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines)]
 
 
 def instruction(name: str) -> str:
-    """The last one of that name, which is the one that counts."""
+    """The last instruction of that name, which is the effective one."""
     return [rest for result, rest in instructions() if result == name][-1]
 
 
 def assert_parses(arguments: list[str]) -> None:
-    """The command is there and knows these options: with --help it says so and does nothing."""
+    """The command exists and has these options: with --help it only parses them."""
     assert arguments[0] in COMMANDS
     assert main([*arguments, "--help"]) == ExitCode.OK
 
 
 def test_the_unit_waits_longer_than_a_worker_may_take_to_stop(unit: Unit) -> None:
-    patience = seconds(unit["Service"]["TimeoutStopSec"])
+    stop_timeout = seconds(unit["Service"]["TimeoutStopSec"])
 
-    assert patience > Settings().worker.drain_grace
-    assert patience > Settings().worker.stop_timeout
+    assert stop_timeout > Settings().worker.drain_grace
+    assert stop_timeout > Settings().worker.stop_timeout
 
 
 def test_the_unit_starts_a_command_that_exists(unit: Unit) -> None:
@@ -95,7 +95,7 @@ def test_the_unit_signals_the_worker_alone(unit: Unit) -> None:
     assert unit["Service"]["KillSignal"] == "SIGTERM"
 
 
-def test_the_unit_keeps_its_data_in_the_only_place_that_it_may_write(unit: Unit) -> None:
+def test_the_unit_stores_its_data_in_the_only_directory_that_it_may_write(unit: Unit) -> None:
     service = unit["Service"]
     folder = f"/var/lib/{service['StateDirectory']}"
     set_here = re.findall(r"^Environment=(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE)
@@ -126,12 +126,12 @@ def test_systemd_understands_the_unit_alone_and_as_a_template(tmp_path: Path, na
         timeout=60,
     )
 
-    # It looks at what the unit needs too, which is the machine's own affair.
+    # systemd-analyze also reports problems of other units, which belong to the machine.
     assert [line for line in checked.stderr.splitlines() if "longshore" in line] == []
     assert checked.returncode == 0
 
 
-def test_the_container_runs_as_somebody_who_is_not_root() -> None:
+def test_the_container_runs_as_a_user_other_than_root() -> None:
     user = instruction("USER").partition(":")[0]
 
     assert user.isdigit()
@@ -159,7 +159,7 @@ def test_the_container_is_checked_by_the_doctor() -> None:
     assert parse_duration(times["--interval"]) > parse_duration(times["--timeout"])
 
 
-def test_the_container_is_built_from_what_is_there() -> None:
+def test_the_container_copies_only_files_that_exist() -> None:
     copied = [
         source
         for name, rest in instructions()
@@ -173,7 +173,7 @@ def test_the_container_is_built_from_what_is_there() -> None:
     assert base == {"python:3.11-slim"}
 
 
-def test_the_container_sets_only_what_can_be_set() -> None:
+def test_the_container_sets_only_existing_settings() -> None:
     names = set(re.findall(r"LONGSHORE_\w+(?==)", CONTAINER.read_text()))
 
     assert "LONGSHORE_DATA_DIR" in names
@@ -192,7 +192,7 @@ def test_the_page_names_only_settings_and_files_that_exist() -> None:
 
 def test_the_page_gives_more_time_to_stop_than_a_worker_may_take() -> None:
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    given = re.findall(r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)", text)
+    timeouts = re.findall(r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)", text)
 
-    assert len(given) == 2
-    assert all(seconds(number) > Settings().worker.stop_timeout for number in given)
+    assert len(timeouts) == 2
+    assert all(seconds(number) > Settings().worker.stop_timeout for number in timeouts)

@@ -1,7 +1,7 @@
 """A whole installation on a stand-in of its own, which denies what no policy allows.
 
-Everything is done from outside, as a person would: by the command line, by the API behind its
-gateway, by invoking functions.
+Tests use it from outside, as a person does: by the command line, by the API behind its gateway, by
+invoking functions.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class DeployedInstallation:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of a person who may do everything."""
+        """The environment of a person who may do everything."""
         return {
             "PATH": f"{LONGSHORE.parent}:/usr/bin:/bin",
             "HOME": str(self.folder),
@@ -53,7 +53,7 @@ class DeployedInstallation:
 
     @property
     def stage_variables(self) -> dict[str, str]:
-        """By which commands work with what is deployed."""
+        """The settings with which commands use the deployed stage."""
         return {
             "LONGSHORE_BACKEND": "aws",
             "LONGSHORE_ENVIRONMENT": self.stage,
@@ -90,7 +90,7 @@ class DeployedInstallation:
 
     @contextmanager
     def start(self, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-        """A command that goes on beside, and ends well when it is told to."""
+        """A command that runs in the background and must exit with 0 on SIGTERM."""
         with (self.folder / f"{arguments[0]}.log").open("w") as log:
             process = subprocess.Popen(
                 [str(LONGSHORE), *arguments],
@@ -110,7 +110,7 @@ class DeployedInstallation:
                     process.kill()
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """What AWS answers to somebody who may do everything."""
+        """What AWS answers to a caller who may do everything."""
 
         async def ask() -> dict[str, Any]:
             aws = self.aws()
@@ -142,7 +142,7 @@ class DeployedInstallation:
         return asyncio.run(ask())
 
     def service_variables(self, stack: str) -> dict[str, str]:
-        """Variables of somebody who may do what a service on ECS may, and no more."""
+        """Variables of a user with exactly the permissions of a service on ECS."""
         result = self.call(
             "cloudformation",
             "describe_stack_resource",
@@ -150,25 +150,27 @@ class DeployedInstallation:
             LogicalResourceId="TaskRole",
         )
         role = result["StackResourceDetail"]["PhysicalResourceId"]
-        held = self.call("iam", "get_role_policy", RoleName=role, PolicyName="privileges")
+        inline_policy = self.call("iam", "get_role_policy", RoleName=role, PolicyName="privileges")
 
-        async def made() -> tuple[str, str]:
+        async def create() -> tuple[str, str]:
             aws = self.aws()
             try:
-                return await create_user(aws, f"{self.stage}-{stack}", held["PolicyDocument"])
+                return await create_user(
+                    aws, f"{self.stage}-{stack}", inline_policy["PolicyDocument"]
+                )
             finally:
                 await aws.close()
 
-        key, secret = asyncio.run(made())
+        key, secret = asyncio.run(create())
         return {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
 
     def calls(self) -> list[dict[str, Any]]:
-        """What was called by roles and users."""
+        """The recorded calls of roles and users."""
         return [json.loads(line) for line in self.call_log.read_text().splitlines()]
 
 
 async def create_user(aws: AwsClient, name: str, policy: dict[str, Any]) -> tuple[str, str]:
-    """Credentials of somebody of that name who may do what a policy says, and no more."""
+    """Credentials of a new user of that name with exactly the permissions of a policy."""
     text = json.dumps(policy)
     await aws.call("iam", "create_user", UserName=name)
     await aws.call(
@@ -180,48 +182,52 @@ async def create_user(aws: AwsClient, name: str, policy: dict[str, Any]) -> tupl
 
 @contextmanager
 def enforcing_stand_in(folder: Path) -> Iterator[DeployedInstallation]:
-    """One of its own: it knows roles, and cannot be shared with tests that do not."""
+    """A separate stand-in: it checks permissions, so other tests cannot share it."""
     if not PYTHON.exists():
         pytest.skip("no AWS stand-in: `make test` installs it")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    notes = folder / "notes"
-    notes.touch()
-    made = DeployedInstallation(folder=folder, endpoint=f"http://127.0.0.1:{port}", call_log=notes)
+    call_log = folder / "calls"
+    call_log.touch()
+    installation = DeployedInstallation(
+        folder=folder, endpoint=f"http://127.0.0.1:{port}", call_log=call_log
+    )
     temporary = folder / "tmp"
     temporary.mkdir()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [PYTHON, Path(__file__).with_name("enforcing_server.py"), notes],
+            [PYTHON, Path(__file__).with_name("enforcing_server.py"), call_log],
             env={
                 "PATH": os.environ["PATH"],  # noqa: TID251
                 "GATEWAY_PORT": str(port),
                 "BIND_HOST": "127.0.0.1",
                 "TMPDIR": str(temporary),
                 "LOG_LEVEL": "INFO",
-                # Each function's code lies in a folder of its own: compiling it would not help.
+                # Each function has its own copy of the code, so cached byte code is never reused.
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             stdout=log,
             stderr=subprocess.STDOUT,
         )
         try:
-            _wait_for(made, process)
-            yield made
+            _wait_for(installation, process)
+            yield installation
         finally:
             process.kill()
             process.wait()
 
 
-def _wait_for(path: DeployedInstallation, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(installation: DeployedInstallation, process: subprocess.Popen[bytes]) -> None:
     ends = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            httpx.get(f"{path.endpoint}/_ministack/health", timeout=5).raise_for_status()
+            httpx.get(f"{installation.endpoint}/_ministack/health", timeout=5).raise_for_status()
         except httpx.HTTPError:
             if process.poll() is not None or time.monotonic() > ends:
-                pytest.fail(f"the stand-in did not start:\n{(path.folder / 'log').read_text()}")
-            time.sleep(0.02)  # noqa: TID251 - another process starts, and nothing tells
+                pytest.fail(
+                    f"the stand-in did not start:\n{(installation.folder / 'log').read_text()}"
+                )
+            time.sleep(0.02)  # noqa: TID251 - another process starts, without a signal to wait for
         else:
             return

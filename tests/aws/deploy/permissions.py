@@ -1,6 +1,6 @@
-"""What roles may do, as AWS takes it: actions, and patterns of names; and what a call asks for.
+"""The permissions of roles as AWS evaluates them, and the permissions that a call needs.
 
-Of the same table of which the templates are made, with the names of one stage put in.
+They come from the table from which the templates are rendered, with the names of one stage.
 """
 
 import re
@@ -22,21 +22,21 @@ from tests.aws.stand_in import ACCOUNT, REGION
 
 ActionOnResource = tuple[str, str]  # an action, and what it is done with
 
-# The same code asks for the same of each of their queues: of a family, one is as good as another.
+# The same code makes the same calls to each of these queues: a call to one of them is enough.
 _INTERCHANGEABLE = ("queues", "dead letters")
 
 
 @dataclass(frozen=True, order=True)
 class Permission:
-    """One thing that a role may do: each table, index and folder of blobs counts for itself."""
+    """An action that a role may do on one table, index, folder of blobs or other resource."""
 
     resource: str
     action: str
-    index: int | None  # of the names of the place; None: any of a family
+    index: int | None  # of the resource's ARN in its list; None: any of them
 
 
 def granted_permissions(role: str) -> set[Permission]:
-    """All that a role may do, but for what Lambda does for it: the stand-in's asks nobody."""
+    """The permissions of a role, without those of Lambda, which the stand-in does not check."""
     return {
         Permission(grant.resource, action, which)
         for grant in GRANTS[role]
@@ -54,18 +54,18 @@ def _indexes(resource: str) -> Iterable[int | None]:
 
 @dataclass(frozen=True)
 class RolePolicies:
-    """Of the roles of one stage."""
+    """The policies of the roles of one stage."""
 
     names: Names
     config: StageConfig
 
     @classmethod
     def for_stage(cls, names: Names) -> "RolePolicies":
-        """In a stage of which nothing else is said."""
+        """The policies in a stage with the default configuration."""
         return cls(names, StageConfig(stage=names.stage))
 
     def event_sources(self, role: str) -> set[tuple[str, str]]:
-        """What a function is handed by Lambda: of which queue or table, and by which action."""
+        """The queues and tables that Lambda reads for a function, each with an action."""
         return {
             (re.split(r"[:/]", self._resolve(item).removesuffix("/stream/*"))[-1], action)
             for grant in GRANTS[role]
@@ -75,7 +75,7 @@ class RolePolicies:
         }
 
     def policy_document(self, role: str) -> Json:
-        """What a role's template says, with everything put in that CloudFormation puts in."""
+        """The policy in a role's template, with the values that CloudFormation substitutes."""
         filled: Json = self._resolve(policy(*statements_of(self.config, role)))
         return filled
 
@@ -88,13 +88,13 @@ class RolePolicies:
         )
 
     def used_permissions(self, role: str, call_log: Iterable[Mapping[str, Any]]) -> set[Permission]:
-        """What of its rights a role has used, by what the stand-in noted: see ``watched``.
+        """The permissions that a role has used, by the call log of ``enforcing_server``.
 
-        By a function's role, or by the user who has its rights.
+        A call counts if the function's role made it, or the user with the role's policy.
         """
         stage = self.names.stage
         ends = (f"/longshore-{stage}-{role}", f":user/{stage}-{role}")
-        made = {
+        calls = {
             (item["action"], item["resource"]) for item in call_log if item["who"].endswith(ends)
         }
         return {
@@ -103,7 +103,7 @@ class RolePolicies:
             if any(
                 action == use.action
                 and any(self._matches(resource, item) for item in self._resource_patterns(use))
-                for action, resource in made
+                for action, resource in calls
             )
         }
 
@@ -146,7 +146,7 @@ class RolePolicies:
 def permissions_needed(
     service: str, operation: str, parameters: Mapping[str, Any]
 ) -> list[ActionOnResource]:
-    """What a call of the client library asks a policy for."""
+    """The permissions that a call of the client library needs."""
     match service, parameters:
         case "dynamodb", {"TransactItems": parts}:
             kinds = [(kind, part) for item in parts for kind, part in item.items()]
@@ -162,7 +162,7 @@ def permissions_needed(
         case "s3", {"Bucket": bucket}:
             return [("s3:ListBucket", f"arn:aws:s3:::{bucket}")]
         case "sqs", {"QueueUrl": url}:
-            # To SQS, a batch is the action of each of its entries.
+            # SQS checks a batch as the action of each of its entries.
             action = _action(service, operation.removesuffix("_batch"))
             return [(action, _arn("sqs", url.rpartition("/")[2]))]
         case "sqs", {"QueueName": name}:
@@ -200,5 +200,10 @@ def _arn(service: str, rest: str) -> str:
 
 
 def _substitute(text: str, values: Mapping[str, str]) -> str:
-    known = {"AWS::Partition": "aws", "AWS::Region": REGION, "AWS::AccountId": ACCOUNT, **values}
-    return re.sub(r"\$\{([\w:]+)\}", lambda result: known[result[1]], text)
+    all_values = {
+        "AWS::Partition": "aws",
+        "AWS::Region": REGION,
+        "AWS::AccountId": ACCOUNT,
+        **values,
+    }
+    return re.sub(r"\$\{([\w:]+)\}", lambda match: all_values[match[1]], text)

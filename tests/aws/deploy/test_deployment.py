@@ -1,4 +1,4 @@
-"""Deploying, again, half way, and taking away: what CloudFormation is asked, and what is told."""
+"""Stages are deployed, deployed again, interrupted and destroyed by CloudFormation."""
 
 import asyncio
 import io
@@ -24,7 +24,7 @@ _DEPLOYED = [name for name in STACKS if name not in ("worker", "server")]
 
 
 def empty_package() -> FunctionPackage:
-    """A zip in which nothing is: no function is run here."""
+    """A zip without code: no function runs here."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as target:
         target.writestr("nothing.py", "")
@@ -32,7 +32,7 @@ def empty_package() -> FunctionPackage:
 
 
 class StageUnderTest:
-    """A stage on the stand-in, and all that was told of it."""
+    """A stage on the stand-in, and the progress that was reported for it."""
 
     def __init__(self, aws: AwsClient, **document: Any) -> None:
         self.aws = aws
@@ -55,19 +55,19 @@ class StageUnderTest:
             package=package or empty_package(),
         )
 
-    async def deploy(self, **given: Any) -> Any:
+    async def deploy(self, **options: Any) -> Any:
         self.steps_reported.clear()
-        return await self.deployment(**given).deploy(self.steps_reported.append)
+        return await self.deployment(**options).deploy(self.steps_reported.append)
 
     async def destroy(self, *, with_data: bool = False) -> None:
         self.steps_reported.clear()
         await self.deployment().destroy(self.steps_reported.append, with_data=with_data)
 
     async def states(self) -> dict[str, str | None]:
-        return {one.name: one.status for one in await self.deployment().status()}
+        return {stack.name: stack.status for stack in await self.deployment().status()}
 
     def steps(self, kind: DeployProgressKind) -> list[str]:
-        return [one.stack for one in self.steps_reported if one.kind is kind]
+        return [step.stack for step in self.steps_reported if step.kind is kind]
 
     def name(self, stack: str) -> str:
         return stack_name(self.config.stage, stack)
@@ -80,18 +80,18 @@ def run_on_stand_in(
 ) -> None:
     server = stand_in()
 
-    async def tell() -> None:
-        way = aws(server.client_options)
+    async def run() -> None:
+        client = aws(server.client_options)
         try:
-            await scenario(StageUnderTest(way, **document))
+            await scenario(StageUnderTest(client, **document))
         finally:
-            await way.close()
+            await client.close()
 
-    asyncio.run(tell())
+    asyncio.run(run())
 
 
-def test_what_is_deployed_again_is_not_changed_and_new_code_changes_functions_alone() -> None:
-    async def story(stage: StageUnderTest) -> None:
+def test_a_second_deployment_changes_nothing_and_new_code_changes_only_functions() -> None:
+    async def scenario(stage: StageUnderTest) -> None:
         outputs = await stage.deploy()
         assert stage.steps(DeployProgressKind.DONE) == ["infrastructure", "code", *_DEPLOYED[1:]]
         assert outputs["Bucket"].startswith(f"longshore-{stage.config.stage}-")
@@ -110,55 +110,57 @@ def test_what_is_deployed_again_is_not_changed_and_new_code_changes_functions_al
 
         await stage.destroy(with_data=True)
         assert set((await stage.states()).values()) == {None}
-        await stage.destroy(with_data=True)  # nothing is there, and nothing breaks
+        await stage.destroy(with_data=True)  # destroying an absent stage succeeds
 
-    run_on_stand_in(story)
-
-
-class FailingDeleteAws(AwsClient):
-    """CloudFormation cannot make the dispatcher's rule: it names what nobody exports."""
-
-    code = True
-
-    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
-        if self.code and operation == "create_change_set" and "dispatcher" in given["StackName"]:
-            wrong = given["TemplateBody"].replace('-undelivered"', '-nowhere"')
-            given["TemplateBody"] = wrong
-        return await super().call(service, operation, **given)
+    run_on_stand_in(scenario)
 
 
-def test_a_stack_that_fails_is_put_back_the_first_reason_is_told_and_the_next_try_mends_it() -> (
-    None
-):
-    async def story(stage: StageUnderTest) -> None:
-        assert isinstance(stage.aws, FailingDeleteAws)
+class FailingRuleAws(AwsClient):
+    """CloudFormation cannot create the dispatcher's rule, which imports an unknown value."""
+
+    broken = True
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        if (
+            self.broken
+            and operation == "create_change_set"
+            and "dispatcher" in parameters["StackName"]
+        ):
+            body = parameters["TemplateBody"]
+            parameters["TemplateBody"] = body.replace('-undelivered"', '-nowhere"')
+        return await super().call(service, operation, **parameters)
+
+
+def test_a_failed_stack_is_rolled_back_with_its_first_reason_and_created_by_the_next_try() -> None:
+    async def scenario(stage: StageUnderTest) -> None:
+        assert isinstance(stage.aws, FailingRuleAws)
         with pytest.raises(StackFailed) as failed:
             await stage.deploy()
 
         assert failed.value.stack == stage.name("dispatcher")
         assert failed.value.resource == "DispatcherRule"
         assert "-nowhere" in str(failed.value)
-        assert [one.resource for one in stage.steps_reported if one.failed] == [
+        assert [step.resource for step in stage.steps_reported if step.failed] == [
             "DispatcherRule (AWS::Events::Rule)"
         ]
         assert (await stage.states())["dispatcher"] == "ROLLBACK_COMPLETE"
         assert (await stage.states())["health-check"] is None
 
-        stage.aws.code = False
+        stage.aws.broken = False
         await stage.deploy()
         assert (await stage.states())["dispatcher"] == "CREATE_COMPLETE"
         await stage.destroy(with_data=True)
 
-    run_on_stand_in(story, FailingDeleteAws)
+    run_on_stand_in(scenario, FailingRuleAws)
 
 
 class InterruptedAws(AwsClient):
-    """Whoever deploys is gone right after a call, for good or for bad."""
+    """The deploying process loses AWS right after one call."""
 
     after: str | None = None
 
-    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
-        answer = await super().call(service, operation, **given)
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        answer = await super().call(service, operation, **parameters)
         if operation == self.after:
             self.after = None
             raise BackendUnavailable(operation)
@@ -166,8 +168,8 @@ class InterruptedAws(AwsClient):
 
 
 @pytest.mark.parametrize("after", ["create_change_set", "execute_change_set"])
-def test_whoever_deploys_again_after_an_interruption_finishes_it(after: str) -> None:
-    async def story(stage: StageUnderTest) -> None:
+def test_the_next_deployment_completes_an_interrupted_one(after: str) -> None:
+    async def scenario(stage: StageUnderTest) -> None:
         assert isinstance(stage.aws, InterruptedAws)
         stage.aws.after = after
         with pytest.raises(BackendUnavailable):
@@ -180,13 +182,13 @@ def test_whoever_deploys_again_after_an_interruption_finishes_it(after: str) -> 
         assert {states[name] for name in _DEPLOYED} == {"CREATE_COMPLETE"}
         await stage.destroy(with_data=True)
 
-    run_on_stand_in(story, InterruptedAws)
+    run_on_stand_in(scenario, InterruptedAws)
 
 
-def test_a_protected_stage_is_not_taken_away_until_it_is_deployed_without_protection() -> None:
-    async def story(stage: StageUnderTest) -> None:
+def test_a_protected_stage_is_destroyed_only_after_a_deployment_without_protection() -> None:
+    async def scenario(stage: StageUnderTest) -> None:
         await stage.deploy()
-        assert all(one.protected for one in await stage.deployment().status() if one.status)
+        assert all(stack.protected for stack in await stage.deployment().status() if stack.status)
 
         with pytest.raises(StackProtected, match="protected: false"):
             await stage.destroy()
@@ -197,22 +199,24 @@ def test_a_protected_stage_is_not_taken_away_until_it_is_deployed_without_protec
         await stage.destroy(with_data=True)
         assert set((await stage.states()).values()) == {None}
 
-    run_on_stand_in(story, protected=True)
+    run_on_stand_in(scenario, protected=True)
 
 
-def test_tables_that_were_kept_are_found_again_with_what_is_in_them() -> None:
-    async def story(stage: StageUnderTest) -> None:
+def test_a_new_deployment_takes_over_retained_tables_with_their_items() -> None:
+    async def scenario(stage: StageUnderTest) -> None:
         outputs = await stage.deploy()
         table = stage.config.names.config
         item = {"kind": {"S": "kept"}, "name": {"S": "kept"}}
         await stage.aws.call("dynamodb", "put_item", TableName=table, Item=item)
 
         await stage.destroy()
-        kept = [
-            one.resource for one in stage.steps_reported if one.kind is DeployProgressKind.RETAINED
+        retained = [
+            step.resource
+            for step in stage.steps_reported
+            if step.kind is DeployProgressKind.RETAINED
         ]
-        assert kept[-2:] == [table, f"bucket {outputs['Bucket']}"]
-        # The stand-in takes over tables, and no bucket that is there; AWS takes both.
+        assert retained[-2:] == [table, f"bucket {outputs['Bucket']}"]
+        # AWS takes over an existing bucket too; the stand-in takes over only tables.
         await stage.aws.call(
             "s3", "delete_object", Bucket=outputs["Bucket"], Key=empty_package().key
         )
@@ -224,15 +228,15 @@ def test_tables_that_were_kept_are_found_again_with_what_is_in_them() -> None:
         assert result["Item"] == item
         await stage.destroy(with_data=True)
 
-    run_on_stand_in(story)
+    run_on_stand_in(scenario)
 
 
-def test_what_is_not_a_stage_changes_nothing() -> None:
-    async def story(stage: StageUnderTest) -> None:
+def test_an_invalid_configuration_changes_nothing() -> None:
+    async def scenario(stage: StageUnderTest) -> None:
         many = replace(stage.config, queues=tuple(f"queue-{n}" for n in range(40)))
         with pytest.raises(ConfigurationError, match="use fewer queues"):
             await stage.deploy(config=many)
 
         assert set((await stage.states()).values()) == {None}
 
-    run_on_stand_in(story)
+    run_on_stand_in(scenario)

@@ -1,4 +1,4 @@
-"""The how-to for AWS, followed to the letter; and the files of deploy/ that it speaks of."""
+"""The how-to for AWS runs as printed, and the files of deploy/ that it names are valid."""
 
 import configparser
 import contextlib
@@ -23,15 +23,17 @@ DROP_IN = ROOT / "deploy" / "longshore-worker.service.d" / "aws.conf"
 
 
 @pytest.mark.timeout(300)
-def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_what_its_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "stand-in").mkdir()
     with enforcing_stand_in(tmp_path / "stand-in") as here, contextlib.ExitStack() as stack:
-        known = pages.environment_in(tmp_path)
-        monkeypatch.setattr(pages, "environment_in", lambda _: {**here.variables, **known})
+        page_variables = pages.environment_in(tmp_path)
+        monkeypatch.setattr(pages, "environment_in", lambda _: {**here.variables, **page_variables})
         for block in pages.blocks_of(PAGE):
             if block.language == "console":
-                # Where it is not AWS itself, that is told as well.
+                # On a stand-in, the program prints the endpoint as well.
                 at = "region … at …," if "region …," in block.text else "region … at …"
                 shown = re.sub(r"region …,?", at, block.text)
                 block = pages.Block(language="console", text=shown, line=block.line)
@@ -42,14 +44,14 @@ def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 raise
 
 
-def test_the_page_names_whatever_a_stages_file_can_say() -> None:
+def test_the_page_names_every_setting_of_a_stage() -> None:
     table = PAGE.read_text(encoding="utf-8").partition("\n## Settings of a stage\n")[2]
     names = [entry.name for entry in fields(StageConfig) if entry.name != "stage"]
 
     assert [name for name in names if f"`{name}" not in table] == []
 
 
-def test_the_container_runs_a_command_that_exists_as_somebody_who_is_not_root() -> None:
+def test_the_container_runs_an_existing_command_as_a_user_other_than_root() -> None:
     text = CONTAINER.read_text(encoding="utf-8")
     user = re.findall(r"^USER (\d+):", text, re.MULTILINE)
     program, command = json.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[-1])
@@ -62,7 +64,7 @@ def test_the_container_runs_a_command_that_exists_as_somebody_who_is_not_root() 
     assert (ROOT / re.findall(r"COPY (src/\S+requirements\.txt)", text)[0]).exists()
 
 
-def test_the_unit_for_aws_sets_what_is_a_setting() -> None:
+def test_the_unit_for_aws_sets_an_existing_setting() -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",))
     unit.read_string(DROP_IN.read_text(encoding="utf-8"))
     name, _, value = unit["Service"]["Environment"].partition("=")

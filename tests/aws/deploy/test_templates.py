@@ -70,13 +70,13 @@ def properties(documents: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 def test_the_rendered_templates_are_up_to_date() -> None:
     document = yaml.safe_load((INFRA / "dev.yaml").read_text(encoding="utf-8"))
-    wanted = render_templates("dev", document, "dev.yaml")
+    expected = render_templates("dev", document, "dev.yaml")
     folder = INFRA / "templates"
 
-    assert {page.name for page in folder.iterdir()} == set(wanted)
-    for name, text in wanted.items():
-        told = "run `longshore aws deploy --stage dev --render infra/templates`"
-        assert (folder / name).read_text(encoding="utf-8") == text, told
+    assert {page.name for page in folder.iterdir()} == set(expected)
+    for name, text in expected.items():
+        remedy = "run `longshore aws deploy --stage dev --render infra/templates`"
+        assert (folder / name).read_text(encoding="utf-8") == text, remedy
 
 
 def test_the_linter_of_aws_finds_nothing(tmp_path: Path, full: dict[str, Any]) -> None:
@@ -156,8 +156,8 @@ def is_fed_by_a_queue(function: str) -> bool:
     )
 
 
-# As AWS's own policies for it have it: AWSLambdaSQSQueueExecutionRole and
-# AWSLambdaDynamoDBExecutionRole. Lambda does it, so no call of ours can show it.
+# As in AWS's own policies AWSLambdaSQSQueueExecutionRole and AWSLambdaDynamoDBExecutionRole. Lambda
+# makes these calls, so no recorded call of ours shows them.
 EVENT_SOURCE_ACTIONS = {
     "queue": {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
     "stream": {f"dynamodb:{item}" for item in ("DescribeStream", "GetRecords", "GetShardIterator")}
@@ -173,10 +173,10 @@ def test_every_function_may_read_what_it_is_mapped_to_and_nothing_else(
         for item in full["infrastructure"]["Outputs"].values()
         if "Fn::GetAtt" in item["Value"]
     }
-    made = full["infrastructure"]["Resources"]
+    resources_by_id = full["infrastructure"]["Resources"]
     mapped: dict[str, set[str]] = {}
     for item in properties(full, "AWS::Lambda::EventSourceMapping"):
-        source = made[exported[item["EventSourceArn"]["Fn::ImportValue"]]]["Properties"]
+        source = resources_by_id[exported[item["EventSourceArn"]["Fn::ImportValue"]]]["Properties"]
         name = source.get("QueueName") or source["TableName"]
         mapped.setdefault(item["FunctionName"]["Ref"], set()).add(name)
 
@@ -212,7 +212,7 @@ def test_every_function_has_a_handler_a_log_that_ends_and_a_role_of_its_own(
     )
 
 
-def test_no_policy_speaks_of_everything_but_where_aws_knows_nothing_narrower(
+def test_a_policy_covers_all_resources_only_where_aws_offers_nothing_narrower(
     full: dict[str, Any],
 ) -> None:
     wide = {"sqs:ListQueues", "ecr:GetAuthorizationToken"}
@@ -247,7 +247,7 @@ def test_only_rules_may_send_to_the_queues_of_consumers(full: dict[str, Any]) ->
         assert all(":rule/longshore-prod-events/" in item["Fn::Sub"] for item in sources)
 
 
-def test_schedules_are_off_in_dev_but_for_the_sweepers() -> None:
+def test_only_the_sweepers_schedule_is_enabled_in_dev() -> None:
     def states(name: str) -> dict[str, str]:
         result = resources(stage_templates(stage(name)), "AWS::Events::Rule")
         return {
@@ -267,11 +267,11 @@ def test_prod_is_protected_and_dev_is_not() -> None:
     assert all(item["DeletionProtectionEnabled"] for item in tables)
 
 
-def test_whatever_is_imported_is_exported_by_a_stack_before(full: dict[str, Any]) -> None:
+def test_every_imported_value_is_exported_by_an_earlier_stack(full: dict[str, Any]) -> None:
     exported: set[str] = set()
     for name in STACKS:
-        wanted = set(imports_in(full[name]))
-        assert wanted <= exported
+        imported = set(imports_in(full[name]))
+        assert imported <= exported
         exported |= {item["Export"]["Name"] for item in full[name].get("Outputs", {}).values()}
 
 
@@ -290,18 +290,18 @@ def test_a_worker_is_killed_after_it_had_time_to_drain(full: dict[str, Any]) -> 
     (container,) = full["worker"]["Resources"]["TaskDefinition"]["Properties"][
         "ContainerDefinitions"
     ]
-    given = {item["Name"]: item["Value"] for item in container["Environment"]}
+    environment = {item["Name"]: item["Value"] for item in container["Environment"]}
     service = full["worker"]["Resources"]["Service"]["Properties"]
 
     assert container["StopTimeout"] == STOP_TIMEOUT_S
-    assert given["LONGSHORE_WORKER_DRAIN_GRACE"] == f"{DRAIN_GRACE_S}s"
+    assert environment["LONGSHORE_WORKER_DRAIN_GRACE"] == f"{DRAIN_GRACE_S}s"
     assert Settings().worker.kill_grace.total_seconds() + DRAIN_GRACE_S < STOP_TIMEOUT_S
     assert service["DeploymentConfiguration"]["DeploymentCircuitBreaker"]["Rollback"]
     (secret,) = container["Secrets"]
     assert secret["ValueFrom"]["Fn::Sub"].endswith("parameter/longshore/prod/ANTHROPIC_API_KEY")
 
 
-def test_workers_and_servers_are_there_only_with_an_image() -> None:
+def test_workers_and_servers_are_deployed_only_with_an_image() -> None:
     assert [name for name in STACKS if not is_enabled(stage("dev"), name)] == ["worker", "server"]
     assert all(is_enabled(read_stage_config("prod", FULL, "test"), name) for name in STACKS)
 
@@ -327,7 +327,7 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ({"queue": ["a"]}, "unknown name 'queue'; did you mean 'queues'?"),
         ({"queues": []}, "queues: at least one is required"),
@@ -350,11 +350,13 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_wrong_document_is_refused_with_what_to_do(document: dict[str, Any], told: str) -> None:
+def test_a_wrong_document_is_refused_with_what_to_do(
+    document: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
         render_templates("dev", document, "dev.yaml")
 
-    assert any(told in problem for problem in refused.value.problems), refused.value.problems
+    assert any(message in problem for problem in refused.value.problems), refused.value.problems
     assert all(problem.startswith("dev.yaml: ") for problem in refused.value.problems)
 
 
@@ -364,7 +366,7 @@ def test_a_stage_must_have_a_name_that_every_part_of_aws_takes(name: str) -> Non
         read_stage_config(name, {}, "test")
 
 
-def test_all_problems_of_a_document_are_told_at_once() -> None:
+def test_all_problems_of_a_document_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as refused:
         read_stage_config("dev", {"queues": [1], "nothing": 2, "api": {"burst": "x"}}, "test")
 

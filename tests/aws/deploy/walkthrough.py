@@ -1,7 +1,7 @@
-"""Everything that an installation can be asked for, once: by its API, its queues, its functions.
+"""Uses every feature of an installation once: by its API, its queues and its functions.
 
-What each function calls on the way is compared with what its policy allows, so whatever a function
-is allowed has to happen here.
+The calls of each function are compared with its policy, so every permission has to be used
+here.
 """
 
 import json
@@ -36,17 +36,17 @@ class ApiClient:
     def request(
         self, method: str, path: str, body: Any = None, *, codes: tuple[int, ...] = ()
     ) -> Any:
-        """The answer; it must tell of success, or have one of these codes."""
+        """The answer; its status must be a success or one of these codes."""
         answer = httpx.request(
             method, f"{self._url}{path}", json=body, headers=self._headers, timeout=TIMEOUT_S
         )
-        well = answer.is_success or answer.status_code in codes
-        assert well, f"{method} {path}: {answer.status_code} {answer.text}"
+        ok = answer.is_success or answer.status_code in codes
+        assert ok, f"{method} {path}: {answer.status_code} {answer.text}"
         is_json = "json" in answer.headers.get("content-type", "")
         return answer.json() if answer.content and is_json else None
 
     def wait_for_state(self, path: str, *states: str) -> dict[str, Any]:
-        """What is there as soon as it is in one of these states."""
+        """The job or task as soon as it is in one of these states."""
         result: dict[str, Any] = wait_until(
             lambda: self.request("GET", path), lambda result: result["status"] in states
         )
@@ -54,7 +54,7 @@ class ApiClient:
 
 
 def wait_until(read: Callable[[], ValueT], condition: Callable[[ValueT], bool]) -> ValueT:
-    """What is found as soon as it is so; other processes are at work, and nothing tells."""
+    """The first result that meets a condition; other processes work on it, so this polls."""
     ends = time.monotonic() + TIMEOUT_S
     while not condition(result := read()):
         assert time.monotonic() < ends, result
@@ -70,7 +70,7 @@ def command(task: str, script: str, *after: str, name: str = "command") -> dict[
 
 @dataclass(kw_only=True)
 class Walkthrough:
-    """What was done, by name."""
+    """An installation, a key for it, and the jobs that were submitted, by name."""
 
     installation: DeployedInstallation
     api: ApiClient
@@ -84,38 +84,39 @@ class Walkthrough:
 
     @property
     def names(self) -> Names:
-        here = self.installation
-        return Names(stage=here.stage, bucket=here.outputs["Bucket"])
+        installation = self.installation
+        return Names(stage=installation.stage, bucket=installation.outputs["Bucket"])
 
     def send(self, queue: str, body: str) -> None:
-        here = self.installation
-        url = here.call("sqs", "get_queue_url", QueueName=queue)["QueueUrl"]
-        here.call("sqs", "send_message", QueueUrl=url, MessageBody=body)
+        installation = self.installation
+        url = installation.call("sqs", "get_queue_url", QueueName=queue)["QueueUrl"]
+        installation.call("sqs", "send_message", QueueUrl=url, MessageBody=body)
 
     def blobs(self, prefix: str) -> list[str]:
-        here = self.installation
-        result = here.call("s3", "list_objects_v2", Bucket=self.names.bucket, Prefix=prefix)
+        installation = self.installation
+        result = installation.call("s3", "list_objects_v2", Bucket=self.names.bucket, Prefix=prefix)
         return [item["Key"] for item in result.get("Contents", [])]
 
 
 def start(installation: DeployedInstallation) -> Walkthrough:
-    """With a key, at the API behind its gateway."""
-    made = installation.run(
-        "keys", "create", "tour", "--scope", "admin", "-o", "json", **installation.stage_variables
+    """Create a key, and open the API behind its gateway."""
+    output = installation.run(
+        *("keys", "create", "walkthrough", "--scope", "admin", "-o", "json"),
+        **installation.stage_variables,
     )
-    key = json.loads(made)["key"]
+    key = json.loads(output)["key"]
     result = re.match(r"https://(\w+)\.", installation.outputs["Api"])
     assert result
     port = installation.endpoint.rpartition(":")[2]
-    # The stand-in's gateway goes by the name, which leads to AWS everywhere but here.
-    door = ApiClient(installation.endpoint, key, f"{result[1]}.execute-api.localhost:{port}")
-    return Walkthrough(installation=installation, api=door, key=key)
+    # The stand-in's gateway chooses the API by the host name, which would resolve to AWS.
+    api = ApiClient(installation.endpoint, key, f"{result[1]}.execute-api.localhost:{port}")
+    return Walkthrough(installation=installation, api=api, key=key)
 
 
 def run_jobs(walkthrough: Walkthrough) -> None:
-    """Jobs, with a worker that may do what its role may; what it leaves is for the functions."""
-    door = walkthrough.api
-    door.request("PUT", "/task-definitions/reviewed", {"runner": "command", "requiresReview": True})
+    """Run jobs with a worker that has its role's permissions; the functions do the rest."""
+    api = walkthrough.api
+    api.request("PUT", "/task-definitions/reviewed", {"runner": "command", "requiresReview": True})
     dag = walkthrough.submit(
         "dag",
         command("fetch", f"echo fetched; {_RESULT}; head -c 99999 /dev/urandom | base64"),
@@ -130,19 +131,19 @@ def run_jobs(walkthrough: Walkthrough) -> None:
         "worker", **walkthrough.installation.service_variables("worker")
     ):
         slow = walkthrough.submit("slow", command("sleeps", "exec sleep 600"))
-        door.wait_for_state(f"/jobs/{slow}/tasks/sleeps", "processing")
+        api.wait_for_state(f"/jobs/{slow}/tasks/sleeps", "processing")
         walkthrough.installation.invoke("health-check", {})
-        door.request("POST", f"/jobs/{slow}/cancel", {})
-        door.wait_for_state(f"/jobs/{slow}", "cancelled")
-        assert door.wait_for_state(f"/jobs/{dag}", "completed", "failed")["status"] == "completed"
-        door.wait_for_state(f"/jobs/{bad}", "failed")
-        door.wait_for_state(f"/jobs/{review}/tasks/look", "in_review")
-    door.request("POST", f"/jobs/{review}/tasks/look/approve", {})
-    door.wait_for_state(f"/jobs/{review}/tasks/after", "pending")
+        api.request("POST", f"/jobs/{slow}/cancel", {})
+        api.wait_for_state(f"/jobs/{slow}", "cancelled")
+        assert api.wait_for_state(f"/jobs/{dag}", "completed", "failed")["status"] == "completed"
+        api.wait_for_state(f"/jobs/{bad}", "failed")
+        api.wait_for_state(f"/jobs/{review}/tasks/look", "in_review")
+    api.request("POST", f"/jobs/{review}/tasks/look/approve", {})
+    api.wait_for_state(f"/jobs/{review}/tasks/after", "pending")
 
 
 def read_everything(api: ApiClient, job: str, task: str, *, jobs: str) -> None:
-    """Whatever can be read."""
+    """Read everything that the API offers."""
     of_task = f"/jobs/{job}/tasks/{task}"
     entity = f"entity=TASK%23{job}_{task}"
     paths = [
@@ -161,52 +162,52 @@ def read_everything(api: ApiClient, job: str, task: str, *, jobs: str) -> None:
 
 
 def send_operator_commands(walkthrough: Walkthrough) -> None:
-    """Whatever can be asked for."""
-    review, bad, door = walkthrough.jobs["review"], walkthrough.jobs["bad"], walkthrough.api
-    made = door.request("POST", "/keys", {"name": "short", "scopes": ["read"]})
+    """Send every operator command."""
+    review, bad, api = walkthrough.jobs["review"], walkthrough.jobs["bad"], walkthrough.api
+    created = api.request("POST", "/keys", {"name": "short", "scopes": ["read"]})
     for method, path, body in (
         ("POST", f"/jobs/{review}/tasks", {"tasks": [command("more", "true")]}),
         ("POST", f"/jobs/{review}/cancel", {}),
         ("POST", f"/jobs/{review}/resume", {}),
-        ("POST", "/queues/default/pause", {"reason": "tour"}),
+        ("POST", "/queues/default/pause", {"reason": "walkthrough"}),
         ("POST", "/queues/default/resume", {}),
-        ("DELETE", f"/keys/{made['id']}", None),
+        ("DELETE", f"/keys/{created['id']}", None),
         ("GET", "/task-definitions/reviewed/versions", None),
         ("DELETE", "/task-definitions/reviewed", None),
         ("POST", "/dead-letters/replay", {"ids": [f"{bad}_fails"]}),
         ("POST", "/health-check", {}),
         ("GET", "/health-check", None),
     ):
-        door.request(method, path, body)
+        api.request(method, path, body)
 
 
 def cause_failures(walkthrough: Walkthrough) -> None:
-    """What comes seldom: messages that were received too often, records that nobody can read."""
-    here, names = walkthrough.installation, walkthrough.names
+    """Cause rare failures: dead letters, and a stream record that cannot be read."""
+    installation, names = walkthrough.installation, walkthrough.names
     dead = names.dead_letter_queue("default", Priority.NORMAL)
-    walkthrough.send(dead, "nobody can read this")
+    walkthrough.send(dead, "not a task message")
     walkthrough.send(dead, json.dumps({"requestId": f"{walkthrough.jobs['review']}_more"}))
-    row = here.call("dynamodb", "scan", TableName=names.ledger, Limit=1)["Items"][0]
-    # A new item, with what the relay tells of broken.
-    here.call(
+    row = installation.call("dynamodb", "scan", TableName=names.ledger, Limit=1)["Items"][0]
+    # A new item whose row the relay cannot read.
+    installation.call(
         "dynamodb",
         "put_item",
         TableName=names.ledger,
         Item={**row, "id": {"S": "task-broken"}, "row": {"B": b"\x01\x02\x03"}},
     )
-    here.invoke("sweeper", {})
-    here.invoke("health-check-single", {"taskId": f"{walkthrough.jobs['review']}_look"})
+    installation.invoke("sweeper", {})
+    installation.invoke("health-check-single", {"taskId": f"{walkthrough.jobs['review']}_look"})
     wait_until(lambda: walkthrough.blobs("undelivered/"), bool)
     walkthrough.api.wait_for_state(f"/jobs/{walkthrough.jobs['review']}/tasks/more", "failed")
     wait_until(lambda: walkthrough.blobs("dead/"), bool)
 
 
 def run_server(walkthrough: Walkthrough) -> None:
-    """The server, with what its role may."""
-    here = walkthrough.installation
-    more = {"LONGSHORE_API_PORT": "0", "LONGSHORE_HEALTH_ENABLED": "false"}
-    more |= here.service_variables("server")
-    with here.start("up", "--no-worker", **more) as server:
+    """Run a server with its role's permissions, and read everything by it."""
+    installation = walkthrough.installation
+    variables = {"LONGSHORE_API_PORT": "0", "LONGSHORE_HEALTH_ENABLED": "false"}
+    variables |= installation.service_variables("server")
+    with installation.start("up", "--no-worker", **variables) as server:
         assert server.stdout is not None
         result = re.search(r"http://[\w.]+:\d+", server.stdout.readline())
         assert result

@@ -1,4 +1,4 @@
-"""An installation for the tests of a module, and for each of them functions that start cold."""
+"""An installation for the tests of a module; functions start cold in each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FunctionInstallation]:
-    with open_installation(folder, monkeypatch) as made:
-        made.reset()
-        yield made
+    with open_installation(folder, monkeypatch) as installation:
+        installation.reset()
+        yield installation

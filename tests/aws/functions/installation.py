@@ -1,4 +1,4 @@
-"""An installation on the stand-in for functions: their environment, and what one looks at."""
+"""An installation on the stand-in for functions: their environment, and what tests inspect."""
 
 import asyncio
 import importlib
@@ -27,7 +27,7 @@ from longshore.wiring import lambdas
 from longshore.wiring.services import Services
 from tests.aws.backends import installation_names
 from tests.aws.call_faults import FaultyAws
-from tests.aws.deploy.permissions import ActionOnResource as Right
+from tests.aws.deploy.permissions import ActionOnResource as Action
 from tests.aws.deploy.permissions import RolePolicies, permissions_needed
 from tests.aws.functions.mappings import Invocation, Mappings
 from tests.aws.stand_in import REGION, stand_in
@@ -42,7 +42,7 @@ WORKER = "worker"
 
 
 class RecordingAws(FaultyAws):
-    """The way to AWS of one container, where a test can make trouble."""
+    """The AWS client of one container, in which a test can inject faults."""
 
     def __init__(self, options: AwsClientOptions, record: CallRecorder) -> None:
         super().__init__(AwsClient(options))
@@ -57,54 +57,55 @@ class RecordingAws(FaultyAws):
 
 
 class FunctionInstallation:
-    """An installation."""
+    """An installation whose functions run in this process, each with its role."""
 
     def __init__(self, names: Names, mappings: Mappings, folder: Path) -> None:
         self.names = names
         self.mappings = mappings
         self.folder = folder
-        self.clients: list[RecordingAws] = []  # the ways to AWS that were opened, the last one last
-        self.client_by_role: dict[str | None, RecordingAws] = {}  # by role, the last that it opened
+        self.clients: list[RecordingAws] = []  # in the order in which they were opened
+        # The last client that each role has opened; of None, a person's.
+        self.client_by_role: dict[str | None, RecordingAws] = {}
         self._container = Container(lambdas.open_lambda_services)
         self._invoked: set[str] = set()
         self._role: str | None = None
-        self.actions_by_role: dict[str, set[Right]] = {}  # by role, what was asked of AWS
+        self.actions_by_role: dict[str, set[Action]] = {}  # the actions that each role has called
 
     def open_client(
         self, options: AwsClientOptions, credentials: Mapping[str, tuple[str, str]]
     ) -> RecordingAws:
-        """The way to AWS of whoever acts now; with a role's own credentials if it has some."""
+        """The AWS client of the current role, with the role's own credentials if it has some."""
         role = self._role
 
-        def note(service: str, operation: str, parameters: dict[str, Any]) -> None:
+        def record(service: str, operation: str, parameters: dict[str, Any]) -> None:
             if role is not None:
-                wanted = permissions_needed(service, operation, parameters)
-                self.actions_by_role.setdefault(role, set()).update(wanted)
+                actions = permissions_needed(service, operation, parameters)
+                self.actions_by_role.setdefault(role, set()).update(actions)
 
         if role in credentials:
             options = replace(options, credentials=credentials[role])
-        self.clients.append(RecordingAws(options, note))
+        self.clients.append(RecordingAws(options, record))
         self.client_by_role[role] = self.clients[-1]
         return self.clients[-1]
 
     @contextmanager
     def as_role(self, role: str | None) -> Iterator[None]:
-        """Whatever is opened meanwhile is opened by this role; by None, it is a person's."""
+        """Open everything in this context as this role; None is a person."""
         before, self._role = self._role, role
         try:
             yield
         finally:
             self._role = before
 
-    def denied_actions(self) -> list[tuple[str, Right]]:
-        """What was asked and no policy would have allowed."""
-        rights = RolePolicies.for_stage(self.names)
-        calls = [(role, item) for role, asked in self.actions_by_role.items() for item in asked]
-        return [(role, item) for role, item in calls if not rights.allows(role, item)]
+    def denied_actions(self) -> list[tuple[str, Action]]:
+        """The calls that the role's policy does not allow."""
+        policies = RolePolicies.for_stage(self.names)
+        calls = [(role, item) for role, actions in self.actions_by_role.items() for item in actions]
+        return [(role, item) for role, item in calls if not policies.allows(role, item)]
 
     @property
     def newest_client(self) -> RecordingAws:
-        """Of the container that was opened last."""
+        """The client of the container that was opened last."""
         return self.clients[-1]
 
     def handler(self, function: str) -> Callable[[Any, Any], Any]:
@@ -120,7 +121,7 @@ class FunctionInstallation:
         return self.handler(function)(event, Invocation(seconds))
 
     def run(self, work: Callable[[Services], Awaitable[ResultT]]) -> ResultT:
-        """Something that a person or a worker does beside the functions."""
+        """Do something that a person or a worker does beside the functions."""
 
         async def with_services(wired: lambdas.LambdaServices) -> ResultT:
             return await work(wired)
@@ -132,16 +133,16 @@ class FunctionInstallation:
         return self.run(lambda all_: all_.producer.submit(TENANT, request_id, document))
 
     def reset(self) -> None:
-        """What other tests have left on the stream and on queues is not looked at any more."""
+        """Discard what other tests have left on the stream, on queues and as undelivered events."""
         self.mappings.skip_stream()
         consumers = [self.names.consumer(item) for item in ("history", "dispatcher", "undelivered")]
-        # Doorbells too: a worker would do what other tests have left, and tell of it.
+        # The task queue too: a worker would run the tasks of other tests and commit their events.
         for queue in (*consumers, self.names.queue(QUEUE, Priority.NORMAL)):
             self.mappings.call("sqs", "purge_queue", QueueUrl=self.mappings.url(queue))
-        kept = self.mappings.call(
+        undelivered = self.mappings.call(
             "s3", "list_objects_v2", Bucket=self.names.bucket, Prefix="undelivered/"
         )
-        for item in kept.get("Contents", []):
+        for item in undelivered.get("Contents", []):
             self.mappings.call("s3", "delete_object", Bucket=self.names.bucket, Key=item["Key"])
 
     def blobs(self, prefix: str) -> dict[str, bytes]:
@@ -160,10 +161,10 @@ class FunctionInstallation:
         return row
 
     def run_worker(self, *task_ids: str) -> None:
-        """A worker takes and ends these tasks."""
+        """Run a worker until these tasks have ended."""
 
         async def work() -> None:
-            # A process of its own, which gives back at its end what its polls have taken.
+            # Closed services return the messages that a pending poll has received.
             async with AsyncExitStack() as stack:
                 with self.as_role(WORKER):
                     services = await stack.enter_async_context(lambdas.open_lambda_services())
@@ -182,21 +183,21 @@ class FunctionInstallation:
         asyncio.run(work())
 
     def claim(self, task_id: str, worker_id: str = "far") -> TaskRow:
-        """A worker somewhere holds a task, for a long time."""
+        """Claim a task for a remote worker, with a long lease."""
         claim = Claim(
             worker_id=worker_id, process_id=1, lease_duration=timedelta(hours=9), local=False
         )
         return self.run(lambda all_: all_.transitions.apply_to_task(task_id, claim))
 
     def deliver_all(self) -> None:
-        """Let all that was committed reach the history and the dispatcher."""
+        """Deliver every committed event to the history and the dispatcher."""
         feeds = {"history": "save-event", "dispatcher": "dispatcher"}
-        came = 1
-        while came:
-            came = self.mappings.feed_stream(self.handler("relay"))
+        delivered = 1
+        while delivered:
+            delivered = self.mappings.feed_stream(self.handler("relay"))
             for consumer, function in feeds.items():
                 queue = self.names.consumer(consumer)
-                came += self.mappings.feed_queue(queue, self.handler(function))
+                delivered += self.mappings.feed_queue(queue, self.handler(function))
 
     def close(self) -> None:
         for function in self._invoked:
@@ -214,11 +215,11 @@ def import_handler(path: str) -> Any:
 def open_installation(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[FunctionInstallation]:
     """An installation, and functions whose environment names it.
 
-    Whatever they ask of AWS, their policies must allow: else this fails at the end.
+    Fails at the end if a function made a call that its policy does not allow.
     """
     server = stand_in()
 
-    async def provided() -> Names:
+    async def create() -> Names:
         aws = AwsClient(server.client_options)
         try:
             names = await installation_names(aws, tmp_path, (QUEUE,), ("history", "dispatcher"))
@@ -228,7 +229,7 @@ def open_installation(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Fun
         return names
 
     with installation_on(
-        server.client_options, asyncio.run(provided()), tmp_path, patch
+        server.client_options, asyncio.run(create()), tmp_path, patch
     ) as installation:
         yield installation
         assert installation.denied_actions() == []
@@ -242,7 +243,7 @@ def installation_on(
     patch: pytest.MonkeyPatch,
     credentials: Mapping[str, tuple[str, str]] | None = None,
 ) -> Iterator[FunctionInstallation]:
-    """Functions of an installation that is there."""
+    """The functions of an existing installation."""
     key, secret = options.credentials or ("", "")
     environment = {
         "LONGSHORE_BACKEND": "aws",
@@ -260,7 +261,7 @@ def installation_on(
         patch.setenv(name, value)
     installation = FunctionInstallation(names, Mappings(options, names), folder / "data")
     patch.setattr(
-        client, "AwsClient", lambda place: installation.open_client(place, credentials or {})
+        client, "AwsClient", lambda options: installation.open_client(options, credentials or {})
     )
     try:
         yield installation
@@ -269,17 +270,17 @@ def installation_on(
 
 
 async def all_ended(services: Services, task_ids: Sequence[str]) -> bool:
-    """Whether these tasks have."""
+    """Whether these tasks have ended."""
     rows = await services.backend.ledger.get_tasks(task_ids)
     return all(row.state.terminal for row in rows)
 
 
 async def create_undelivered_queue(aws: AwsClient, names: Names) -> None:
-    """Where consumers' messages go that were received too often."""
-    made = await aws.call("sqs", "create_queue", QueueName=names.consumer("undelivered"))
+    """Create the queue to which SQS moves consumers' messages after too many receives."""
+    created = await aws.call("sqs", "create_queue", QueueName=names.consumer("undelivered"))
     arn = f"arn:aws:sqs:{REGION}:000000000000:{names.consumer('undelivered')}"
     policy = {"deadLetterTargetArn": arn, "maxReceiveCount": UNDELIVERED_RECEIVE_LIMIT}
-    assert made["QueueUrl"]
+    assert created["QueueUrl"]
     for consumer in ("history", "dispatcher"):
         result = await aws.call("sqs", "get_queue_url", QueueName=names.consumer(consumer))
         await aws.call(

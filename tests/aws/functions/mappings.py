@@ -1,8 +1,8 @@
-"""Does what AWS's event source mappings do: hands records to handlers, and heeds their answers.
+"""Does what AWS's event source mappings do: passes records to handlers and follows their answers.
 
-A stream is read on behind the last record that was dealt with, from the first failed one on; what a
-queue handed out is removed unless its id was answered, and comes again if it was. A handler that
-raises has dealt with nothing.
+A stream is read from the first failed record on, or from behind the last record of the batch. A
+message of a queue is deleted unless the answer names its id; then it is received again. A handler
+that raises has processed nothing.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _BATCH_SIZE = 10
 
 
 class Invocation:
-    """What AWS tells a function of its invocation."""
+    """The context that AWS passes to a function with an event."""
 
     aws_request_id = "11111111-2222-3333-4444-555555555555"
 
@@ -41,20 +41,20 @@ class Mappings:
         self._aws = AwsClient(options)
         self._names = names
         self._region = options.region
-        self._positions: dict[str, str] = {}  # by shard, the sequence number that is dealt with
+        self._positions: dict[str, str] = {}  # by shard, the last processed sequence number
         self._urls: dict[str, str] = {}
 
     def close(self) -> None:
         self._runner.run(self._aws.close())
         self._runner.close()
 
-    def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
-        return self._runner.run(self._aws.call(service, operation, **given))
+    def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        return self._runner.run(self._aws.call(service, operation, **parameters))
 
     # The stream ----------------------------------------------------------------------------------
 
     def stream_event(self, limit: int = 100) -> tuple[str, Event] | None:
-        """A shard and a batch of it, as a function is handed it; None if there is nothing new."""
+        """A shard and a batch of it as a function gets it; None if there is nothing new."""
         result = self.call("dynamodbstreams", "list_streams", TableName=self._names.ledger)
         arn = result["Streams"][0]["StreamArn"]
         stream = self.call("dynamodbstreams", "describe_stream", StreamArn=arn)
@@ -66,8 +66,9 @@ class Mappings:
                 if behind
                 else {"ShardIteratorType": "TRIM_HORIZON"}
             )
-            given = {"StreamArn": arn, "ShardId": shard_id, **start}
-            iterator = self.call("dynamodbstreams", "get_shard_iterator", **given)
+            iterator = self.call(
+                "dynamodbstreams", "get_shard_iterator", StreamArn=arn, ShardId=shard_id, **start
+            )
             answer = self.call(
                 "dynamodbstreams",
                 "get_records",
@@ -79,21 +80,21 @@ class Mappings:
         return None
 
     def feed_stream(self, handler: Handler, *, context: Any = None, limit: int = 100) -> int:
-        """One batch of the stream; how many records of it were dealt with."""
+        """Pass one batch of the stream to a handler, and return how many records it processed."""
         result = self.stream_event(limit)
         if result is None:
             return 0
         shard_id, event = result
         answer = handler(event, context or Invocation())
-        places = [record["dynamodb"]["SequenceNumber"] for record in event["Records"]]
+        numbers = [record["dynamodb"]["SequenceNumber"] for record in event["Records"]]
         failed = failed_ids(answer)
-        done = places[: min(map(places.index, failed))] if failed else places
+        done = numbers[: min(map(numbers.index, failed))] if failed else numbers
         if done:
             self._positions[shard_id] = done[-1]
         return len(done)
 
     def skip_stream(self) -> None:
-        """Begin behind all that there is."""
+        """Skip all records that the stream has now."""
         while (result := self.stream_event()) is not None:
             shard_id, event = result
             self._positions[shard_id] = event["Records"][-1]["dynamodb"]["SequenceNumber"]
@@ -101,7 +102,7 @@ class Mappings:
     # Queues --------------------------------------------------------------------------------------
 
     def queue_event(self, name: str, limit: int = _BATCH_SIZE, hidden_s: int = 30) -> Event | None:
-        """A batch of a queue, as a function is handed it; None if there is nothing."""
+        """A batch of a queue as a function gets it; None if the queue is empty."""
         answer = self.call(
             "sqs",
             "receive_message",
@@ -116,7 +117,7 @@ class Mappings:
         return queue_event(messages, arn) if messages else None
 
     def feed_queue(self, name: str, handler: Handler, *, context: Any = None) -> int:
-        """One batch of a queue; how many messages were dealt with, and are gone."""
+        """Pass one batch of a queue to a handler, and return how many messages were deleted."""
         event = self.queue_event(name)
         if event is None:
             return 0
@@ -138,7 +139,7 @@ class Mappings:
         return len(done)
 
     def _make_visible(self, name: str, records: list[Event]) -> None:
-        """Seen again at once, and not when their time is over: nobody wants to wait for that."""
+        """Make messages visible at once, so that no test waits for their visibility timeout."""
         for item in records:
             self.call(
                 "sqs",
@@ -155,26 +156,26 @@ class Mappings:
 
     def message_count(self, name: str) -> int:
         """How many messages a queue holds, hidden ones too."""
-        wanted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         answer = self.call(
-            "sqs", "get_queue_attributes", QueueUrl=self.url(name), AttributeNames=wanted
+            "sqs", "get_queue_attributes", QueueUrl=self.url(name), AttributeNames=names
         )
-        return sum(int(answer["Attributes"][item]) for item in wanted)
+        return sum(int(answer["Attributes"][item]) for item in names)
 
 
 def failed_ids(response: Any) -> list[str]:
-    """The ids that a handler answers; a mapping takes anything malformed for a failure of all."""
+    """The ids in a handler's answer; AWS treats a malformed answer as a failed batch."""
     assert set(response) == {"batchItemFailures"}
     return [item["itemIdentifier"] for item in response["batchItemFailures"]]
 
 
 def stream_event(records: list[Event], arn: str = "arn:aws:dynamodb:stream") -> Event:
-    """Records of a stream as the client library has them, as a function is handed them."""
+    """The event for a function, from stream records of the client library."""
     return as_json({"Records": [{**record, "eventSourceARN": arn} for record in records]})
 
 
 def queue_event(messages: list[Event], arn: str) -> Event:
-    """Messages as the client library has them, as a function is handed them."""
+    """The event for a function, from messages of the client library."""
     return as_json({"Records": [queue_record(message, arn) for message in messages]})
 
 
@@ -202,10 +203,10 @@ def queue_record(message: Event, arn: str) -> Event:
 
 
 def as_json(event: Event) -> Event:
-    """As it travels to a function: bytes as base64, moments as seconds."""
+    """An event as JSON passes it to a function: bytes as base64, times as seconds."""
 
     def plain(value: Any) -> Any:
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value.timestamp()
 
-    travelled: Event = json.loads(json.dumps(event, default=plain))
-    return travelled
+    decoded: Event = json.loads(json.dumps(event, default=plain))
+    return decoded

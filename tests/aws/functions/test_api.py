@@ -1,4 +1,4 @@
-"""api: requests of an API Gateway are answered whole, in time, and only with a key."""
+"""api: requests of an API Gateway are answered completely, in time, and only with a key."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from tests.unit.services.harness import make_task
 AMPLE_S = 15  # more than a busy machine needs, and less than a stream would wait
 
 
-def test_a_job_is_submitted_and_read_with_a_key_and_with_none_nothing_is(
+def test_a_job_is_submitted_and_read_with_a_key_and_refused_without_one(
     installation: FunctionInstallation,
 ) -> None:
     key = {"x-api-key": create_api_key(installation)}
@@ -34,21 +34,21 @@ def test_a_job_is_submitted_and_read_with_a_key_and_with_none_nothing_is(
     packed = request("POST", "/v1/jobs", **key, **{"content-type": "application/json"})
     packed |= {"body": base64.b64encode(json.dumps(job).encode()).decode()}
     packed |= {"isBase64Encoded": True}
-    status, made = send_request(installation, packed)
+    status, created = send_request(installation, packed)
     assert status in (200, 201, 202)
     status, result = send_request(
-        installation, request("GET", f"/v1/jobs/{made['jobId']}", stage="prod", **key)
+        installation, request("GET", f"/v1/jobs/{created['jobId']}", stage="prod", **key)
     )
-    assert (status, result["jobId"]) == (200, made["jobId"])
+    assert (status, result["jobId"]) == (200, created["jobId"])
     zipped = installation.invoke(
         "api", request("GET", "/v1/openapi.json", **key, **{"accept-encoding": "gzip"})
     )
     assert zipped["headers"]["content-encoding"] == "gzip"
     assert json.loads(gzip.decompress(response_body(zipped)))["info"]["title"] == "Longshore"
-    assert len(installation.clients) == 2  # the desk's, and one for all requests
+    assert len(installation.clients) == 2  # the test's, and one for all requests
 
 
-def test_a_stream_is_a_long_poll_that_is_taken_up_where_it_ended(
+def test_a_stream_is_a_long_poll_that_the_next_request_continues(
     installation: FunctionInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_gateway, "_STREAM_IDLE_S", 0.2)
@@ -70,10 +70,10 @@ def test_a_stream_is_a_long_poll_that_is_taken_up_where_it_ended(
     assert first["headers"]["content-type"].startswith("text/event-stream")
     assert "Job Created" in response_body(first).decode()
     assert "event: end" not in response_body(first).decode()
-    told = response_body(rest).decode()
-    assert "Job Created" not in told
-    assert "Task Completed" in told
-    assert "event: end" in told
+    text = response_body(rest).decode()
+    assert "Job Created" not in text
+    assert "Task Completed" in text
+    assert "event: end" in text
 
 
 class FakeApp:
@@ -100,7 +100,7 @@ def call_app(app: FakeApp, event: Any, timeout_s: float = 5) -> dict[str, Any]:
     return asyncio.run(api_gateway.handle_request(app, event, timeout_s=timeout_s))
 
 
-def test_an_app_that_takes_too_long_is_answered_for() -> None:
+def test_a_request_that_takes_too_long_is_answered_with_503() -> None:
     answer = call_app(FakeApp(hangs=True), request("GET", "/"), timeout_s=0.05)
 
     assert answer["statusCode"] == 503
@@ -133,6 +133,6 @@ def test_bytes_cookies_and_encoded_paths_get_through() -> None:
 
 
 @pytest.mark.parametrize("event", [None, {}, {"version": "1.0", "path": "/"}, []])
-def test_what_is_no_request_is_refused(event: Any) -> None:
+def test_an_event_that_is_no_request_is_refused(event: Any) -> None:
     with pytest.raises(UsageError, match=r"payload format 2\.0"):
         call_app(FakeApp(), event)

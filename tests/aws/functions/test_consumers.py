@@ -1,4 +1,4 @@
-"""save-event, dispatcher and dlq-processor: what a queue brings is dealt with, one by one."""
+"""save-event, dispatcher and dlq-processor: each message of a queue is processed by itself."""
 
 import json
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ MALFORMED = (
 )
 
 
-def job_events(installation: FunctionInstallation, event_types: str) -> CallFault:
-    """Whatever is asked of one job's rows does not get through."""
+def throttle_job(installation: FunctionInstallation, job_id: str) -> CallFault:
+    """A fault that throttles every call for the rows of one job."""
 
-    async def mishap(call: Call) -> AwsResponse:
-        given = installation.newest_client.calls[-1][1]
-        return await (throttled(call) if event_types in repr(given) else call())
+    async def throttle(call: Call) -> AwsResponse:
+        parameters = installation.newest_client.calls[-1][1]
+        return await (throttled(call) if job_id in repr(parameters) else call())
 
-    return mishap
+    return throttle
 
 
 def batch(*bodies: str, queue: str = "longshore-x-history-events") -> dict[str, Any]:
-    """A batch of messages that were made up."""
+    """A batch of invented messages."""
     return {
         "Records": [
             {
@@ -54,24 +54,24 @@ def batch(*bodies: str, queue: str = "longshore-x-history-events") -> dict[str, 
 
 
 def envelope(event: Event) -> str:
-    """As the bus puts it on a queue."""
+    """The message body that the bus puts on a queue."""
     detail = to_wire(event, environment="any")
     return json.dumps({"detail-type": "log-event", "source": "longshore.x", "detail": detail})
 
 
 def events_of(installation: FunctionInstallation, request_id: str) -> list[Event]:
-    """The first events of a job with one task, which nobody has been told of."""
+    """The first events of a job with one task, which no consumer has processed."""
     installation.submit(make_task("a"), request_id=request_id)
     installation.mappings.feed_stream(installation.handler("relay"))
-    told: list[Event] = []
+    events: list[Event] = []
     while (
         event := installation.mappings.queue_event(installation.names.consumer("history"))
     ) is not None:
-        told += [event_in_queue_record(record) for record in event["Records"]]
-    return told
+        events += [event_in_queue_record(record) for record in event["Records"]]
+    return events
 
 
-def test_each_event_is_stored_by_itself_with_its_arrival_and_told_to_nobody(
+def test_each_event_is_stored_by_itself_with_its_arrival_and_not_published(
     installation: FunctionInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGSHORE_AWS_KEEP_EVENTS", "1d")
@@ -96,19 +96,18 @@ def test_each_event_is_stored_by_itself_with_its_arrival_and_told_to_nobody(
     for item in stored:
         assert int(item["receivedAt"]["N"]) >= int(item["timestamp"]["N"])
         assert int(item["ttl"]["N"]) == int(item["timestamp"]["N"]) // 1000 + 86_400
-    # One that is told again stays as it first came.
+    # An event that is delivered again does not change its item.
     assert failed_ids(installation.invoke("save-event", batch(*bodies))) == []
     assert stored_of(installation, events) == stored
 
 
 def stored_of(installation: FunctionInstallation, events: Sequence[Event]) -> list[dict[str, Any]]:
-    result = installation.mappings.call("dynamodb", "scan", TableName=installation.names.events)[
-        "Items"
-    ]
-    return [item for item in result if item["eventId"]["S"] in {one.id for one in events}]
+    page = installation.mappings.call("dynamodb", "scan", TableName=installation.names.events)
+    ids = {event.id for event in events}
+    return [item for item in page["Items"] if item["eventId"]["S"] in ids]
 
 
-def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(
+def test_the_overflow_of_a_stored_event_can_be_restored_from_its_history(
     installation: FunctionInstallation,
 ) -> None:
     key = "events/somewhere/some-payload.json"
@@ -127,7 +126,7 @@ def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(
     assert whole["tasks"] == tasks
 
 
-def test_a_job_that_is_stuck_keeps_no_other_from_going_on(
+def test_a_job_that_is_stuck_does_not_delay_other_jobs(
     installation: FunctionInstallation,
 ) -> None:
     jobs = [
@@ -138,8 +137,8 @@ def test_a_job_that_is_stuck_keeps_no_other_from_going_on(
         pass
     queue = installation.names.consumer("dispatcher")
     installation.invoke("dispatcher", {"Records": []})
-    installation.newest_client.inject("update_item", *[job_events(installation, jobs[0])] * 50)
-    installation.newest_client.inject("get_item", *[job_events(installation, jobs[0])] * 50)
+    installation.newest_client.inject("update_item", *[throttle_job(installation, jobs[0])] * 50)
+    installation.newest_client.inject("get_item", *[throttle_job(installation, jobs[0])] * 50)
 
     while installation.mappings.feed_queue(queue, installation.handler("dispatcher")):
         pass
@@ -148,15 +147,14 @@ def test_a_job_that_is_stuck_keeps_no_other_from_going_on(
         JobState.RUNNING,
         JobState.COMPLETED,
     ]
-    assert (
-        installation.mappings.message_count(queue) == 1
-    )  # the end of the task whose job was stuck
+    # The end of the task whose job was stuck is left.
+    assert installation.mappings.message_count(queue) == 1
     installation.newest_client._faults.clear()
     assert installation.mappings.feed_queue(queue, installation.handler("dispatcher")) == 1
     assert installation.job(jobs[0]).state is JobState.COMPLETED
 
 
-def test_what_is_no_event_comes_again_and_an_event_that_ends_nothing_is_done(
+def test_malformed_messages_are_returned_and_an_event_that_ends_nothing_is_processed(
     installation: FunctionInstallation,
 ) -> None:
     event, *_ = events_of(installation, "nothing ends")
@@ -176,7 +174,7 @@ def dead_letter_event(
     return event
 
 
-def test_a_dead_message_makes_its_task_fail_before_it_may_go(
+def test_a_dead_message_is_deleted_only_after_its_task_has_failed(
     installation: FunctionInstallation,
 ) -> None:
     task_id = f"{installation.submit(make_task('a'), request_id='dead').job.id}_a"
@@ -195,14 +193,13 @@ def test_a_dead_message_makes_its_task_fail_before_it_may_go(
     row = installation.run(lambda all_: all_.backend.ledger.get_task(task_id))
     assert row is not None
     assert row.state is TaskState.FAILED
-    assert (
-        failed_ids(installation.invoke("dlq-processor", event)) == []
-    )  # once more, and nothing changes
+    # The same message again changes nothing.
+    assert failed_ids(installation.invoke("dlq-processor", event)) == []
     assert installation.run(lambda all_: all_.backend.ledger.get_task(task_id)) == row
     assert installation.newest_client.count("receive_message") == 0
 
 
-def test_a_dead_message_that_leads_nowhere_is_kept_before_it_may_go(
+def test_a_dead_message_without_a_task_is_deleted_only_after_it_was_stored(
     installation: FunctionInstallation,
 ) -> None:
     odd = "what is this? " + "y" * 400
@@ -215,14 +212,14 @@ def test_a_dead_message_that_leads_nowhere_is_kept_before_it_may_go(
     assert failed_ids(installation.invoke("dlq-processor", event)) == []
 
     assert installation.blobs("dead/")[f"dead/{QUEUE}/message-0"] == odd.encode()
-    (one, *_) = [
+    (stored, *_) = [
         event for event in installation.history(f"QUEUE#{QUEUE}") if "message-0" in str(event)
     ]
-    assert one.context == EventContext(origin="dlq")
-    assert f"dead/{QUEUE}/message-0" in one.body.reason
+    assert stored.context == EventContext(origin="dlq")
+    assert f"dead/{QUEUE}/message-0" in stored.body.reason
 
 
-def test_a_message_of_another_queue_is_not_taken_for_a_dead_letter(
+def test_a_message_of_another_queue_is_not_processed_as_a_dead_letter(
     installation: FunctionInstallation,
 ) -> None:
     event = batch("{}", queue=installation.names.queue(QUEUE, Priority.NORMAL))

@@ -1,4 +1,4 @@
-"""A function's process: what is kept between invocations, and that none is harmed by another."""
+"""A function's process: invocations share opened resources, and do not harm each other."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ SHORT = 1.6  # of which a second and a half is left for the answer
 
 
 class Resources:
-    """What invocations work with here; it notes when it is opened and closed."""
+    """The resources of invocations; it counts how often they are opened and closed."""
 
     def __init__(self) -> None:
         self.opened = self.closed = 0
@@ -45,9 +45,9 @@ def resources() -> Resources:
 
 @pytest.fixture
 def container(resources: Resources) -> Iterator[Container[Any]]:
-    made = Container(resources.open)
-    yield made
-    made.close()
+    opened = Container(resources.open)
+    yield opened
+    opened.close()
 
 
 async def works(opened: Any) -> str:
@@ -56,7 +56,7 @@ async def works(opened: Any) -> str:
     return "done"
 
 
-def test_what_was_opened_is_used_by_the_next_invocation(
+def test_the_next_invocation_uses_the_opened_resources(
     container: Container[Any], resources: Resources
 ) -> None:
     assert [container.run(works, Invocation()) for _ in range(3)] == ["done"] * 3
@@ -67,7 +67,7 @@ def test_what_was_opened_is_used_by_the_next_invocation(
     assert (resources.opened, resources.closed) == (1, 1)
 
 
-def test_what_could_not_be_opened_is_opened_by_the_next_invocation(
+def test_resources_that_could_not_be_opened_are_opened_by_the_next_invocation(
     container: Container[Any], resources: Resources
 ) -> None:
     resources.error = 1
@@ -78,7 +78,7 @@ def test_what_could_not_be_opened_is_opened_by_the_next_invocation(
     assert resources.opened == 2
 
 
-def test_what_an_invocation_leaves_running_does_not_go_on_in_the_next(
+def test_a_task_that_an_invocation_leaves_running_is_cancelled(
     container: Container[Any], resources: Resources
 ) -> None:
     left: list[asyncio.Task[Any]] = []
@@ -93,7 +93,7 @@ def test_what_an_invocation_leaves_running_does_not_go_on_in_the_next(
     assert resources.opened == 1
 
 
-def test_what_will_not_be_called_off_is_thrown_away_with_all_else(
+def test_resources_are_opened_again_after_a_task_that_ignores_its_cancellation(
     container: Container[Any], resources: Resources
 ) -> None:
     async def stubborn() -> None:
@@ -140,7 +140,7 @@ def test_a_loop_that_was_closed_is_replaced(
     assert resources.opened == 2
 
 
-def test_work_ends_before_time_is_over_and_the_next_has_its_own(
+def test_work_ends_before_the_invocation_times_out_and_the_next_one_succeeds(
     container: Container[Any], resources: Resources
 ) -> None:
     async def hangs(opened: Any) -> None:
@@ -154,7 +154,7 @@ def test_work_ends_before_time_is_over_and_the_next_has_its_own(
     assert resources.opened == 1
 
 
-def test_a_timeout_of_the_work_itself_is_not_taken_for_the_end_of_time(
+def test_a_timeout_inside_the_work_is_not_reported_as_an_invocation_timeout(
     container: Container[Any],
 ) -> None:
     async def times_out(opened: Any) -> None:
@@ -165,10 +165,10 @@ def test_a_timeout_of_the_work_itself_is_not_taken_for_the_end_of_time(
 
 
 def records(*ids: str) -> dict[str, Any]:
-    return {"Records": [{"messageId": one, "body": one} for one in ids]}
+    return {"Records": [{"messageId": id_, "body": id_} for id_ in ids]}
 
 
-def test_of_a_batch_those_that_fail_or_are_late_are_answered_and_the_others_are_done(
+def test_failed_and_late_records_of_a_batch_are_answered_and_the_others_are_done(
     container: Container[Any],
 ) -> None:
     async def deal(opened: Any, record: Any) -> None:
@@ -185,7 +185,7 @@ def test_of_a_batch_those_that_fail_or_are_late_are_answered_and_the_others_are_
 @pytest.mark.parametrize(
     ("deal_fails", "answered"), [((), ["odd"]), (("b",), ["odd", "b"])], ids=["none", "one"]
 )
-def test_of_a_batch_that_is_dealt_with_at_once_the_unreadable_and_the_failed_are_answered(
+def test_unreadable_and_failed_records_of_a_batch_processed_together_are_answered(
     container: Container[Any], deal_fails: tuple[str, ...], answered: list[str]
 ) -> None:
     def read(opened: Any, record: Any) -> str:
@@ -202,7 +202,7 @@ def test_of_a_batch_that_is_dealt_with_at_once_the_unreadable_and_the_failed_are
     assert failed_ids(answer) == answered
 
 
-def test_of_a_batch_for_which_time_was_over_all_are_answered(container: Container[Any]) -> None:
+def test_all_records_of_a_batch_that_times_out_are_answered(container: Container[Any]) -> None:
     async def deal(opened: Any, result: Any) -> tuple[str, ...]:
         await asyncio.Event().wait()
         return ()
@@ -215,7 +215,7 @@ def test_of_a_batch_for_which_time_was_over_all_are_answered(container: Containe
 
 
 @pytest.mark.parametrize("event", [{}, None, {"Records": "none"}, []])
-def test_what_is_no_batch_is_refused(container: Container[Any], event: Any) -> None:
+def test_an_event_that_is_no_batch_is_refused(container: Container[Any], event: Any) -> None:
     deal: Callable[..., Any] = works
 
     with pytest.raises(UsageError, match="event source mapping"):

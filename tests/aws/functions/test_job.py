@@ -19,9 +19,9 @@ def test_a_job_goes_from_its_submission_to_its_end(installation: FunctionInstall
     job = installation.job(job_id)
     assert job.state is JobState.COMPLETED
     page = installation.run(lambda all_: all_.backend.events.query(TENANT, job_id=job_id))
-    told = [(event.entity, event.type) for event in page.items]
-    assert told.count((f"JOB#{job_id}", "Job Completed")) == 1
-    assert (f"TASK#{second}", "Task Completed") in told
+    events = [(event.entity, event.type) for event in page.items]
+    assert events.count((f"JOB#{job_id}", "Job Completed")) == 1
+    assert (f"TASK#{second}", "Task Completed") in events
     for entity, last in ((f"JOB#{job_id}", job.last_sequence), (f"TASK#{second}", None)):
         history = [event.sequence for event in page.items if event.entity == entity]
         assert history == list(range(1, (last or len(history)) + 1))

@@ -1,4 +1,4 @@
-"""relay: what was committed gets to the bus, and nothing holds it up for ever."""
+"""relay: committed events get to the bus, and no record blocks the stream for ever."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def _without_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batch_of(installation: FunctionInstallation, *keys: str, request_id: str) -> Record:
-    """What the stream has of a job with these tasks."""
+    """The stream's records of a new job with these tasks."""
     installation.submit(*(make_task(key) for key in keys), request_id=request_id)
     result = installation.mappings.stream_event()
     assert result is not None
@@ -46,16 +46,16 @@ def sequence_number_of(event: Record, key: str) -> str:
 
 
 def reject_entity(installation: FunctionInstallation, entity: str) -> CallFault:
-    """The bus takes all events but those of one entity."""
+    """A fault by which the bus refuses the events of one entity."""
 
-    async def mishap(call: Call) -> AwsResponse:
+    async def reject(call: Call) -> AwsResponse:
         entries = installation.newest_client.calls[-1][1]["Entries"]
         others = [item for item in entries if entity not in item["Detail"]]
         taken = iter((await call(Entries=others))["Entries"] if others else ())
         refused = {"ErrorCode": "InternalFailure"}
         return {"Entries": [next(taken) if item in others else refused for item in entries]}
 
-    return mishap
+    return reject
 
 
 def received_events(
@@ -73,11 +73,11 @@ def received_events(
 
 
 def warm_up(installation: FunctionInstallation) -> None:
-    """Open the relay's container, so that trouble can be made for it."""
+    """Open the relay's container, so that a test can inject faults into its client."""
     installation.invoke("relay", {"Records": []})
 
 
-def test_the_first_record_that_the_bus_refuses_is_answered_and_told_when_it_comes_again(
+def test_the_first_record_that_the_bus_refuses_is_answered_and_published_by_the_retry(
     installation: FunctionInstallation,
 ) -> None:
     event = batch_of(installation, "a", "b", "c", request_id="refused")
@@ -99,21 +99,21 @@ def task_ids_of(events: list[tuple[str, str]]) -> set[str]:
     return {name.rpartition("_")[2] for name, kind in events if kind == "Task Pending"}
 
 
-def test_what_tells_of_nothing_is_passed_over(installation: FunctionInstallation) -> None:
+def test_a_record_without_events_is_skipped(installation: FunctionInstallation) -> None:
     key = {"bucket": {"S": "aa"}, "id": {"S": "job-aa_x"}}
-    place = {"Keys": key, "SequenceNumber": "1", "StreamViewType": "NEW_IMAGE"}
+    change = {"Keys": key, "SequenceNumber": "1", "StreamViewType": "NEW_IMAGE"}
     dynamo_db = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
     records = [
-        {"eventName": "REMOVE", "dynamodb": place},
-        {"eventName": "REMOVE", "dynamodb": place, "userIdentity": dynamo_db},
-        {"eventName": "INSERT", "dynamodb": {**place, "NewImage": {**key, "n": {"N": "1"}}}},
+        {"eventName": "REMOVE", "dynamodb": change},
+        {"eventName": "REMOVE", "dynamodb": change, "userIdentity": dynamo_db},
+        {"eventName": "INSERT", "dynamodb": {**change, "NewImage": {**key, "n": {"N": "1"}}}},
     ]
 
     assert failed_ids(installation.invoke("relay", stream_event(records))) == []
     assert installation.newest_client.calls == []
 
 
-def test_a_record_that_cannot_be_read_is_put_aside_and_those_behind_it_are_told(
+def test_an_unreadable_record_is_put_aside_and_the_records_after_it_are_published(
     installation: FunctionInstallation,
 ) -> None:
     event = batch_of(installation, "a", request_id="unreadable")
@@ -131,7 +131,9 @@ def test_a_record_that_cannot_be_read_is_put_aside_and_those_behind_it_are_told(
     assert json.loads(letter["body"])["detail"]["entityId"] == row_id
 
 
-def test_a_record_that_cannot_be_put_aside_comes_again(installation: FunctionInstallation) -> None:
+def test_a_record_that_cannot_be_put_aside_is_answered_as_failed(
+    installation: FunctionInstallation,
+) -> None:
     event = batch_of(installation, "a", request_id="not put aside")
     event["Records"][1]["dynamodb"]["NewImage"]["row"] = {"B": "AQID"}
     warm_up(installation)
@@ -141,15 +143,15 @@ def test_a_record_that_cannot_be_put_aside_comes_again(installation: FunctionIns
     assert installation.mappings.message_count(installation.names.consumer("undelivered")) == 0
 
 
-def test_of_a_record_too_large_for_a_message_its_place_is_put_aside(
+def test_a_record_too_large_for_a_message_is_put_aside_as_its_key_and_sequence_number(
     installation: FunctionInstallation,
 ) -> None:
     async def too_long(call: Call) -> AwsResponse:
         raise BackendRejected("sqs.send_message_batch: BatchRequestTooLong")
 
     event = batch_of(installation, "a", request_id="too large")
-    place = event["Records"][0]["dynamodb"]
-    place["NewImage"]["row"] = {"B": "AQID"}
+    change = event["Records"][0]["dynamodb"]
+    change["NewImage"]["row"] = {"B": "AQID"}
     warm_up(installation)
     installation.newest_client.inject("send_message_batch", too_long)
 
@@ -157,13 +159,13 @@ def test_of_a_record_too_large_for_a_message_its_place_is_put_aside(
     (letter,) = installation.mappings.queue_event(installation.names.consumer("undelivered"))[
         "Records"
     ]
-    kept = {"Keys": place["Keys"], "SequenceNumber": place["SequenceNumber"]}
-    assert json.loads(letter["body"])["record"] == {"dynamodb": kept}
+    position = {"Keys": change["Keys"], "SequenceNumber": change["SequenceNumber"]}
+    assert json.loads(letter["body"])["record"] == {"dynamodb": position}
     with pytest.raises(UsageError, match="too large"):
         events_in_undelivered(letter["body"])
 
 
-def test_a_bus_that_refuses_everything_lets_the_first_record_come_again(
+def test_the_first_record_is_answered_as_failed_if_the_bus_refuses_everything(
     installation: FunctionInstallation,
 ) -> None:
     async def refused(call: Call) -> AwsResponse:
@@ -176,7 +178,7 @@ def test_a_bus_that_refuses_everything_lets_the_first_record_come_again(
     assert failed_ids(installation.invoke("relay", event)) == sequence_numbers(event)[:1]
 
 
-def test_time_that_is_over_lets_all_come_again_and_the_next_invocation_goes_on(
+def test_a_timeout_returns_the_whole_batch_and_the_next_invocation_publishes_it(
     installation: FunctionInstallation,
 ) -> None:
     async def hangs(call: Call) -> AwsResponse:
@@ -192,4 +194,4 @@ def test_time_that_is_over_lets_all_come_again_and_the_next_invocation_goes_on(
     )
     assert failed_ids(installation.invoke("relay", event)) == []
     assert "Job Created" in {kind for _, kind in received_events(installation)}
-    assert len(installation.clients) == 2  # the desk's and the relay's: it was not built anew
+    assert len(installation.clients) == 2  # the test's and the relay's, which was not opened again

@@ -1,4 +1,4 @@
-"""sweeper, health-check and health-check-single: by the clock and by hand, always in time."""
+"""sweeper, health-check and health-check-single: invoked by schedule or by hand, always in time."""
 
 import asyncio
 from typing import Any
@@ -29,20 +29,20 @@ async def hangs(call: Call) -> AwsResponse:
 def half_submitted(installation: FunctionInstallation, request_id: str) -> None:
     """A job whose submitter dies when the job's row is written and none of its tasks' is."""
     installation.run(lambda all_: asyncio.sleep(0))
-    passes = installation.newest_client
+    client = installation.newest_client
 
     async def once(call: Call) -> AwsResponse:
         answer = await call()
-        passes.inject("update_item", *[throttled] * 50)
+        client.inject("update_item", *[throttled] * 50)
         return answer
 
-    passes.inject("update_item", once)
+    client.inject("update_item", once)
     with pytest.raises(BackendUnavailable):
         installation.submit(make_task("a"), request_id=request_id)
-    passes._faults.clear()
+    client._faults.clear()
 
 
-def test_a_sweep_mends_what_a_crash_left_behind(installation: FunctionInstallation) -> None:
+def test_a_sweep_repairs_a_half_submitted_job(installation: FunctionInstallation) -> None:
     half_submitted(installation, "half")
 
     assert installation.invoke("sweeper", TICK) == {
@@ -52,26 +52,26 @@ def test_a_sweep_mends_what_a_crash_left_behind(installation: FunctionInstallati
     assert installation.invoke("sweeper", TICK) == {"finished": True, "repaired": {}}
 
 
-def test_a_sweep_that_takes_too_long_ends_in_time_and_the_next_goes_on_behind_it(
+def test_a_sweep_that_takes_too_long_ends_in_time_and_the_next_continues_after_it(
     installation: FunctionInstallation,
 ) -> None:
     installation.invoke("sweeper", TICK)
     half_submitted(installation, "half again")
     sweeping = installation.clients[0]
-    sweeping.inject("query", hangs)  # the first question is for leases
+    sweeping.inject("query", hangs)  # the first query is for leases
 
     assert installation.invoke("sweeper", TICK, seconds=1.8) == {"finished": False}
     begun = len(sweeping.calls)
     answer = installation.invoke("sweeper", TICK)
 
     assert answer == {"finished": True, "repaired": {"intents_finished": 1}}
-    # What comes behind the leases in a sweep comes first now.
+    # The next sweep begins with the step after the leases.
     first = sweeping.calls[begun][1]
     assert "open#" not in str(first["ExpressionAttributeValues"])
     assert installation.invoke("sweeper", TICK) == {"finished": True, "repaired": {}}
 
 
-def test_a_check_tells_history_how_everything_is_that_runs(
+def test_a_check_records_the_health_of_running_tasks_in_the_history(
     installation: FunctionInstallation,
 ) -> None:
     job_id = installation.submit(make_task("a"), request_id="checked").job.id
@@ -88,7 +88,9 @@ def test_a_check_tells_history_how_everything_is_that_runs(
     assert (single["status"], single["health"]) == ("processing", "healthy")
 
 
-def test_a_check_that_takes_too_long_says_so_in_time(installation: FunctionInstallation) -> None:
+def test_a_check_that_takes_too_long_raises_a_timeout_in_time(
+    installation: FunctionInstallation,
+) -> None:
     installation.invoke("health-check", TICK)
     installation.newest_client.inject("query", *[hangs] * 20)
 
@@ -97,7 +99,7 @@ def test_a_check_that_takes_too_long_says_so_in_time(installation: FunctionInsta
 
 
 @pytest.mark.parametrize("event", [None, {}, {"taskId": 7}, {"taskId": "no id!"}, []])
-def test_a_question_for_no_task_says_what_to_ask(
+def test_a_single_check_without_a_task_id_names_the_field(
     installation: FunctionInstallation, event: Any
 ) -> None:
     with pytest.raises(UsageError, match='"taskId"'):

@@ -1,4 +1,4 @@
-"""eventbridge-dlq-alert: what nobody got is kept, told once, and can be brought out again."""
+"""eventbridge-dlq-alert: undelivered events are stored, reported once, and can be replayed."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def alert_server() -> Iterator[Server]:
 def alerting_installation(
     installation: FunctionInstallation, alert_server: Server
 ) -> FunctionInstallation:
-    """An installation whose secrets are kept by SSM."""
+    """An installation whose secrets are stored in SSM."""
     values = {"alerts.webhook_url": alert_server.url, "alerts/webhook_secrets": SECRET}
     for name, value in values.items():
         installation.mappings.call(
@@ -44,8 +44,8 @@ def alerting_installation(
     return installation
 
 
-def undelivered(installation: FunctionInstallation, request_id: str) -> str:
-    """The id of a job whose first event gets to nobody, because its reader always breaks."""
+def submit_undelivered(installation: FunctionInstallation, request_id: str) -> str:
+    """Submit a job whose first events are received too often, and return its id."""
     job_id = installation.submit(make_task("a"), request_id=request_id).job.id
     while installation.mappings.feed_stream(installation.handler("relay"), limit=1):
         pass
@@ -57,32 +57,31 @@ def undelivered(installation: FunctionInstallation, request_id: str) -> str:
     return job_id
 
 
-def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
+def test_an_undelivered_event_is_stored_and_reported_and_can_be_replayed(
     alerting_installation: FunctionInstallation,
     alert_server: Server,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    house = alerting_installation
-    queue = house.names.consumer("undelivered")
-    job_id = undelivered(house, "undelivered")
-    number = house.mappings.message_count(queue)
+    installation = alerting_installation
+    queue = installation.names.consumer("undelivered")
+    job_id = submit_undelivered(installation, "undelivered")
+    number = installation.mappings.message_count(queue)
     assert number >= 2  # of the job and of its task
-    event = house.mappings.queue_event(queue)
+    event = installation.mappings.queue_event(queue)
     assert event is not None
     handles = [record["receiptHandle"] for record in event["Records"]]
 
-    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == []
+    assert failed_ids(installation.invoke("eventbridge-dlq-alert", event)) == []
 
-    kept = house.blobs("undelivered/")
-    assert len(kept) == number
-    told = {item["messageId"]: item for item in alert_server.received[0].json["events"]}
-    created = next(item for item in told.values() if item["eventType"] == "Job Created")
+    assert len(installation.blobs("undelivered/")) == number
+    reported = {item["messageId"]: item for item in alert_server.received[0].json["events"]}
+    created = next(item for item in reported.values() if item["eventType"] == "Job Created")
     assert created["entity"] == f"JOB#{job_id}"
     assert created["detailType"] == "log-event"
-    assert created["source"] == house.names.consumer("history")
-    assert set(told) == {record["messageId"] for record in event["Records"]}
-    # Brought once more, it is known.
-    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == []
+    assert created["source"] == installation.names.consumer("history")
+    assert set(reported) == {record["messageId"] for record in event["Records"]}
+    # The same messages again are not reported again.
+    assert failed_ids(installation.invoke("eventbridge-dlq-alert", event)) == []
     assert len(alert_server.received) == 1
     logged = capsys.readouterr().err
     assert "event.undelivered" in logged
@@ -92,81 +91,89 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
     (first,), cursor = json.loads(capsys.readouterr().out).values()
     assert main(["aws", "undelivered", "list", "-o", "json", "--cursor", cursor]) == 0
     others = json.loads(capsys.readouterr().out)["undelivered"]
-    assert [item["id"] for item in (first, *others)] == sorted(item["id"] for item in told.values())
+    assert [item["id"] for item in (first, *others)] == sorted(
+        item["id"] for item in reported.values()
+    )
     assert main(["aws", "undelivered", "replay", first["id"]]) == 0
-    assert len(house.blobs("undelivered/")) == number - 1
+    assert len(installation.blobs("undelivered/")) == number - 1
     assert main(["aws", "undelivered", "replay", "--all"]) == 0
-    assert house.blobs("undelivered/") == {}
+    assert installation.blobs("undelivered/") == {}
     assert main(["aws", "undelivered", "list"]) == 0
     assert "no undelivered events\n" in capsys.readouterr().err
-    house.mappings.feed_queue(house.names.consumer("history"), house.handler("save-event"))
-    assert [event.type for event in house.history(f"JOB#{job_id}")][:1] == ["Job Created"]
+    installation.mappings.feed_queue(
+        installation.names.consumer("history"), installation.handler("save-event")
+    )
+    assert [event.type for event in installation.history(f"JOB#{job_id}")][:1] == ["Job Created"]
     assert main(["aws", "undelivered", "replay", first["id"]]) == 3
     assert main(["aws", "undelivered", "replay"]) == 2
 
 
-def test_people_who_are_out_of_reach_are_told_later_and_nothing_is_lost_meanwhile(
+def test_an_alert_that_fails_is_sent_again_and_the_events_are_stored_meanwhile(
     alerting_installation: FunctionInstallation, alert_server: Server
 ) -> None:
-    house = alerting_installation
-    undelivered(house, "people away")
-    event = house.mappings.queue_event(house.names.consumer("undelivered"))
+    installation = alerting_installation
+    submit_undelivered(installation, "alert fails")
+    event = installation.mappings.queue_event(installation.names.consumer("undelivered"))
     assert event is not None
     alert_server.answers_with(Answer(status=410), Answer())
 
     ids = [record["messageId"] for record in event["Records"]]
-    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == ids
-    assert len(house.blobs("undelivered/")) == len(ids)
-    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == []
+    assert failed_ids(installation.invoke("eventbridge-dlq-alert", event)) == ids
+    assert len(installation.blobs("undelivered/")) == len(ids)
+    assert failed_ids(installation.invoke("eventbridge-dlq-alert", event)) == []
     assert len(alert_server.received) == 2
 
 
-def test_nobody_is_told_of_what_could_not_be_kept(
+def test_an_event_that_could_not_be_stored_is_not_reported(
     alerting_installation: FunctionInstallation, alert_server: Server
 ) -> None:
-    house = alerting_installation
-    undelivered(house, "store away")
-    event = house.mappings.queue_event(house.names.consumer("undelivered"))
-    house.invoke("eventbridge-dlq-alert", {"Records": []})
-    house.newest_client.inject("put_object", *[request_lost] * 5)
+    installation = alerting_installation
+    submit_undelivered(installation, "store fails")
+    event = installation.mappings.queue_event(installation.names.consumer("undelivered"))
+    installation.invoke("eventbridge-dlq-alert", {"Records": []})
+    installation.newest_client.inject("put_object", *[request_lost] * 5)
 
     with pytest.raises(BackendUnavailable):
-        house.invoke("eventbridge-dlq-alert", event)
+        installation.invoke("eventbridge-dlq-alert", event)
 
     assert alert_server.received == []
 
 
-def test_whatever_is_on_the_queue_is_kept_and_what_holds_no_event_cannot_be_told_again(
+def test_every_message_is_stored_and_one_without_an_event_cannot_be_replayed(
     alerting_installation: FunctionInstallation, alert_server: Server
 ) -> None:
-    house = alerting_installation
-    url = house.mappings.url(house.names.consumer("undelivered"))
-    said = {
+    installation = alerting_installation
+    url = installation.mappings.url(installation.names.consumer("undelivered"))
+    attributes = {
         "ERROR_CODE": {"DataType": "String", "StringValue": "NO_PERMISSIONS"},
         "TARGET_ARN": {"DataType": "String", "StringValue": "arn:aws:sqs:x:1:history"},
     }
-    house.mappings.call(
-        "sqs", "send_message", QueueUrl=url, MessageBody="<!channel> odd", MessageAttributes=said
+    installation.mappings.call(
+        "sqs",
+        "send_message",
+        QueueUrl=url,
+        MessageBody="<!channel> odd",
+        MessageAttributes=attributes,
     )
 
-    assert house.mappings.feed_queue(
-        house.names.consumer("undelivered"), house.handler("eventbridge-dlq-alert")
+    assert installation.mappings.feed_queue(
+        installation.names.consumer("undelivered"), installation.handler("eventbridge-dlq-alert")
     )
 
-    ((key, kept),) = house.blobs("undelivered/").items()
-    assert json.loads(kept)["body"] == "<!channel> odd"
-    (told,) = alert_server.received[0].json["events"]
-    assert (told["reason"], told["source"], told["entity"]) == (
+    ((key, stored),) = installation.blobs("undelivered/").items()
+    assert json.loads(stored)["body"] == "<!channel> odd"
+    (reported,) = alert_server.received[0].json["events"]
+    assert (reported["reason"], reported["source"], reported["entity"]) == (
         "NO_PERMISSIONS",
         "history",
         "unknown",
     )
     with pytest.raises(UsageError):
-        house.run(lambda all_: undelivered_events(all_).replay(told["id"]))
-    assert list(house.blobs("undelivered/")) == [key]
+        installation.run(lambda all_: undelivered_events(all_).replay(reported["id"]))
+    assert list(installation.blobs("undelivered/")) == [key]
 
 
-def test_whatever_an_event_says_of_itself_slack_takes_the_message() -> None:
+def test_slack_accepts_the_message_for_any_text_in_an_event() -> None:
     nasty = "<!channel>`" + "&" * 1_000
     detail = {"eventType": nasty, "entityType": "TASK", "entityId": nasty}
     letter = UndeliveredEvent(
