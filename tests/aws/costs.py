@@ -92,7 +92,7 @@ class Cost:
 
 
 def seed_cost(cost: Cost) -> float:
-    """What the same events would cost where each is told alone and written eight times."""
+    """What the same events would cost if each was published alone and written eight times."""
     sends = 3 + 2 * cost.events  # of the task's message; each event through a queue of its own
     return cost.events * (8 * WRITE + EVENT + INVOCATION) + sends * SQS
 
@@ -173,5 +173,5 @@ async def all_costs(folder: Path) -> dict[str, Cost]:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        print(table(virtual_time.run(all_costs(Path(made)))))  # noqa: T201 - what it is for
+    with tempfile.TemporaryDirectory() as folder:
+        print(table(virtual_time.run(all_costs(Path(folder)))))  # noqa: T201 - what it is for

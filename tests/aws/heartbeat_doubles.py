@@ -46,7 +46,7 @@ class CallBarrier:
 
 
 class RecordingCallback:
-    """A callback that notes what it was told, and by whom."""
+    """A callback that records its arguments and the threads that called it."""
 
     def __init__(self, on_call: Callable[[], object] = lambda: None) -> None:
         self._on_call = on_call
