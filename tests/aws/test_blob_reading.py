@@ -62,7 +62,9 @@ class TestReadingOverABrokenConnection(FaultyBlobContract):
         assert self.proxy.cuts == []
 
     @clause
-    async def test_a_reader_that_does_not_get_on_is_told_so(self, backend: Backend) -> None:
+    async def test_a_read_that_makes_no_progress_raises_backend_unavailable(
+        self, backend: Backend
+    ) -> None:
         await backend.blobs.put(KEY, different_bytes(MB))
         self.proxy.cuts = [100_000, *[0] * 100]
 

@@ -60,31 +60,35 @@ class FaultyBlobContract(FaultyPortContract):
 
 
 class TestPutWithFaults(FaultyBlobContract):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
     async def test_a_put_that_is_not_answered_is_stored(
-        self, backend: Backend, mishap: CallFault
+        self, backend: Backend, fault: CallFault
     ) -> None:
-        self.faulty_aws.inject("put_object", mishap, mishap)
+        self.faulty_aws.inject("put_object", fault, fault)
 
         assert await backend.blobs.put(KEY, b"new") == 3
         assert await backend.blobs.get(KEY) == b"new"
 
     @clause
-    async def test_a_put_that_is_never_answered_is_told_as_unknown(self, backend: Backend) -> None:
+    async def test_a_put_whose_responses_are_all_lost_raises_outcome_unknown(
+        self, backend: Backend
+    ) -> None:
         self.faulty_aws.inject("put_object", *[response_lost] * 3)
 
         with pytest.raises(OutcomeUnknown):
             await backend.blobs.put(KEY, b"new")
 
     @clause
-    async def test_a_put_that_is_throttled_is_left_to_the_caller(self, backend: Backend) -> None:
+    async def test_a_put_that_is_throttled_raises_backend_unavailable(
+        self, backend: Backend
+    ) -> None:
         self.faulty_aws.inject("put_object", throttled)
 
-        with pytest.raises(BackendUnavailable) as told:
+        with pytest.raises(BackendUnavailable) as caught:
             await backend.blobs.put(KEY, b"new")
 
-        assert not isinstance(told.value, OutcomeUnknown)
+        assert not isinstance(caught.value, OutcomeUnknown)
         assert await backend.blobs.size(KEY) is None
 
     @pytest.mark.parametrize("streamed", [False, True])
@@ -119,13 +123,13 @@ class TestPutWithFaults(FaultyBlobContract):
         assert [len(part) for part in parts] == [10, 10, 20, 20, 40, 40, 5]
         assert await backend.blobs.get(KEY) == different_bytes(145)
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost, throttled])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost, throttled])
     @clause
     async def test_a_part_that_fails_is_sent_again(
-        self, backend: Backend, mishap: CallFault
+        self, backend: Backend, fault: CallFault
     ) -> None:
         data = different_bytes(2 * PART_BYTES + 7)
-        self.faulty_aws.inject("upload_part", mishap, mishap)
+        self.faulty_aws.inject("upload_part", fault, fault)
 
         await backend.blobs.put(KEY, _stream(data, 5 * MB))
 
@@ -164,7 +168,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await self.uploads() == []
 
     @clause
-    async def test_what_went_wrong_is_told_also_if_the_parts_cannot_be_taken_back(
+    async def test_the_error_of_a_put_is_raised_even_if_its_parts_cannot_be_removed(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("upload_part", *[throttled] * 20)
@@ -174,7 +178,7 @@ class TestPutWithFaults(FaultyBlobContract):
             await backend.blobs.put(KEY, bytes(PART_BYTES + 1))
 
     @clause
-    async def test_a_put_that_is_called_off_takes_back_its_parts(self, backend: Backend) -> None:
+    async def test_a_cancelled_put_removes_its_parts(self, backend: Backend) -> None:
         three_sent = asyncio.Event()
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -213,14 +217,14 @@ class TestPutWithFaults(FaultyBlobContract):
         assert most == 4
         assert await backend.blobs.size(KEY) == 8 * PART_BYTES
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
     async def test_parts_whose_joining_is_not_answered_are_joined(
-        self, backend: Backend, mishap: CallFault
+        self, backend: Backend, fault: CallFault
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
         self.faulty_aws.inject("create_multipart_upload", request_lost)
-        self.faulty_aws.inject("complete_multipart_upload", mishap, mishap)
+        self.faulty_aws.inject("complete_multipart_upload", fault, fault)
 
         await backend.blobs.put(KEY, data)
 
@@ -238,7 +242,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await backend.blobs.get(KEY) == data
 
     @clause
-    async def test_an_upload_that_somebody_has_thrown_away_is_not_taken_for_joined(
+    async def test_an_upload_that_was_aborted_elsewhere_does_not_count_as_completed(
         self, backend: Backend
     ) -> None:
         await backend.blobs.put(KEY, b"old")
@@ -251,13 +255,13 @@ class TestPutWithFaults(FaultyBlobContract):
 
 
 class TestReadsWithFaults(FaultyBlobContract):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
     async def test_a_delete_that_is_not_answered_has_deleted(
-        self, backend: Backend, mishap: CallFault
+        self, backend: Backend, fault: CallFault
     ) -> None:
         await backend.blobs.put(KEY, b"a")
-        self.faulty_aws.inject("delete_object", mishap, mishap)
+        self.faulty_aws.inject("delete_object", fault, fault)
 
         assert await backend.blobs.delete(KEY) is True
         assert await backend.blobs.size(KEY) is None
@@ -336,21 +340,23 @@ class TestUrls(FaultyBlobContract):
             assert _request_query(address)["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
 
     @clause
-    async def test_an_address_that_nobody_can_sign_is_told_in_our_words(
+    async def test_an_address_that_cannot_be_signed_raises_backend_rejected(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def nobody(*_: Any, **__: Any) -> str:
+        async def without_credentials(*_: Any, **__: Any) -> str:
             raise NoCredentialsError
 
-        monkeypatch.setattr(await self.aws.client("s3"), "generate_presigned_url", nobody)
+        monkeypatch.setattr(
+            await self.aws.client("s3"), "generate_presigned_url", without_credentials
+        )
 
         with pytest.raises(BackendRejected):
             await backend.blobs.url(KEY, expires_in=timedelta(minutes=5))
 
 
 @asynccontextmanager
-async def another_aws(**place: Any) -> AsyncIterator[AwsClient]:
-    aws = AwsClient(replace(stand_in().client_options, **place))
+async def another_aws(**options: Any) -> AsyncIterator[AwsClient]:
+    aws = AwsClient(replace(stand_in().client_options, **options))
     try:
         yield aws
     finally:
@@ -362,7 +368,7 @@ async def _no_such_upload(_: Call) -> AwsResponse:
 
 
 def different_bytes(size: int) -> bytes:
-    """In which no two places look alike."""
+    """Bytes of which no two aligned groups of four are equal."""
     return b"".join(number.to_bytes(4, "big") for number in range(size // 4 + 1))[:size]
 
 

@@ -50,14 +50,14 @@ class _FaultyDefinitions(FaultyPortContract):
 
 
 class TestPutWithFaults(_FaultyDefinitions):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @pytest.mark.parametrize("operation", ["put_item", "update_item"])
     @clause
     async def test_a_put_that_is_not_answered_is_one_version(
-        self, backend: Backend, operation: str, mishap: CallFault
+        self, backend: Backend, operation: str, fault: CallFault
     ) -> None:
         await backend.definitions.put("acme", _definition("old"))
-        self.faulty_aws.inject(operation, mishap, mishap)
+        self.faulty_aws.inject(operation, fault, fault)
 
         stored = await backend.definitions.put("acme", _definition("new"))
 
@@ -68,7 +68,7 @@ class TestPutWithFaults(_FaultyDefinitions):
 
     @pytest.mark.parametrize("operation", ["put_item", "update_item"])
     @clause
-    async def test_a_put_that_is_never_answered_is_told_as_unknown(
+    async def test_a_put_whose_responses_are_all_lost_raises_outcome_unknown(
         self, backend: Backend, operation: str
     ) -> None:
         self.faulty_aws.inject(operation, *[response_lost] * 3)
@@ -104,19 +104,19 @@ class TestPutWithFaults(_FaultyDefinitions):
         assert await backend.definitions.get("acme", "resize", version=2) is None
 
     async def _put_and_crash(self, backend: Backend, definition: Definition) -> None:
-        """After it has taken a version, before it is the newest."""
+        """Fail after taking a version, before it becomes the newest."""
         self.faulty_aws.inject("update_item", throttled)
         with pytest.raises(BackendUnavailable):
             await backend.definitions.put("acme", definition)
         assert await backend.definitions.get("acme", definition.name) is None
 
     @clause
-    async def test_the_newest_stays_the_newest_when_an_older_one_comes_late(
+    async def test_the_newest_version_stays_the_newest_when_an_older_one_is_written_late(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.faulty_aws
+        aws = self.faulty_aws
         async with open_backend() as other:
-            trouble.inject(
+            aws.inject(
                 "update_item",
                 after_action(lambda: other.definitions.put("acme", _definition("second"))),
             )
@@ -190,13 +190,13 @@ class TestPutWithFaults(_FaultyDefinitions):
 
 
 class TestDeleteWithFaults(_FaultyDefinitions):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
     async def test_a_delete_that_is_not_answered_has_deleted(
-        self, backend: Backend, mishap: CallFault
+        self, backend: Backend, fault: CallFault
     ) -> None:
         await backend.definitions.put("acme", _definition())
-        self.faulty_aws.inject("update_item", mishap)
+        self.faulty_aws.inject("update_item", fault)
 
         assert await backend.definitions.delete("acme", "resize") is True
 
@@ -204,13 +204,13 @@ class TestDeleteWithFaults(_FaultyDefinitions):
         assert await backend.definitions.get("acme", "resize") is None
 
     @clause
-    async def test_a_delete_that_is_made_again_spares_what_was_put_since(
+    async def test_a_repeated_delete_does_not_delete_a_later_definition(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.faulty_aws
+        aws = self.faulty_aws
         async with open_backend() as other:
             await backend.definitions.put("acme", _definition("old"))
-            trouble.inject(
+            aws.inject(
                 "update_item",
                 response_lost_then(lambda: other.definitions.put("acme", _definition("new"))),
             )
@@ -221,13 +221,13 @@ class TestDeleteWithFaults(_FaultyDefinitions):
             assert newest == replace(_definition("new"), version=2)
 
     @clause
-    async def test_who_deletes_what_another_has_deleted_meanwhile_is_told_that_it_did_not(
+    async def test_a_delete_of_a_definition_that_was_deleted_meanwhile_returns_false(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.faulty_aws
+        aws = self.faulty_aws
         async with open_backend() as other:
             await backend.definitions.put("acme", _definition())
-            trouble.inject(
+            aws.inject(
                 "update_item", after_action(lambda: other.definitions.delete("acme", "resize"))
             )
 

@@ -1,4 +1,4 @@
-"""The event log in DynamoDB held to its contract, and what comes of its being told late."""
+"""The contract of the event log in DynamoDB, and events that arrive late."""
 
 from contextlib import AbstractAsyncContextManager
 from functools import partial

@@ -236,7 +236,7 @@ async def test_what_the_table_has_forgotten_is_passed_over(
     rest = [sequence for sequence in (1, 2, 3, 4) if sequence not in forgotten]
     assert await harness.open_log().read(task) == entries(*rest)
     assert await harness.open_log().read(task, after=OutputPosition(1, 1)) == [
-        each for each in entries(*rest) if each.sequence > 1
+        chunk for chunk in entries(*rest) if chunk.sequence > 1
     ]
 
 
@@ -257,7 +257,7 @@ async def test_reads_are_consistent_and_only_polls_are_cheaper(harness: OutputHa
     await log.append(task, entries(5))
     await harness.open_log().read(task, after=OutputPosition(1, 2))
     await log.wait_for_output(task, after=OutputPosition(1, 5), timeout=timedelta(0))
-    looks = [each["ConsistentRead"] for each in harness.aws.parameters if "Limit" in each]
+    looks = [call["ConsistentRead"] for call in harness.aws.parameters if "Limit" in call]
     assert looks == [True] * 4
     harness.aws.reset()
 
@@ -268,4 +268,4 @@ async def test_reads_are_consistent_and_only_polls_are_cheaper(harness: OutputHa
             harness.clock.advance(timedelta(seconds=1))
             await settle()
 
-    assert {each["ConsistentRead"] for each in harness.aws.parameters} == {False}
+    assert {call["ConsistentRead"] for call in harness.aws.parameters} == {False}

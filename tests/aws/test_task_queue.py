@@ -61,7 +61,7 @@ class _SqsBackend(AwsContract, PortContract):
             try:
                 yield backend
             finally:
-                # Long polls end in the clock's time, which stands still unless it is moved.
+                # Long polls end in the clock's time, which moves only when a test advances it.
                 closing = asyncio.create_task(backend.queue.close())
                 await advance_until_done(closing, clock, step=20 * SECOND)
 
@@ -108,12 +108,12 @@ class TestBatches(_SqsBackend):
         assert await self.advance_while(backend.queue.send(messages)) == unsent
         assert sorted(await drain(backend)) == (["a", "c"] if unsent else ["a", "b", "c"])
 
-    @pytest.mark.parametrize(("mishap", "copies"), [(throttled, 1), (response_lost, 2)])
+    @pytest.mark.parametrize(("fault", "copies"), [(throttled, 1), (response_lost, 2)])
     @clause
     async def test_a_send_without_an_answer_loses_nothing_and_doubles_at_most(
-        self, backend: Backend, mishap: CallFault, copies: int
+        self, backend: Backend, fault: CallFault, copies: int
     ) -> None:
-        self.aws.inject(SEND, mishap)
+        self.aws.inject(SEND, fault)
         assert await self.advance_while(backend.queue.send(_outgoing("a", "b"))) == []
         assert Counter(await drain(backend)) == {"a": copies, "b": copies}
 
@@ -141,14 +141,18 @@ class TestBatches(_SqsBackend):
 
     @pytest.mark.parametrize("operation", [DELETE, HIDE])
     @clause
-    async def test_silence_tells_of_no_receipt(self, backend: Backend, operation: str) -> None:
+    async def test_calls_that_are_all_throttled_raise_backend_unavailable(
+        self, backend: Backend, operation: str
+    ) -> None:
         receipts = await _received(backend, "a")
         self.aws.inject(operation, *[throttled] * ATTEMPTS)
         with pytest.raises(BackendUnavailable):
             await self.advance_while(_work(backend, operation)(receipts))
 
     @clause
-    async def test_a_message_is_removed_although_nobody_heard_of_it(self, backend: Backend) -> None:
+    async def test_a_delete_whose_response_was_lost_has_removed_the_message(
+        self, backend: Backend
+    ) -> None:
         receipts = await _received(backend, "a")
         self.aws.inject(DELETE, response_lost)
         assert await self.advance_while(backend.queue.delete(receipts)) == []
@@ -167,7 +171,7 @@ class TestTime(_SqsBackend):
     @pytest.mark.parametrize("delay", [2 * HOUR, 72 * HOUR], ids=["2 h", "3 days"])
     @pytest.mark.parametrize("looks", [True, False], ids=["looked for", "left alone"])
     @clause
-    async def test_a_message_for_much_later_is_heard_at_its_time(
+    async def test_a_message_for_much_later_is_received_at_its_time(
         self, backend: Backend, clock: FakeClock, delay: timedelta, looks: bool
     ) -> None:
         await send(backend, "later", visible_at=START + delay)
@@ -302,14 +306,18 @@ class TestPolls(_SqsBackend):
         assert counts == [2, 2 * 16, 16, 0]
 
     @clause
-    async def test_a_lane_in_trouble_does_not_keep_what_others_have(self, backend: Backend) -> None:
+    async def test_a_lane_that_fails_does_not_block_the_messages_of_others(
+        self, backend: Backend
+    ) -> None:
         await send(backend, "a", priority=Priority.HIGH)
         self.aws.inject(RECEIVE, without_faults, throttled)
         assert [message.body for message in await receive_now(backend)] == ["a"]
 
     @pytest.mark.parametrize("looks", [0, 3], ids=["looking", "waiting"])
     @clause
-    async def test_trouble_is_told_and_passes(self, backend: Backend, looks: int) -> None:
+    async def test_a_failed_receive_raises_an_error_and_the_next_succeeds(
+        self, backend: Backend, looks: int
+    ) -> None:
         async def too_many_hidden(_: Call) -> AwsResponse:
             raise CallRefused("OverLimit", {})
 
@@ -342,7 +350,7 @@ class TestQueues(_SqsBackend):
         assert await backend.queue.delete([foreign, message.receipt]) == [foreign]
 
     @clause
-    async def test_a_message_that_somebody_else_sent_is_received(self, backend: Backend) -> None:
+    async def test_a_message_that_another_program_sent_is_received(self, backend: Backend) -> None:
         await self.send_raw(self.names.queue("default", Priority.LOW), "by hand")
         (message,) = await receive_now(backend)
 
@@ -366,7 +374,9 @@ class TestQueues(_SqsBackend):
         assert await backend.queue.dead_letters(None, limit=100) == first[:-1]
 
     @clause
-    async def test_one_of_several_who_drop_is_told_so(self, open_backend: Opener) -> None:
+    async def test_exactly_one_of_several_deletions_of_a_dead_letter_returns_true(
+        self, open_backend: Opener
+    ) -> None:
         async with open_backend() as first, open_backend() as second:
             await self.send_raw(self.names.dead_letter_queue("default", Priority.NORMAL), "poison")
             (letter,) = await first.queue.dead_letters("default", limit=10)
