@@ -50,7 +50,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
 
     @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_key_whose_adding_was_not_answered_is_added_once(
+    async def test_an_add_whose_response_was_lost_adds_the_key_once(
         self, backend: Backend, fault: CallFault
     ) -> None:
         self.faulty_aws.inject("transact_write_items", fault, fault)
@@ -126,7 +126,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert self.faulty_aws.count("transact_write_items") == 1
 
     @clause
-    async def test_an_id_is_taken_for_every_tenant(self, backend: Backend) -> None:
+    async def test_an_id_can_be_used_by_one_tenant_only(self, backend: Backend) -> None:
         await backend.keys.add(RECORD)
         theirs = replace(RECORD, tenant="evil", hash=hash_key("lsk_theirs"))
 
@@ -178,7 +178,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert all(parameters["ConsistentRead"] for _, parameters in self.faulty_aws.calls)
 
     @clause
-    async def test_the_keys_of_a_tenant_are_listed_whole_and_in_order_however_many_pages(
+    async def test_the_keys_of_a_tenant_are_listed_in_order_over_several_pages(
         self, backend: Backend
     ) -> None:
         records = [

@@ -62,7 +62,7 @@ class FaultyBlobContract(FaultyPortContract):
 class TestPutWithFaults(FaultyBlobContract):
     @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_put_that_is_not_answered_is_stored(
+    async def test_a_put_whose_response_was_lost_is_stored(
         self, backend: Backend, fault: CallFault
     ) -> None:
         self.faulty_aws.inject("put_object", fault, fault)
@@ -97,7 +97,7 @@ class TestPutWithFaults(FaultyBlobContract):
         [(PART_BYTES, 0), (PART_BYTES + 1, 2), (2 * PART_BYTES, 2), (2 * PART_BYTES + 7, 3)],
     )
     @clause
-    async def test_what_is_more_than_a_part_goes_in_parts(
+    async def test_a_blob_larger_than_a_part_is_uploaded_in_parts(
         self, backend: Backend, streamed: bool, size: int, parts: int
     ) -> None:
         data = different_bytes(size)
@@ -110,7 +110,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await self.uploads() == []
 
     @clause
-    async def test_parts_grow_so_that_the_largest_blob_has_not_too_many(
+    async def test_parts_grow_so_that_the_largest_blob_has_few_enough(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # S3 wants larger parts, the stand-in takes any.
@@ -198,7 +198,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await self.uploads() == []
 
     @clause
-    async def test_a_few_parts_are_under_way_at_once(self, backend: Backend) -> None:
+    async def test_a_few_parts_are_uploaded_concurrently(self, backend: Backend) -> None:
         under_way = most = 0
 
         async def counted(call: Call) -> AwsResponse:
@@ -219,7 +219,7 @@ class TestPutWithFaults(FaultyBlobContract):
 
     @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_parts_whose_joining_is_not_answered_are_joined(
+    async def test_an_upload_whose_completion_response_was_lost_is_completed(
         self, backend: Backend, fault: CallFault
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
@@ -231,7 +231,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await backend.blobs.get(KEY) == data
 
     @clause
-    async def test_an_upload_that_is_gone_because_it_was_joined_is_joined(
+    async def test_an_upload_that_s3_removed_after_its_completion_counts_as_completed(
         self, backend: Backend
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
@@ -257,7 +257,7 @@ class TestPutWithFaults(FaultyBlobContract):
 class TestReadsWithFaults(FaultyBlobContract):
     @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_delete_that_is_not_answered_has_deleted(
+    async def test_a_delete_whose_response_was_lost_has_deleted(
         self, backend: Backend, fault: CallFault
     ) -> None:
         await backend.blobs.put(KEY, b"a")
@@ -267,7 +267,7 @@ class TestReadsWithFaults(FaultyBlobContract):
         assert await backend.blobs.size(KEY) is None
 
     @clause
-    async def test_keys_are_listed_whole_however_many_pages(self, backend: Backend) -> None:
+    async def test_keys_are_listed_over_several_pages(self, backend: Backend) -> None:
         names = [f"jobs/{number:02}" for number in range(12)]
         for key in [*names, "a", "z"]:
             await backend.blobs.put(key, b"")
@@ -277,7 +277,7 @@ class TestReadsWithFaults(FaultyBlobContract):
         assert self.faulty_aws.count("list_objects_v2") == 4
 
     @clause
-    async def test_no_more_keys_are_asked_for_than_are_wanted(self, backend: Backend) -> None:
+    async def test_a_listing_requests_no_more_keys_than_its_limit(self, backend: Backend) -> None:
         for number in range(5):
             await backend.blobs.put(f"k{number}", b"")
 
@@ -287,7 +287,7 @@ class TestReadsWithFaults(FaultyBlobContract):
         assert [entry["MaxKeys"] for _, entry in self.faulty_aws.calls if "MaxKeys" in entry] == [2]
 
     @clause
-    async def test_a_bucket_that_does_not_exist_is_not_taken_for_an_empty_one(
+    async def test_a_bucket_that_does_not_exist_is_not_mistaken_for_an_empty_one(
         self, backend: Backend
     ) -> None:
         store = S3BlobStore(self.aws, replace(self.names, bucket="longshore-none"))
@@ -299,7 +299,9 @@ class TestReadsWithFaults(FaultyBlobContract):
 
 class TestUrls(FaultyBlobContract):
     @clause
-    async def test_anybody_may_read_at_an_address_and_nothing_else(self, backend: Backend) -> None:
+    async def test_an_address_allows_reading_its_blob_and_nothing_else(
+        self, backend: Backend
+    ) -> None:
         key = "jobs/Füße & Co/🚢 1+1.json"
         await backend.blobs.put(key, b"a blob")
         await backend.blobs.put(f"{key}2", b"another")
@@ -310,10 +312,10 @@ class TestUrls(FaultyBlobContract):
 
         assert address is not None
         assert _request_query(address)["X-Amz-Expires"] == "300"
-        async with httpx.AsyncClient() as anybody:
-            assert (await anybody.get(address)).content == b"a blob"
-            assert (await anybody.put(address, content=b"new")).status_code == 403
-            assert (await anybody.get(address.replace(".json", ".json2"))).status_code == 403
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(address)).content == b"a blob"
+            assert (await client.put(address, content=b"new")).status_code == 403
+            assert (await client.get(address.replace(".json", ".json2"))).status_code == 403
 
     @pytest.mark.parametrize(
         ("lasts", "seconds"),
@@ -330,7 +332,7 @@ class TestUrls(FaultyBlobContract):
 
     @pytest.mark.parametrize("region", ["eu-central-1", "eu-west-1", "us-east-1"])
     @clause
-    async def test_an_address_is_signed_as_every_bucket_takes_it(self, region: str) -> None:
+    async def test_an_address_has_a_signature_that_every_bucket_accepts(self, region: str) -> None:
         async with another_aws(region=region) as aws:
             store = S3BlobStore(aws, Names(stage="t", bucket="longshore-t-blobs"))
             addresses = [await store.url(KEY, expires_in=timedelta(minutes=5)) for _ in range(2)]

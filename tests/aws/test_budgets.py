@@ -50,7 +50,7 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
 
     @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_commit_that_is_not_answered_is_made_once(
+    async def test_a_commit_whose_response_was_lost_is_applied_once(
         self, backend: Backend, fault: CallFault
     ) -> None:
         for account in (FIRST, SECOND):

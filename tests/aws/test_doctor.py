@@ -144,7 +144,7 @@ def stage_installation(
     installation.close()
 
 
-def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
+def test_a_deployed_installation_is_sound_until_something_is_changed(
     stage_installation: DoctorInstallation, inside: InstallationCall
 ) -> None:
     names = stage_installation.names
@@ -223,7 +223,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     assert f"`longshore aws deploy --stage {stage_installation.stage}`" in remedies
 
 
-def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
+def test_without_a_deployment_every_missing_part_is_reported_with_the_remedy(
     stage_installation: DoctorInstallation, inside: InstallationCall
 ) -> None:
     answer = inside("doctor")
@@ -236,7 +236,7 @@ def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
     assert f"`longshore aws deploy --stage {stage_installation.stage}`" in shown
 
 
-def test_without_credentials_it_says_so_at_once_and_what_to_do(
+def test_missing_credentials_are_reported_at_once_with_the_remedy(
     stage_installation: DoctorInstallation,
     inside: InstallationCall,
     monkeypatch: pytest.MonkeyPatch,
@@ -253,7 +253,7 @@ def test_without_credentials_it_says_so_at_once_and_what_to_do(
     assert not [name for name in checks if name.startswith(("table", "queue", "reach"))]
 
 
-def test_where_nothing_answers_it_ends_in_time_and_names_the_network(
+def test_without_a_network_the_doctor_ends_in_time_and_reports_the_network(
     stage_installation: DoctorInstallation,
     inside: InstallationCall,
     monkeypatch: pytest.MonkeyPatch,

@@ -77,7 +77,7 @@ def test_the_parameters_are_those_that_were_always_there() -> None:
 # Beating ----------------------------------------------------------------------------------------
 
 
-def test_it_extends_again_and_again_until_it_is_stopped() -> None:
+def test_a_heartbeat_extends_repeatedly_until_it_is_stopped() -> None:
     client = RecordingClient()
     heartbeat = make_heartbeat(client)
 
@@ -117,7 +117,7 @@ def test_starting_twice_starts_one() -> None:
     heartbeat.stop()
 
 
-def test_it_can_be_stopped_before_it_began_and_more_than_once() -> None:
+def test_a_heartbeat_can_be_stopped_before_its_start_and_more_than_once() -> None:
     heartbeat = make_heartbeat(RecordingClient(), 300)
 
     heartbeat.stop()

@@ -202,7 +202,7 @@ def test_boto3_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) ->
     assert config.read_timeout + config.connect_timeout <= 15
 
 
-def test_it_loads_no_library_before_it_needs_one() -> None:
+def test_a_heartbeat_loads_no_library_before_it_needs_one() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
 
 

@@ -168,7 +168,7 @@ async def test_a_batch_that_arrives_after_its_marker_changes_nothing(
 
 
 @run_in_harness
-async def test_a_batch_that_was_kept_although_its_answer_was_lost_needs_no_marker(
+async def test_a_batch_that_was_stored_although_its_response_was_lost_needs_no_marker(
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()

@@ -23,7 +23,7 @@ harness = pytest.fixture(scope="module")(open_harness)
 
 
 @run_in_harness
-async def test_all_who_wait_for_a_task_share_one_look(harness: OutputHarness) -> None:
+async def test_all_waits_for_a_task_share_one_poll(harness: OutputHarness) -> None:
     log, task = harness.open_log(), harness.new_task()
     await log.append(task, entries(1))
     harness.aws.calls.clear()
@@ -44,7 +44,7 @@ async def test_all_who_wait_for_a_task_share_one_look(harness: OutputHarness) ->
 
 
 @run_in_harness
-async def test_a_reader_who_has_just_looked_does_not_look_again_with_each_short_wait(
+async def test_short_waits_after_a_read_do_not_poll_each_time(
     harness: OutputHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_log, "_POLL_INTERVAL", MINUTE)
@@ -143,7 +143,7 @@ async def test_a_cancelled_wait_leaves_no_poll_running(harness: OutputHarness) -
 
 
 @run_in_harness
-async def test_a_look_that_was_called_off_is_made_by_the_next_who_waits(
+async def test_the_poll_of_a_cancelled_wait_is_repeated_by_the_next_wait(
     harness: OutputHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_log, "_POLL_INTERVAL", MINUTE)

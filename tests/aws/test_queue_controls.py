@@ -163,7 +163,7 @@ class TestPauseWithFaults(_AwsBackend):
         assert ended == [BY_US]
 
     @clause
-    async def test_pauses_are_listed_whole_however_many_pages(self, backend: Backend) -> None:
+    async def test_pauses_are_listed_over_several_pages(self, backend: Backend) -> None:
         names = [f"q{number:02}" for number in range(12)]
         for name in names:
             await backend.queue_controls.pause(name, by="ann", now=START)

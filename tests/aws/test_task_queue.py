@@ -101,7 +101,9 @@ class TestSqsTaskQueue(_SqsBackend, TaskQueueContract, TaskQueueSharedContract):
 class TestBatches(_SqsBackend):
     @pytest.mark.parametrize("times", [1, ATTEMPTS])
     @clause
-    async def test_what_a_batch_left_is_sent_again(self, backend: Backend, times: int) -> None:
+    async def test_a_message_that_failed_in_a_batch_is_sent_again(
+        self, backend: Backend, times: int
+    ) -> None:
         self.aws.inject(SEND, *[self.second_fails] * times)
         messages = _outgoing("a", "b", "c")
         unsent = messages[1:2] if times == ATTEMPTS else []
@@ -110,7 +112,7 @@ class TestBatches(_SqsBackend):
 
     @pytest.mark.parametrize(("fault", "copies"), [(throttled, 1), (response_lost, 2)])
     @clause
-    async def test_a_send_without_an_answer_loses_nothing_and_doubles_at_most(
+    async def test_a_send_without_a_response_loses_no_message_and_at_most_duplicates_it(
         self, backend: Backend, fault: CallFault, copies: int
     ) -> None:
         self.aws.inject(SEND, fault)
@@ -118,7 +120,7 @@ class TestBatches(_SqsBackend):
         assert Counter(await drain(backend)) == {"a": copies, "b": copies}
 
     @clause
-    async def test_bodies_arrive_that_sqs_would_not_take(self, backend: Backend) -> None:
+    async def test_bodies_that_sqs_would_reject_are_delivered(self, backend: Backend) -> None:
         large = [f"{number}{'x' * 100_000}" for number in range(6)]
         bodies = ["", '"', "\ud800", "\x00\ufffe", *large]
         await send(backend, *bodies)
@@ -129,7 +131,7 @@ class TestBatches(_SqsBackend):
     @pytest.mark.parametrize("operation", [DELETE, HIDE])
     @pytest.mark.parametrize("times", [1, ATTEMPTS])
     @clause
-    async def test_a_receipt_that_failed_alone_is_tried_again_and_not_current_at_last(
+    async def test_a_receipt_that_failed_in_a_batch_is_retried_and_finally_returned_as_stale(
         self, backend: Backend, operation: str, times: int
     ) -> None:
         receipts = await _received(backend, "a", "b", "c")
@@ -158,7 +160,9 @@ class TestBatches(_SqsBackend):
         assert await self.advance_while(backend.queue.delete(receipts)) == []
 
     @clause
-    async def test_a_message_that_cannot_be_sent_again_stays(self, backend: Backend) -> None:
+    async def test_a_message_whose_delay_cannot_be_sent_stays_on_the_queue(
+        self, backend: Backend
+    ) -> None:
         (receipt,) = await _received(backend, "a")
         self.aws.inject(SEND, *[throttled] * ATTEMPTS)
         with pytest.raises(BackendUnavailable):
@@ -233,7 +237,9 @@ class TestPolls(_SqsBackend):
 
     @pytest.mark.parametrize("after", [False, True], ids=["with it", "after it"])
     @clause
-    async def test_a_cancelled_look_takes_nothing(self, backend: Backend, after: bool) -> None:
+    async def test_a_receive_that_is_cancelled_during_a_call_keeps_no_message(
+        self, backend: Backend, after: bool
+    ) -> None:
         async def cancels(call: Call) -> AwsResponse:
             answer = await call()
             waiting.cancel()
@@ -249,7 +255,9 @@ class TestPolls(_SqsBackend):
         assert [message.receive_count for message in await receive_now(backend)] == [1]
 
     @clause
-    async def test_what_polls_bring_beyond_the_limit_is_given_back(self, backend: Backend) -> None:
+    async def test_messages_beyond_the_limit_of_a_receive_are_returned(
+        self, backend: Backend
+    ) -> None:
         both = asyncio.Barrier(2)
 
         async def together(call: Call) -> AwsResponse:
@@ -269,7 +277,7 @@ class TestPolls(_SqsBackend):
         assert (first.receive_count, second.receive_count) == (1, 1)
 
     @clause
-    async def test_closing_gives_back_what_polls_bring(self, open_backend: Opener) -> None:
+    async def test_closing_returns_the_messages_of_open_polls(self, open_backend: Opener) -> None:
         async with open_backend() as first, open_backend() as second:
             async with running(_wait(first)):
                 await self.wait_for_calls(RECEIVE, POLL_REQUESTS)
@@ -284,7 +292,9 @@ class TestPolls(_SqsBackend):
                 await advance_until_done(closing, self.clock, step=5 * SECOND)
 
     @clause
-    async def test_a_poll_that_is_still_out_serves_the_next_receive(self, backend: Backend) -> None:
+    async def test_a_poll_that_has_not_returned_serves_the_next_receive(
+        self, backend: Backend
+    ) -> None:
         async with running(_wait(backend)):
             await self.wait_for_calls(RECEIVE, POLL_REQUESTS)
         async with running(_wait(backend)) as waiting:
@@ -341,7 +351,9 @@ class TestQueues(_SqsBackend):
                 await call
 
     @clause
-    async def test_a_queue_that_is_not_deployed_stops_no_other(self, backend: Backend) -> None:
+    async def test_a_queue_that_is_not_deployed_does_not_affect_others(
+        self, backend: Backend
+    ) -> None:
         nowhere = OutgoingMessage(queue="nope", body="a")
         assert await backend.queue.send([nowhere, *_outgoing("b")]) == [nowhere]
 
