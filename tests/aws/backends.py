@@ -1,4 +1,4 @@
-"""Backends on the stand-in: what a test asks for is real, the rest is in memory."""
+"""Backends on the stand-in: the requested ports use AWS, the others are in memory."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
 
 
 class AwsContract:
-    """What the contract suites leave to those whose calls go through a server."""
+    """Parameters of the contract suites for backends that call a server."""
 
     rounds = 10
     limit_s = 120

@@ -18,7 +18,7 @@ _locks: dict[str, "EventPump"] = {}
 
 
 class EventPump:
-    """Brings what was committed to the event log and, if there is one, to the bus."""
+    """Delivers committed events to the event log and, if there is one, to the bus."""
 
     def __init__(
         self, aws: AwsClient, names: Names, log: DynamoEventLog, bus: EventBus | None

@@ -84,7 +84,7 @@ class ScenarioRun:
 
 @contextmanager
 def without_backoff() -> Iterator[None]:
-    """The library asks again at once: how long it waits is not ours to test."""
+    """The library retries at once: its waiting times are not tested here."""
     with patch.object(ExponentialBackoff, "delay_amount", lambda *_: 0.0):
         yield
 

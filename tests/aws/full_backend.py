@@ -44,7 +44,7 @@ class InstallationLane:
 
     @property
     def queue_names(self) -> tuple[str, str]:
-        """What its queues are called."""
+        """The names of its queue and of its dead letter queue."""
         lane = self.queue, self.priority
         return self.names.queue(*lane), self.names.dead_letter_queue(*lane)
 

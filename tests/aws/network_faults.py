@@ -39,7 +39,7 @@ THROTTLING_CODES = {
 
 
 class NetworkFault(StrEnum):
-    """What can happen to a call; of a batch, what can happen to a part of it."""
+    """A fault of a call, or of a part of a batch."""
 
     THROTTLED = "throttled"
     ERROR_BEFORE = "500 before it is done"
@@ -138,7 +138,7 @@ class FaultInjectingAws(LoopAwareAws):
     def call(
         self, service: str, operation: str, **parameters: Any
     ) -> Coroutine[Any, Any, AwsResponse]:
-        """A function and no coroutine: who makes a call is seen while it is being made."""
+        """Not a coroutine: the caller's frame is needed while the call is made."""
         return self._call_traced(calling_sites(), service, operation, parameters)
 
     async def _call_traced(
@@ -289,7 +289,7 @@ async def _read_fully(response: Any) -> bytes:
 
 
 async def _partial_response(operation: str, send: Send, request: Any) -> Any:
-    """The last entry is left out, and the answer says that it was not done."""
+    """The last entry is not processed, and the response reports it as failed."""
     if operation == "delete_objects":
         key = re.findall(rb"<Key>([^<]*)</Key>", request.body)[-1].decode()
         error = f"<Error><Key>{key}</Key><Code>InternalError</Code><Message/></Error>"

@@ -28,7 +28,7 @@ class FaultyOutputAws(AwsClient):
         self.reset()
 
     def reset(self) -> None:
-        """Nothing was called and nothing fails; what is on its way never arrives."""
+        """Forget all calls, faults and undelivered requests."""
         self.calls: list[str] = []
         self.parameters: list[dict[str, Any]] = []
         self.before: FaultHook = lambda number, operation: None

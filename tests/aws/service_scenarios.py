@@ -107,7 +107,7 @@ async def a_message_that_cannot_be_processed(harness: AwsFaultHarness) -> None:
 
 
 async def all_other_operations(harness: AwsFaultHarness) -> None:
-    """What no worker needs: each is asked until it is answered, and the answers are right."""
+    """Operations that no worker uses: each is retried until it returns the right result."""
     backend, name, now = (
         harness.services.backend,
         harness.request_id(),

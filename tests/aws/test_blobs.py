@@ -1,4 +1,4 @@
-"""Blobs in S3 held to their contract, and what S3 does besides."""
+"""The contract of blobs in S3, and the handling of S3's own behaviour."""
 
 import asyncio
 from collections.abc import AsyncIterator

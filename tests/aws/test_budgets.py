@@ -1,4 +1,4 @@
-"""Accounts in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of shared budgets in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Of many who claim a task at once exactly one gets it, round after round.
+"""Exactly one of many concurrent claims of a task succeeds, in every round.
 
 ``LONGSHORE_TEST_CLAIM_ROUNDS=500`` makes as many rounds as one likes; a few of them take long.
 """

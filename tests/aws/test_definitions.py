@@ -1,4 +1,4 @@
-"""Definitions in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of definitions in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack

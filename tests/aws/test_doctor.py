@@ -1,4 +1,4 @@
-"""``longshore doctor`` on AWS: what is as it was deployed, and what is not."""
+"""``longshore doctor`` on AWS: installations as deployed, and changed ones."""
 
 import asyncio
 import json

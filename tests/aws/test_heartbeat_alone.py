@@ -1,4 +1,4 @@
-"""The heartbeat on the stand-in, by itself in a program, and what it keeps to itself."""
+"""The heartbeat on the stand-in, by itself in a program, and what it must not reveal."""
 
 import subprocess
 import sys

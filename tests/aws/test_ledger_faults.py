@@ -1,4 +1,4 @@
-"""Calls to DynamoDB that go wrong: what a ledger and its history make of them."""
+"""Failed calls to DynamoDB: how a ledger and its history handle them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -270,7 +270,7 @@ def _as_backend(installation: LedgerInstallation) -> Any:
 
 
 async def _while_clock_advances(clock: FakeClock, work: Any) -> Any:
-    """What comes of something that pauses between its tries."""
+    """The result of a call that pauses between its attempts."""
     doing = asyncio.ensure_future(work)
     while not doing.done():
         await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The output log on DynamoDB: held to its contract; how it packs, and what reading costs."""
+"""The output log on DynamoDB: its contract, its packing, and the cost of reading."""
 
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta

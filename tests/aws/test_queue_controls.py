@@ -1,4 +1,4 @@
-"""Pauses in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of pauses in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -28,9 +28,9 @@ from tests.interfaces.command_line import LONGSHORE
 QUEUES = ("polling", "together-0", "together-1", "running", "starting")
 POLL_S = 2
 VISIBILITY_S = 120
-"""Long enough for a message that was not given back to be missed."""
+"""So long that a message that was not returned is missed."""
 RETURN_TIMEOUT_S = 30
-"""Beyond what a busy machine needs to give something back, and far from HIDES_S."""
+"""Longer than a busy machine needs to return a message, and far below VISIBILITY_S."""
 TIMEOUT_S = 180
 
 
@@ -164,7 +164,7 @@ async def stop_while_polling(installation: WorkerInstallation) -> None:
 
 
 async def stop_while_submitting(installation: WorkerInstallation, number: int) -> None:
-    """The signal comes when a task is being submitted, or when SQS has just handed it out."""
+    """The signal comes while a task is submitted, or when SQS has just delivered it."""
     queue = f"together-{number}"
     async with installation.worker(queue) as worker:
         await worker.wait_until_serving()
@@ -178,12 +178,12 @@ async def stop_while_submitting(installation: WorkerInstallation, number: int) -
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
         if await installation.state(task_id) is not TaskState.COMPLETED:
             message = await installation.wait_for_message(queue)
-            assert message is not None, "it was neither worked on nor given back"
+            assert message is not None, "it was neither processed nor returned"
             assert message.receive_count == 1
 
 
 async def stop_while_running(installation: WorkerInstallation) -> None:
-    """An attempt runs and does not end in its grace."""
+    """An attempt runs and does not end within the grace period."""
     begun = installation.folder / "begun"
     async with installation.worker("running", LONGSHORE_WORKER_DRAIN_GRACE="0s") as worker:
         await worker.wait_until_serving()
@@ -202,7 +202,7 @@ async def stop_while_running(installation: WorkerInstallation) -> None:
 
 
 async def stop_while_starting(installation: WorkerInstallation) -> None:
-    """Something is there, and the signal comes before the first poll."""
+    """A message is on the queue, and the signal comes before the first poll."""
     task_id = await installation.submit("starting", "true")
     async with installation.worker("starting") as worker:
         await worker.wait_until_serving()
@@ -211,7 +211,7 @@ async def stop_while_starting(installation: WorkerInstallation) -> None:
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
         if await installation.state(task_id) is not TaskState.COMPLETED:
             message = await installation.wait_for_message("starting")
-            assert message is not None, "it was neither worked on nor given back"
+            assert message is not None, "it was neither processed nor returned"
             assert message.receive_count == 1
 
 

@@ -1,4 +1,4 @@
-"""Several installations in one account: none takes what is another's."""
+"""Several installations in one account: none uses the resources of another."""
 
 import asyncio
 import json

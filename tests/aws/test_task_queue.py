@@ -1,4 +1,4 @@
-"""The queue on SQS held to its contract, and what SQS does besides."""
+"""The contract of the queue on SQS, and the handling of SQS's own behaviour."""
 
 import asyncio
 from collections import Counter
@@ -89,7 +89,7 @@ class _SqsBackend(AwsContract, PortContract):
                 await asyncio.sleep(0.001)
 
     async def send_raw(self, name: str, body: str) -> None:
-        """As anybody may who knows SQS."""
+        """Send a message through SQS itself, without the adapter."""
         url = (await self.aws.call("sqs", "get_queue_url", QueueName=name))["QueueUrl"]
         await self.aws.call("sqs", "send_message", QueueUrl=url, MessageBody=body)
 

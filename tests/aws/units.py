@@ -25,7 +25,7 @@ _WRITE_OPERATIONS = {"update_item": "Key", "put_item": "Item", "delete_item": "K
 
 
 class CountingAws(LoopAwareAws):
-    """Counts what is asked of AWS, and what is written."""
+    """A client that counts requests to AWS, and units written."""
 
     def __init__(self, options: AwsClientOptions, clock: FakeClock) -> None:
         super().__init__(options, clock)
