@@ -1,4 +1,4 @@
-"""Backends on the stand-in: what a test asks for is real, the rest is in memory."""
+"""Backends on the stand-in: the requested ports use AWS, the others are in memory."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
 
 
 class AwsContract:
-    """What the contract suites leave to those whose calls go through a server."""
+    """Parameters of the contract suites for backends that call a server."""
 
     rounds = 10
     limit_s = 120
@@ -45,7 +45,7 @@ async def on_aws(
     consumers: tuple[str, ...] = (),
     **ports: PortFactory,
 ) -> AsyncIterator[Backend]:
-    """A backend whose ``ports`` are made for the stand-in.
+    """A backend whose ``ports`` are built for the stand-in.
 
     With a ledger and an event log, what is committed is brought to the log (and the bus).
 
@@ -58,17 +58,17 @@ async def on_aws(
         aws = AwsClient(server.client_options)
         stack.push_async_callback(aws.close)
         names = await installation_names(aws, tmp_path, queues, consumers)
-        made = {name: make(aws, names, clock) for name, make in ports.items()}
-        for port in made.values():
+        built = {name: make(aws, names, clock) for name, make in ports.items()}
+        for port in built.values():
             if isinstance(port, AbstractAsyncContextManager):
                 await stack.enter_async_context(port)
-        if "ledger" in made and "events" in made:
-            pump = EventPump(aws, names, made["events"], made.get("bus"))
+        if "ledger" in built and "events" in built:
+            pump = EventPump(aws, names, built["events"], built.get("bus"))
             await stack.enter_async_context(pump)
-            made["events"] = CaughtUpEventLog(made["events"], pump)
-            if "bus" in made:
-                made["bus"] = CaughtUpEventBus(made["bus"], pump)
-        yield replace(memory_backend(clock), **made)
+            built["events"] = CaughtUpEventLog(built["events"], pump)
+            if "bus" in built:
+                built["bus"] = CaughtUpEventBus(built["bus"], pump)
+        yield replace(memory_backend(clock), **built)
 
 
 class CaughtUpEventLog:
@@ -81,13 +81,13 @@ class CaughtUpEventLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def query(self, *given: Any, **named: Any) -> Page[Event]:
+    async def query(self, *args: Any, **kwargs: Any) -> Page[Event]:
         await self._pump.caught_up()
-        return await self._log.query(*given, **named)
+        return await self._log.query(*args, **kwargs)
 
 
 class CaughtUpEventBus:
-    """A bus that has been told of what was committed whenever it is asked without waiting."""
+    """A bus that has every committed event whenever it is read without waiting."""
 
     def __init__(self, bus: EventBridgeBus, pump: EventPump) -> None:
         self._bus = bus
@@ -96,10 +96,10 @@ class CaughtUpEventBus:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bus, name)
 
-    async def receive(self, *given: Any, **named: Any) -> Delivery | None:
-        if not named["wait"]:
+    async def receive(self, *args: Any, **kwargs: Any) -> Delivery | None:
+        if not kwargs["wait"]:
             await self._pump.caught_up()
-        return await self._bus.receive(*given, **named)
+        return await self._bus.receive(*args, **kwargs)
 
 
 async def installation_names(
@@ -109,15 +109,15 @@ async def installation_names(
     consumers: tuple[str, ...],
     only: Mapping[str, Sequence[str]] | None = None,
 ) -> Names:
-    """Of this folder's installation, which is made when it is first asked for."""
+    """The names of this folder's installation, which the first call creates."""
     stage = tmp_path / "stage"
-    known = stage.exists()
-    if not known:
+    exists = stage.exists()
+    if not exists:
         tmp_path.mkdir(parents=True, exist_ok=True)
         stage.write_text(stand_in().new_stage())
     name = stage.read_text()
     names = Names(stage=name, bucket=f"longshore-{name}-blobs")
-    if not known:
+    if not exists:
         await create_resources(aws, names, queues, consumers, only)
     return names
 
@@ -132,7 +132,7 @@ async def create_resources(
     """Make the tables, the bucket, the queues and the bus, as the stacks do.
 
     Args:
-        only: The types of events that a consumer hears of; it hears of all if it is not named.
+        only: The types of events that each consumer receives; a consumer not listed receives all.
     """
     for shape in table_schemas(names):
         await aws.call("dynamodb", "create_table", **shape)

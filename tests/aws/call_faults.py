@@ -1,4 +1,4 @@
-"""Calls to AWS that go wrong when a test wants it."""
+"""Calls to AWS that fail when a test injects a fault."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +19,7 @@ CallFault = Callable[[Call], Awaitable[AwsResponse]]
 
 
 class FaultyAws(AwsClient):
-    """AWS as it is, but for the next calls of some operations, each of which meets a mishap."""
+    """A client that injects faults into the next calls of some operations."""
 
     def __init__(self, aws: AwsClient) -> None:
         self._aws = aws
@@ -41,19 +41,19 @@ class FaultyAws(AwsClient):
         async def call(**others: Any) -> AwsResponse:
             return await self._aws.call(service, operation, **parameters | others)
 
-        waiting = self._faults.get(operation)
-        return await (waiting.pop(0)(call) if waiting else call())
+        pending = self._faults.get(operation)
+        return await (pending.pop(0)(call) if pending else call())
 
 
 async def response_lost(call: Call) -> AwsResponse:
-    """It happens, or is refused, and nobody hears of it."""
+    """The call succeeds or is refused, but its response is lost."""
     with suppress(CallRefused):
         await call()
     raise OutcomeUnknown("the answer was lost")
 
 
 async def request_lost(call: Call) -> AwsResponse:
-    """It does not happen, and nobody hears of that."""
+    """The request is lost, so the call has no effect."""
     raise OutcomeUnknown("the call was lost")
 
 
@@ -62,48 +62,48 @@ async def throttled(call: Call) -> AwsResponse:
 
 
 def response_lost_then(action: Callable[[], Awaitable[Any]]) -> CallFault:
-    """Its answer is lost, and somebody does something before it is made again."""
+    """The response is lost, and the action runs before the call is repeated."""
 
-    async def mishap(call: Call) -> AwsResponse:
+    async def fault(call: Call) -> AwsResponse:
         await call()
         await action()
         raise OutcomeUnknown("the answer was lost")
 
-    return mishap
+    return fault
 
 
 def after_action(action: Callable[[], Awaitable[Any]]) -> CallFault:
-    """Somebody is faster."""
+    """The action runs before the call."""
 
-    async def mishap(call: Call) -> AwsResponse:
+    async def fault(call: Call) -> AwsResponse:
         await action()
         return await call()
 
-    return mishap
+    return fault
 
 
 def with_parameters(**parameters: Any) -> CallFault:
-    """As if it had been asked so: a small page instead of a megabyte."""
+    """The call has other parameters: a small page instead of a megabyte."""
 
-    async def mishap(call: Call) -> AwsResponse:
+    async def fault(call: Call) -> AwsResponse:
         return await call(**parameters)
 
-    return mishap
+    return fault
 
 
 def transaction_cancelled(*reasons: str) -> CallFault:
     """What DynamoDB says when it does not carry out a transaction; the stand-in never has a reason
     besides a condition, because it takes one request after the other."""
 
-    async def mishap(call: Call) -> AwsResponse:
+    async def fault(call: Call) -> AwsResponse:
         answer = {"CancellationReasons": [{"Code": reason} for reason in reasons]}
         raise CallRefused("TransactionCanceledException", answer)
 
-    return mishap
+    return fault
 
 
 class FaultyPortContract(AwsContract, PortContract):
-    """A suite on backends of which one port meets trouble."""
+    """A suite on backends of which the calls of one port can fail."""
 
     def port(self, aws: AwsClient, names: Names) -> dict[str, Any]:
         """The port's name, and the port itself."""

@@ -1,12 +1,12 @@
-"""Every place from which AWS is asked: found by reading the code, and met by running it.
+"""Every call site of AWS: listed by reading the code, and recognised while the code runs.
 
-A *way out* is a function through which others ask: ``AwsClient.call`` itself, and what passes on
-whatever operation it is given. A *site* is an expression that calls a way out. Sites inside of ways
-out are noted as well; but what a trouble is planned for is the outermost one, where somebody has to
-live with what became of the call.
+An *entry point* is a function through which other code calls AWS: ``AwsClient.call`` itself, and
+every function that passes on the operation it receives. A *site* is an expression that calls an
+entry point. Sites inside entry points are recorded as well, but faults are planned for the
+outermost site, whose code has to handle the outcome of the call.
 
-Ways out are known by what variables are called: ``self._tables.query(…)`` is one because a
-``TableReader`` is called ``tables`` everywhere; ``misnamed_variables`` sees to it.
+Entry points are recognised by the names of variables: ``self._tables.query(…)`` is one because a
+``TableReader`` is called ``tables`` everywhere; ``misnamed_variables`` checks this.
 """
 
 import ast
@@ -37,7 +37,7 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "doctor_probe": {"Probe": ("call",)},
     "dynamo_reader": {"_DynamoReader": ("_call",)},
 }
-"""By module and class. What begins with an underscore is a way out inside of its class alone."""
+"""By module and class. What begins with an underscore is an entry point only inside its class."""
 
 ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
     "tables": (
@@ -49,10 +49,10 @@ ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
     ),
     "sqs": ("SqsClient._url", "SqsClient._look_up_url", "SqsClient._run_batch"),
 }
-"""Functions that belong to ways out, and are called by them alone."""
+"""Functions that belong to entry points, and are called by them alone."""
 
 INJECTED_CALLS = {"_DynamoReader": "_aws_call"}
-"""Attributes that are a way out which was handed over as a function."""
+"""Attributes that hold an entry point, passed as a function."""
 
 CLASS_BY_VARIABLE = {
     "aws": "AwsClient",
@@ -62,10 +62,10 @@ CLASS_BY_VARIABLE = {
     "probe": "Probe",
 }
 CLIENTS = ("client", "_client")
-"""What a client of the vendor's library is called: whatever is called of it is a site."""
+"""Names of clients of the vendor's library: every call of their methods is a site."""
 
 VENDOR_PACKAGES = ("aiobotocore", "boto3", "botocore")
-LOCAL_OPERATIONS = {"generate_presigned_url": "an address is signed here, and nobody is asked"}
+LOCAL_OPERATIONS = {"generate_presigned_url": "an address is signed locally, without a call"}
 
 
 class CallSite(NamedTuple):
@@ -74,7 +74,7 @@ class CallSite(NamedTuple):
     module: str
     function: str
     number: int  # among those of the function
-    in_entry_point: bool  # inside of a way out
+    in_entry_point: bool  # inside an entry point
 
     def __str__(self) -> str:
         return f"{self.module}:{self.function}" + (f"#{self.number}" if self.number > 1 else "")
@@ -91,7 +91,7 @@ class CallSiteFinder(ast.NodeVisitor):
         self.module = module
         self.sites: dict[End, CallSite] = {}
         self.misnamed: list[str] = []
-        self.entry_point_lines: list[tuple[int, int]] = []  # lines of ways out
+        self.entry_point_lines: list[tuple[int, int]] = []  # their first and last lines
         self._classes: list[str] = []
         self._functions: list[str] = []
 
@@ -146,9 +146,9 @@ class CallSiteFinder(ast.NodeVisitor):
         return INJECTED_CALLS.get(self._classes[-1]) if self._classes else None
 
     def _is_site(self, function: ast.expr) -> bool:
-        if isinstance(function, ast.Call):  # getattr(client, operation)(…): what a way out is
-            given = [_last_name(item) for item in function.args]
-            is_asked = _last_name(function.func) == "getattr" and given[0] in CLIENTS
+        if isinstance(function, ast.Call):  # getattr(client, operation)(…), as in an entry point
+            names = [_last_name(item) for item in function.args]
+            is_asked = _last_name(function.func) == "getattr" and names[0] in CLIENTS
             return is_asked and not self._is_in_entry_point(function)
         if not isinstance(function, ast.Attribute):
             return False
@@ -174,15 +174,15 @@ class CallSiteFinder(ast.NodeVisitor):
         return any(first <= node.lineno <= last for first, last in self.entry_point_lines)
 
     def _check_name(self, name: str, kind: ast.expr | None, line: int) -> None:
-        """Names must tell what things are."""
-        wanted = [
+        """Record a variable whose name does not match its class."""
+        expected = [
             item
             for item, of in CLASS_BY_VARIABLE.items()
             if kind is not None and _mentions(kind, of)
         ]
-        if wanted and name.lstrip("_") not in wanted:
+        if expected and name.lstrip("_") not in expected:
             self.misnamed.append(
-                f"{self.module}:{line}: {name} is {_with_article(CLASS_BY_VARIABLE[wanted[0]])}"
+                f"{self.module}:{line}: {name} is {_with_article(CLASS_BY_VARIABLE[expected[0]])}"
             )
 
 
@@ -226,18 +226,16 @@ def _read_modules() -> dict[str, CallSiteFinder]:
 @cache
 def call_sites() -> frozenset[CallSite]:
     """Every site there is."""
-    return frozenset(
-        place for reader in _read_modules().values() for place in reader.sites.values()
-    )
+    return frozenset(site for reader in _read_modules().values() for site in reader.sites.values())
 
 
 def misnamed_variables() -> list[str]:
-    """Where a name does not tell what it is, so that its calls would not be found."""
+    """Variables whose names do not match their classes, so that their calls would be missed."""
     return [text for reader in _read_modules().values() for text in reader.misnamed]
 
 
 def vendor_imports() -> Iterator[str]:
-    """Modules elsewhere that have the vendor's library in hand, past all ways out."""
+    """Modules elsewhere that have the vendor's library in hand, past all entry points."""
     for file in sorted(PACKAGE.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if str(file) not in _read_modules() and any(vendor in text for vendor in VENDOR_PACKAGES):

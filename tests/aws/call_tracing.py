@@ -1,4 +1,4 @@
-"""Who makes a call: sites are followed through ways out and into the tasks that these begin."""
+"""Finds the sites of a call: through entry points and into the tasks that these start."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ from tests.aws.call_sites import (
 from tests.unit.services.virtual_time import IdleAwareLoop
 
 Chain = tuple[CallSite, ...]
-"""Sites, each of which calls a way out in which the next one is."""
+"""Sites, each of which calls the entry point that contains the next one."""
 
 _CHAIN: ContextVar[Chain] = ContextVar("_CHAIN", default=())
 _MODULES = {
@@ -31,21 +31,21 @@ _MODULES = {
 
 
 def calling_sites() -> Chain:
-    """The sites through which whoever called the function that asks this makes a call."""
+    """The sites of the call that is made by the caller of the calling function."""
     frame = sys._getframe(2)
     if finder_of(frame) is None:
         return ()
-    place = call_site_at(frame)
-    if place is None:
+    site = call_site_at(frame)
+    if site is None:
         code = frame.f_code
         message = f"no site is known in {code.co_filename}:{frame.f_lineno}, {code.co_name}"
         raise AssertionError(message)
-    return (*_CHAIN.get(), place) if in_entry_point(frame) else (place,)
+    return (*_CHAIN.get(), site) if in_entry_point(frame) else (site,)
 
 
 @contextmanager
 def trace_callers() -> Iterator[None]:
-    """Calls that are made through ways out are those of who uses these."""
+    """Calls made through an entry point are attributed to the site that called it."""
     with ExitStack() as stack:
         for module, kinds in ENTRY_POINTS.items():
             home = import_module(_MODULES[module])
@@ -58,8 +58,8 @@ def trace_callers() -> Iterator[None]:
 
 
 def _traced(original: Callable[..., Any]) -> Callable[..., Any]:
-    def way(*given: Any, **named: Any) -> Any:
-        chain, work = calling_sites(), original(*given, **named)
+    def way(*args: Any, **kwargs: Any) -> Any:
+        chain, work = calling_sites(), original(*args, **kwargs)
         return (
             _iterate_in_chain(work, chain)
             if inspect.isasyncgen(work)
@@ -70,9 +70,9 @@ def _traced(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traced_probe(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Whoever examines has the client itself in hand."""
+    """A probe calls the client directly, so its call is recorded here."""
 
-    def way(probe: Any, service: str, operation: str, **given: Any) -> Any:
+    def way(probe: Any, service: str, operation: str, **parameters: Any) -> Any:
         chain, note = calling_sites(), getattr(probe._aws, "record_call", None)
 
         async def ask() -> Any:
@@ -82,7 +82,7 @@ def _traced_probe(original: Callable[..., Any]) -> Callable[..., Any]:
             assert isinstance(loop, IdleAwareLoop)
             loop.begin()
             try:
-                return await original(probe, service, operation, **given)
+                return await original(probe, service, operation, **parameters)
             finally:
                 loop.end()
 

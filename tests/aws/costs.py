@@ -25,7 +25,7 @@ from tests.unit.services.harness import ServiceHarness, make_task
 
 SOON = timedelta(seconds=2)
 LOAD = 40
-"""Jobs at once, where costs are shared by what comes together."""
+"""The number of concurrent jobs, which share the costs of batches."""
 
 ALONE, AT_LOAD = "a job of one, alone", f"a job of one, {LOAD} at once"
 WITH_HEARTBEATS, WIDE = "a job of one, ten heartbeats", "a job of 100 (1 → 98 → 1)"
@@ -38,7 +38,7 @@ _RELAY_BATCH = 100  # records that the stream's mapping hands to the relay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of some tasks, a task."""
+    """The cost of some tasks, per task."""
 
     tasks: int
     units: Counter[str]
@@ -79,7 +79,7 @@ class Cost:
 
     @property
     def dollars(self) -> float:
-        """A million tasks, without the workers' machines and the functions' time."""
+        """The price of a million tasks, without the workers' machines and the functions' time."""
         invocations = self.events / _RELAY_BATCH + self.mapped / _QUEUE_BATCH
         return (
             (self.ledger + self.history) * WRITE
@@ -92,7 +92,7 @@ class Cost:
 
 
 def seed_cost(cost: Cost) -> float:
-    """What the same events would cost where each is told alone and written eight times."""
+    """What the same events would cost if each was published alone and written eight times."""
     sends = 3 + 2 * cost.events  # of the task's message; each event through a queue of its own
     return cost.events * (8 * WRITE + EVENT + INVOCATION) + sends * SQS
 
@@ -173,5 +173,5 @@ async def all_costs(folder: Path) -> dict[str, Cost]:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        print(table(virtual_time.run(all_costs(Path(made)))))  # noqa: T201 - what it is for
+    with tempfile.TemporaryDirectory() as folder:
+        print(table(virtual_time.run(all_costs(Path(folder)))))  # noqa: T201 - what it is for

@@ -1,6 +1,6 @@
-"""Stories of whoever looks after an installation: deploys it, examines it, reads its secrets.
+"""Scenarios of an operator, who deploys an installation, examines it and reads its secrets.
 
-And of a heartbeat that is used by itself.
+One more uses a heartbeat by itself.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ T = TypeVar("T")
 DISPATCHER_EVENTS = ("Task Completed",)
 _ROLLBACK_FAILED = "UPDATE_ROLLBACK_FAILED"
 _DEPLOYED = [name for name in STACKS if name not in ("worker", "server")]
-_ATTEMPTS = 400  # each trouble ends one of them at most, and a storm is many at each site
+_ATTEMPTS = 400  # each fault ends at most one of them, and repeated faults are many at each site
 
 
 # Deploying ----------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ async def a_stage_that_is_deployed_inspected_and_destroyed(harness: AwsFaultHarn
 
 
 class _RetriedDeployment:
-    """A stage of its own, deployed by somebody who tries again until it is as it should be."""
+    """A stage of its own, whose deployment is retried until it succeeds."""
 
     def __init__(self, harness: AwsFaultHarness) -> None:
         self._harness = harness
@@ -101,7 +101,7 @@ class _RetriedDeployment:
         await self._retry(lambda: deployment.destroy(lambda _: None, with_data=True))
 
     async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Whatever goes wrong is told as what it is, and the next try goes on from there."""
+        """Every failure raises the right error, and the next attempt continues from there."""
         for _ in range(_ATTEMPTS):
             try:
                 return await self._harness.advance_until_done(operation)
@@ -110,7 +110,7 @@ class _RetriedDeployment:
         raise ScenarioUnfinished(self.config.stage)
 
     async def assert_deployed(self) -> None:
-        """Asked by somebody who meets no trouble: nothing is half done."""
+        """Check through a client without faults that nothing is half done."""
         deployment, calm = self._deployment(self._harness.reliable_aws), self._harness.reliable_aws
         states = {item.name: item for item in await deployment.status()}
         for name in _DEPLOYED:
@@ -148,8 +148,8 @@ class _RollbackFailed:
         body = f"<{name}Response><{name}Result/></{name}Response>"
         self._aws.canned_responses[operation] = body.encode()
 
-        def amend(asked: str, answer: AwsResponse) -> None:
-            if asked == "describe_stacks" and not self._aws.canned_counts[operation]:
+        def amend(called: str, answer: AwsResponse) -> None:
+            if called == "describe_stacks" and not self._aws.canned_counts[operation]:
                 for stack in answer["Stacks"]:
                     if stack["StackName"] == self._stack:
                         stack["StackStatus"] = _ROLLBACK_FAILED
@@ -164,8 +164,8 @@ class _RollbackFailed:
 
 
 async def _check_doctor(harness: AwsFaultHarness, config: StageConfig) -> None:
-    """What could not be asked is a finding, and nothing else is said of it."""
-    wanted = ExpectedInstallation(
+    """A call that failed is a finding, and there are no other new findings."""
+    expected = ExpectedInstallation(
         names=config.names,
         queues=config.queues,
         dispatcher_events=DISPATCHER_EVENTS,
@@ -173,7 +173,7 @@ async def _check_doctor(harness: AwsFaultHarness, config: StageConfig) -> None:
     )
 
     async def findings(aws: AwsClient) -> list[Check]:
-        checks = await harness.advance_until_done(lambda: diagnose(aws, wanted, SystemClock()))
+        checks = await harness.advance_until_done(lambda: diagnose(aws, expected, SystemClock()))
         return [check for check in checks if check.status is not CheckStatus.OK]
 
     usual = await findings(harness.reliable_aws)
@@ -193,10 +193,10 @@ async def _check_doctor(harness: AwsFaultHarness, config: StageConfig) -> None:
 
 
 async def secrets_that_are_read(harness: AwsFaultHarness) -> None:
-    """All of them or an error, in which there is none."""
+    """All secrets are returned, or an error that contains none of them."""
     stage, secret = harness.name, f"secret-of-{harness.name}"
-    kept = {f"settings.number{n}": f"{secret}-{n}" for n in range(12)}  # two pages
-    for name, value in kept.items():
+    stored = {f"settings.number{n}": f"{secret}-{n}" for n in range(12)}  # two pages
+    for name, value in stored.items():
         await harness.reliable_aws.call(
             "ssm",
             "put_parameter",
@@ -204,15 +204,15 @@ async def secrets_that_are_read(harness: AwsFaultHarness) -> None:
             Value=value,
             Type="SecureString",
         )
-    said: list[str] = []
+    errors: list[str] = []
     for _ in range(CLIENT_ATTEMPTS):
         try:
             result = await harness.advance_until_done(lambda: read_parameters(harness.aws, stage))
         except BackendUnavailable as error:
-            said.append(f"{error!r} {error} {error.__cause__!r}")
+            errors.append(f"{error!r} {error} {error.__cause__!r}")
         else:
-            assert result == kept
-            assert not [text for text in said if secret in text]
+            assert result == stored
+            assert not [text for text in errors if secret in text]
             return
     raise ScenarioUnfinished(stage)
 
@@ -221,7 +221,7 @@ async def secrets_that_are_read(harness: AwsFaultHarness) -> None:
 
 
 async def a_heartbeat_by_itself(harness: AwsFaultHarness) -> None:
-    """It beats on, or says once and for all that it does not."""
+    """It keeps beating, or reports exactly once that it has stopped."""
     name = harness.names.queue("default", Priority.HIGH)
     url = (await harness.reliable_aws.call("sqs", "get_queue_url", QueueName=name))["QueueUrl"]
     await harness.reliable_aws.call("sqs", "send_message", QueueUrl=url, MessageBody=harness.name)
@@ -255,18 +255,18 @@ _REASONS = {
 
 
 class _FaultyBotoClient:
-    """A client of botocore, as somebody else would have it."""
+    """A client of botocore, as an application would create it."""
 
     ENOUGH = 6
 
     def __init__(self, harness: AwsFaultHarness) -> None:
         self._aws = harness.aws
-        place = harness.reliable_aws._options
-        key, secret = place.credentials or ("", "")
+        options = harness.reliable_aws._options
+        key, secret = options.credentials or ("", "")
         self._client = get_session().create_client(
             "sqs",
-            region_name=place.region,
-            endpoint_url=place.endpoint_url,
+            region_name=options.region,
+            endpoint_url=options.endpoint_url,
             aws_access_key_id=key,
             aws_secret_access_key=secret,
         )
@@ -278,11 +278,11 @@ class _FaultyBotoClient:
         self.injected: list[NetworkFault] = []
         self.count = 0
 
-    def change_message_visibility(self, **given: Any) -> None:
+    def change_message_visibility(self, **parameters: Any) -> None:
         self.count += 1
         self._call = self._aws.record_call(calling_sites(), "sqs", "change_message_visibility")
         try:
-            self._client.change_message_visibility(**given)
+            self._client.change_message_visibility(**parameters)
         finally:
             self._beats.put(None)
 
@@ -297,22 +297,22 @@ class _FaultyBotoClient:
 
     def _inject(self, request: Any) -> Any:
         site, number = self._call
-        trouble = self._aws.fault_for(site, number)
-        if trouble is None:
+        fault = self._aws.fault_for(site, number)
+        if fault is None:
             return self._send(request)
-        self.injected += [trouble] if trouble not in self.injected else []
-        match trouble:
+        self.injected += [fault] if fault not in self.injected else []
+        match fault:
             case NetworkFault.RESET:
                 raise ConnectionClosedError(endpoint_url=request.url)
             case NetworkFault.THROTTLED | NetworkFault.ERROR_BEFORE:
-                return _error_response(request, trouble)
+                return _error_response(request, fault)
             case NetworkFault.SLOW:
                 threading.Event().wait(0.05)  # many times as long as between two beats
                 return self._send(request)
         self._send(request)
-        if trouble is NetworkFault.TIMED_OUT:
+        if fault is NetworkFault.TIMED_OUT:
             raise ReadTimeoutError(endpoint_url=request.url)
-        return _error_response(request, trouble)
+        return _error_response(request, fault)
 
 
 class _Body:

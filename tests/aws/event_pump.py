@@ -12,13 +12,13 @@ from longshore.ports.events import EventBus
 
 _PAUSE_S = 0.05
 _AT_ONCE = 100
-# How far each table's stream was read: an installation that is opened again goes on from there.
+# How far each table's stream was read: an installation that is opened again continues there.
 _positions: dict[str, dict[str, str]] = {}
 _locks: dict[str, "EventPump"] = {}
 
 
 class EventPump:
-    """Brings what was committed to the event log and, if there is one, to the bus."""
+    """Delivers committed events to the event log and, if there is one, to the bus."""
 
     def __init__(
         self, aws: AwsClient, names: Names, log: DynamoEventLog, bus: EventBus | None
@@ -47,17 +47,17 @@ class EventPump:
             del _locks[self._names.ledger]
 
     async def begin(self) -> None:
-        """Instead of running beside: tell when it is asked for."""
+        """Prepare for `catch_up` without delivering in the background."""
         self._iterators = await self._shards()
 
     async def catch_up(self) -> None:
-        """Tell all that was committed before the call."""
+        """Deliver everything that was committed before the call."""
         async with self._lock:
             while await self._deliver_batch():
                 pass
 
     async def caught_up(self) -> None:
-        """The same, whoever of the installation does it."""
+        """The same, by the pump that delivers for this installation."""
         await _locks[self._names.ledger].catch_up()
 
     async def _run(self) -> None:
@@ -66,7 +66,7 @@ class EventPump:
             await asyncio.sleep(_PAUSE_S)
 
     async def _deliver_batch(self) -> bool:
-        """Tell what there is; whether there may be more."""
+        """Deliver the available records; return whether there may be more."""
         more = False
         for shard, iterator in list(self._iterators.items()):
             answer = await self._aws.call(

@@ -1,11 +1,11 @@
-"""Gives every call site of the AWS adapters every trouble, and looks what comes of it.
+"""Injects every fault at every call site of the AWS adapters, and checks the outcome.
 
-``python -m tests.aws.every_call_site`` tells each story again and again: each time every site meets
-another trouble. What a site did not meet so, because another trouble was in the way, it meets
-alone. First the first call of every site does, then the second, then the
-last; and then so many in a row that whoever asked is told of it and has to ask again. After each
-story the tables are audited, and its jobs have to end as they should. Prints how many sites and
-troubles there were, and everything that was wrong. A site that no story reaches is wrong, too.
+``python -m tests.aws.every_call_site`` runs each scenario repeatedly, with another fault at every
+site each time. A fault that was not reached, because another one came before it, is injected alone.
+Faults are injected into the first call of every site, then into the second, then into the last, and
+then into so many calls in a row that the caller gets an error and has to repeat its call. After
+each scenario the tables are audited, and its jobs must have ended as expected. Prints how many
+sites and faults there were, and every problem. A site that no scenario reaches is a problem, too.
 """
 
 import argparse
@@ -61,15 +61,15 @@ REPEATED_FAULTS = (
     NetworkFault.RESET,
 )
 REPEATED_CALLS = 9
-"""So many calls of a site fail one after the other: more than anybody but a client tries."""
-# Each answer that is lost leaves a copy of the message, which is seen before the time to which the
-# last one was put off: that is what a queue may do, and more than this story allows.
+"""So many calls of a site fail one after the other: only a client tries more often."""
+# Each lost response leaves a copy of the message, which is visible before the time to which the
+# last one was delayed: a queue may do that, but this scenario does not allow for it.
 NOT_REPEATED = ("messages_that_are_delayed_returned_and_exhausted",)
 
 
 @dataclass(slots=True)
 class ScenarioRun:
-    """What came of telling a story once."""
+    """The outcome of one run of a scenario."""
 
     scenario: str
     calls: Counter[CallSiteOperation]
@@ -84,7 +84,7 @@ class ScenarioRun:
 
 @contextmanager
 def without_backoff() -> Iterator[None]:
-    """The library asks again at once: how long it waits is not ours to test."""
+    """The library retries at once: its waiting times are not tested here."""
     with patch.object(ExponentialBackoff, "delay_amount", lambda *_: 0.0):
         yield
 
@@ -95,83 +95,89 @@ def run_scenario(
     plan: FaultPlan = lambda _: None,
     calls: CallNumbers = first_call,
 ) -> ScenarioRun:
-    """Tell a story while one call of each site meets the trouble that is planned for it."""
+    """Run a scenario in which one call of each site gets the fault that is planned for it."""
     number = next(_runs)
     clock = FakeClock(_START + number * _SCENARIO_DURATION)
     aws = FaultInjectingAws(stand_in().client_options, clock, plan, calls)
-    told = ScenarioRun(scenario.__name__, aws.calls, aws.injected, aws.sites)
+    result = ScenarioRun(scenario.__name__, aws.calls, aws.injected, aws.sites)
 
-    async def play() -> None:
+    async def run() -> None:
         async with asyncio.timeout(_LIMIT_S):
-            async with open_harness(folder, clock, aws, f"story-{number}") as stage:
+            async with open_harness(folder, clock, aws, f"trial-{number}") as stage:
                 await scenario(stage)
-                told.problems += [str(item) for item in await stage.settle()]
+                result.problems += [str(item) for item in await stage.settle()]
 
     with without_backoff(), trace_callers():
         try:
-            virtual_time.run(play())
+            virtual_time.run(run())
         except (ScenarioUnfinished, TimeoutError) as error:
-            told.problems.append(f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next story is told
+            result.problems.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the next scenario runs after any error
             last = traceback.extract_tb(error.__traceback__)[-1]
-            told.problems.append(
+            result.problems.append(
                 f"ended by {error!r} in {last.name}, line {last.lineno}: {last.line}"
             )
-    return told
+    return result
 
 
 class Campaign:
-    """All stories, and what came of them."""
+    """All scenarios, and their outcomes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs = self._problems = 0
         self._sites: set[CallSite] = set()
         self._scenario_by_site: dict[CallSiteOperation, Scenario] = {}
-        self._calls: Counter[CallSiteOperation] = Counter()  # in the story that tells of the site
+        self._calls: Counter[CallSiteOperation] = Counter()  # in the scenario chosen for the site
 
     def run(self, scenarios: Sequence[Scenario], phases: Sequence[str]) -> int:
-        """How much was wrong."""
+        """Return the number of problems."""
         began = time.monotonic()
-        for story in scenarios:
-            told = self._run_once(story, "without trouble")
-            self._sites |= told.sites
-            for site, calls in told.calls.items():
+        for scenario in scenarios:
+            result = self._run_once(scenario, "without faults")
+            self._sites |= result.sites
+            for site, calls in result.calls.items():
                 if site not in self._scenario_by_site or calls > self._calls[site]:
-                    self._scenario_by_site[site], self._calls[site] = story, calls
-            _print(f"{story.__name__}: {told.calls.total()} calls of {len(told.calls)} sites")
+                    self._scenario_by_site[site], self._calls[site] = scenario, calls
+            _print(
+                f"{scenario.__name__}: {result.calls.total()} calls of {len(result.calls)} sites"
+            )
         if len(scenarios) == len(SCENARIOS):
             self._problems += _print_all("UNREACHED", unreached_sites(self._sites))
-        for turn in phases:
-            never = self._run_phase(turn)
+        for phase in phases:
+            never = self._run_phase(phase)
             self._problems += never
-        _print(f"all: {self._runs} stories, {self._problems} wrong, {_elapsed(began)}")
+        _print(f"all: {self._runs} runs, {self._problems} wrong, {_elapsed(began)}")
         return self._problems
 
     def _run_phase(self, phase: str) -> int:
-        """Every trouble at these calls of every site; how many could not be brought about."""
+        """Inject every fault at these calls of every site; return how many were never injected."""
         began, runs, wrong = time.monotonic(), self._runs, self._problems
         met: set[SiteFault] = set()
-        wanted = {
-            (site, trouble)
+        expected = {
+            (site, fault)
             for site, calls in self._calls.items()
             if phase in ("first", "repeated") or calls > 1
-            for trouble in possible_faults(site)
-            if phase != "repeated" or (trouble in REPEATED_FAULTS and self._repeatable_faults(site))
+            for fault in possible_faults(site)
+            if phase != "repeated" or (fault in REPEATED_FAULTS and self._repeatable_faults(site))
         }
-        for story in dict.fromkeys(self._scenario_by_site.values()):
+        for scenario in dict.fromkeys(self._scenario_by_site.values()):
             own = {
-                (site, trouble) for site, trouble in wanted if self._scenario_by_site[site] is story
+                (site, fault)
+                for site, fault in expected
+                if self._scenario_by_site[site] is scenario
             }
-            met |= self._inject_all(story, own, phase)
-            _print(f"{phase}, {story.__name__}: {len(own & met)} of {len(own)}, {_elapsed(began)}")
-        never = wanted - met
+            met |= self._inject_all(scenario, own, phase)
+            _print(
+                f"{phase}, {scenario.__name__}: {len(own & met)} of {len(own)}, {_elapsed(began)}"
+            )
+        never = expected - met
         _print(
-            f"{phase}: {len({site for site, _ in wanted})} sites, {len(wanted - never)} of"
-            f" {len(wanted)} troubles, {self._runs - runs} stories, {self._problems - wrong} wrong,"
+            f"{phase}: {len({site for site, _ in expected})} sites, {len(expected - never)} of"
+            f" {len(expected)} faults, {self._runs - runs} runs, {self._problems - wrong} wrong,"
             f" {_elapsed(began)}"
         )
-        lines = [f"{phase}, {site}: {trouble.name}" for site, trouble in sorted(never)]
+        lines = [f"{phase}, {site}: {fault.name}" for site, fault in sorted(never)]
         # How often a site is called depends on what went before: only the first call is certain.
         return _print_all("NEVER", lines) if phase == "first" else 0 * _print_all("not met", lines)
 
@@ -181,22 +187,22 @@ class Campaign:
     def _inject_all(
         self, scenario: Scenario, pending: set[SiteFault], phase: str
     ) -> set[SiteFault]:
-        """Tell a story until all of these have happened, or no more of them do."""
+        """Run a scenario until all these faults were injected, or no more of them are."""
         met: set[SiteFault] = set()
         number, idle = 0, 0
         while (left := pending - met) and idle < _IDLE_RUNS:
             number += 1
-            # Others each time, and not the same of all: one trouble may keep the next away.
+            # A different fault for every site in each run: one fault may prevent the next.
             plan = dict(sorted(left, key=lambda pair: crc32(f"{number} {pair}".encode())))
-            told = self._run_once(
-                scenario, f"{phase}, telling {number}", plan.get, self._calls_in_phase(phase)
+            result = self._run_once(
+                scenario, f"{phase}, run {number}", plan.get, self._calls_in_phase(phase)
             )
-            idle = 0 if told.pairs & left else idle + 1
-            met |= told.pairs
-        for site, trouble in sorted(pending - met):
-            what = f"{phase}, {site}: {trouble.name}"
+            idle = 0 if result.pairs & left else idle + 1
+            met |= result.pairs
+        for site, fault in sorted(pending - met):
+            what = f"{phase}, {site}: {fault.name}"
             met |= self._run_once(
-                scenario, what, {site: trouble}.get, self._calls_in_phase(phase)
+                scenario, what, {site: fault}.get, self._calls_in_phase(phase)
             ).pairs
         return met
 
@@ -217,17 +223,17 @@ class Campaign:
         plan: FaultPlan = lambda _: None,
         calls: CallNumbers = first_call,
     ) -> ScenarioRun:
-        told = run_scenario(self._folder, scenario, plan, calls)
+        result = run_scenario(self._folder, scenario, plan, calls)
         self._runs += 1
         self._problems += _print_all(
-            "WRONG", [f"{told.scenario}, {label}: {item}" for item in told.problems]
+            "WRONG", [f"{result.scenario}, {label}: {item}" for item in result.problems]
         )
-        return told
+        return result
 
 
 def unreached_sites(sites: set[CallSite]) -> list[str]:
-    """Sites of which no story tells."""
-    return sorted(str(place) for place in call_sites() - sites if str(place) not in UNREACHABLE)
+    """Sites that no scenario reaches."""
+    return sorted(str(site) for site in call_sites() - sites if str(site) not in UNREACHABLE)
 
 
 def _elapsed(started: float) -> str:
@@ -247,17 +253,17 @@ def _print(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", nargs="*", default=PHASES, choices=PHASES, help="which calls")
-    parser.add_argument("--stories", nargs="*", default=[], help="parts of their names")
-    asked = parser.parse_args()
-    wanted = [
-        story
-        for story in SCENARIOS
-        if not asked.stories or any(part in story.__name__ for part in asked.stories)
+    parser.add_argument("--phases", nargs="*", default=PHASES, choices=PHASES, help="which calls")
+    parser.add_argument("--scenarios", nargs="*", default=[], help="parts of their names")
+    options = parser.parse_args()
+    chosen = [
+        scenario
+        for scenario in SCENARIOS
+        if not options.scenarios or any(part in scenario.__name__ for part in options.scenarios)
     ]
     logging.getLogger("longshore").addHandler(logging.NullHandler())
     with tempfile.TemporaryDirectory(prefix="call-sites-") as folder:
-        return 1 if Campaign(Path(folder)).run(wanted, asked.turns) else 0
+        return 1 if Campaign(Path(folder)).run(chosen, options.phases) else 0
 
 
 if __name__ == "__main__":

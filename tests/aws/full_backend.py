@@ -1,8 +1,8 @@
-"""The whole AWS backend on the stand-in, for stories that are told with a clock that stands still.
+"""The whole AWS backend on the stand-in, for scenarios whose clock moves only when all is idle.
 
-Time passes there only when nobody can do anything more without it, so whatever is under way has to
-be known: calls tell the loop, long polls look again when the clock or a queue has moved, and what
-was committed is relayed before its answer is given.
+Time passes only when no task can continue without it, so everything in progress is registered:
+calls notify the loop, long polls look again when the clock or a queue has changed, and committed
+events are relayed before the commit returns.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ class InstallationLane:
 
     @property
     def queue_names(self) -> tuple[str, str]:
-        """What its queues are called."""
-        place = self.queue, self.priority
-        return self.names.queue(*place), self.names.dead_letter_queue(*place)
+        """The names of its queue and of its dead letter queue."""
+        lane = self.queue, self.priority
+        return self.names.queue(*lane), self.names.dead_letter_queue(*lane)
 
 
 class LoopAwareAws(AwsClient):
-    """Calls that a patient loop waits for."""
+    """A client whose calls the loop waits for."""
 
     def __init__(self, options: AwsClientOptions, clock: FakeClock) -> None:
         super().__init__(options)
@@ -60,7 +60,7 @@ class LoopAwareAws(AwsClient):
         self._lanes: dict[str, InstallationLane] = {}
 
     def create_on_demand(self, names: Names, queues: Sequence[str]) -> None:
-        """Make the queues that a story really uses, which are few; all take their time."""
+        """Create queues at their first use: a scenario uses few, and creating all is slow."""
         lanes = [
             InstallationLane(names, queue, priority) for queue in queues for priority in Priority
         ]
@@ -68,18 +68,18 @@ class LoopAwareAws(AwsClient):
             self._lanes |= dict.fromkeys(lane.queue_names, lane)
 
     def end(self) -> None:
-        """The story is told: time stands still no longer, so every poll comes to its end."""
+        """The scenario has ended, so every long poll returns."""
         self._ended = True
         self.notify_changed()
 
-    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
-        if operation == "receive_message" and given.get("WaitTimeSeconds"):
-            return await self._long_poll(given)
-        if operation == "get_queue_url" and (lane := self._lanes.get(given["QueueName"])):
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        if operation == "receive_message" and parameters.get("WaitTimeSeconds"):
+            return await self._long_poll(parameters)
+        if operation == "get_queue_url" and (lane := self._lanes.get(parameters["QueueName"])):
             for name in lane.queue_names:
                 del self._lanes[name]
             await create_lane(self, lane.names, lane.queue, lane.priority)
-        answer = await self._call_now(service, operation, given)
+        answer = await self._call_now(service, operation, parameters)
         if operation in _SEND_OPERATIONS:
             self.notify_changed()
         return answer
@@ -89,24 +89,26 @@ class LoopAwareAws(AwsClient):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _call_now(self, service: str, operation: str, given: dict[str, Any]) -> AwsResponse:
+    async def _call_now(
+        self, service: str, operation: str, parameters: dict[str, Any]
+    ) -> AwsResponse:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, IdleAwareLoop)
         loop.begin()
         try:
-            return await super().call(service, operation, **given)
+            return await super().call(service, operation, **parameters)
         finally:
             loop.end()
 
-    async def _long_poll(self, given: dict[str, Any]) -> AwsResponse:
+    async def _long_poll(self, parameters: dict[str, Any]) -> AwsResponse:
         """As SQS does: an answer when a message is there, or when the time is over."""
-        wait = given.pop("WaitTimeSeconds")
+        wait = parameters.pop("WaitTimeSeconds")
         ends = self._clock.elapsed().total_seconds() + wait
         with self._clock.watched_by(self.notify_changed):
             while True:
                 moved = self._changed
                 answer = await self._call_now(
-                    "sqs", "receive_message", {**given, "WaitTimeSeconds": 0}
+                    "sqs", "receive_message", {**parameters, "WaitTimeSeconds": 0}
                 )
                 over = self._ended or self._clock.elapsed().total_seconds() >= ends
                 if answer.get("Messages") or over:
@@ -115,7 +117,7 @@ class LoopAwareAws(AwsClient):
 
 
 class _RelayingLedger:
-    """A ledger that answers when what was committed has been told."""
+    """A ledger whose commits return after their events were relayed."""
 
     def __init__(self, ledger: Any, pump: EventPump) -> None:
         self._ledger = ledger
@@ -141,7 +143,7 @@ async def full_aws_backend(
     """Every port real, on an installation of its own.
 
     Args:
-        pumps: Where the pump is put; then it is for the caller to have things told.
+        pumps: The list to which the pump is added; the caller then has events delivered.
     """
     server = stand_in()
     with server.follow_clock(clock):

@@ -16,7 +16,7 @@ WAIT_TIMEOUT_S = 20
 
 
 class RecordingClient:
-    """Notes every call; ``then`` says what becomes of each."""
+    """A client that records every call; ``on_call`` decides the outcome of each."""
 
     def __init__(self, on_call: Callable[[int], None] = lambda number: None) -> None:
         self.calls: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -46,7 +46,7 @@ class CallBarrier:
 
 
 class RecordingCallback:
-    """A callback that notes what it was told, and by whom."""
+    """A callback that records its arguments and the threads that called it."""
 
     def __init__(self, on_call: Callable[[], object] = lambda: None) -> None:
         self._on_call = on_call

@@ -1,4 +1,4 @@
-"""Starts the AWS stand-in with queues whose time is told by a test.
+"""Starts the AWS stand-in with queues whose time a test sets.
 
 Run by the stand-in's own Python: ``python moved_clock.py FILE``. The file holds one double: the
 time of day in seconds, or 0 for the real one. So a message that is hidden for a minute is seen
@@ -23,8 +23,8 @@ class _Time:
             self._shared = mmap.mmap(file.fileno(), 8)
 
     def time(self) -> float:
-        told: float = struct.unpack("d", self._shared[:8])[0]
-        return told or time.time()
+        seconds: float = struct.unpack("d", self._shared[:8])[0]
+        return seconds or time.time()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)

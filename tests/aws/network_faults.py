@@ -1,7 +1,7 @@
-"""Trouble on the wire: what leaves the client library does not arrive, or its answer does not.
+"""Faults of the network: a request of the client library does not arrive, or its response does not.
 
-Below everything of ours, so that the library's own tries and ``calls`` are under test as well. Of
-each site (``call_sites``) some calls meet trouble, all tries of the library included.
+Faults are injected below all our code, so that the library's own retries are tested as well. They
+apply to some calls of each site (``call_sites``), including all retries of the library.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ THROTTLING_CODES = {
 
 
 class NetworkFault(StrEnum):
-    """What can happen to a call; of a batch, what can happen to a part of it."""
+    """A fault of a call, or of a part of a batch."""
 
     THROTTLED = "throttled"
     ERROR_BEFORE = "500 before it is done"
@@ -71,7 +71,7 @@ FAILING_FAULTS = set(NetworkFault) - {
     NetworkFault.PARTIAL,
     NetworkFault.SLOW,
 }
-"""After which whoever asked once knows nothing, or an error."""
+"""Faults after which a caller that does not retry gets an error."""
 
 Send = Callable[[Any], Awaitable[Any]]
 FaultPlan = Callable[[CallSiteOperation], NetworkFault | None]
@@ -95,21 +95,21 @@ def possible_faults(site: CallSiteOperation) -> list[NetworkFault]:
 
 
 def rotating_faults(offset: int) -> FaultPlan:
-    """Some trouble for every site, and another one in another turn."""
+    """One fault for every site, and a different one for each offset."""
 
     def plan(site: CallSiteOperation) -> NetworkFault:
-        troubles = possible_faults(site)
-        return troubles[(crc32(str(site).encode()) + offset) % len(troubles)]
+        faults = possible_faults(site)
+        return faults[(crc32(str(site).encode()) + offset) % len(faults)]
 
     return plan
 
 
 class FaultInjectingAws(LoopAwareAws):
-    """AWS as it is, but for some calls of each site that is to meet trouble.
+    """A client that injects faults into some calls of each planned site.
 
     Args:
-        plan: What calls of a site meet.
-        turns: Which of its calls do.
+        plan: The fault for the calls of a site.
+        call_numbers: Which of its calls get the fault.
     """
 
     def __init__(
@@ -128,28 +128,30 @@ class FaultInjectingAws(LoopAwareAws):
         self.truncated_blobs: set[str] = (
             set()
         )  # keys of blobs whose next answer breaks off half way
-        # What a story wants to be true of answers, and answers to what the stand-in cannot do.
+        # Changes that a scenario makes to responses, and responses that the stand-in cannot give.
         self.amend_response: Callable[[str, AwsResponse], None] = lambda operation, answer: None
         self.canned_responses: dict[str, bytes] = {}
         self.canned_counts: Counter[str] = Counter()
         self._patched_services: set[str] = set()
         self._sent: Counter[tuple[CallSiteOperation, int]] = Counter()
 
-    def call(self, service: str, operation: str, **given: Any) -> Coroutine[Any, Any, AwsResponse]:
-        """A function and no coroutine: who makes a call is seen while it is being made."""
-        return self._call_traced(calling_sites(), service, operation, given)
+    def call(
+        self, service: str, operation: str, **parameters: Any
+    ) -> Coroutine[Any, Any, AwsResponse]:
+        """Not a coroutine: the caller's frame is needed while the call is made."""
+        return self._call_traced(calling_sites(), service, operation, parameters)
 
     async def _call_traced(
-        self, chain: Chain, service: str, operation: str, given: dict[str, Any]
+        self, chain: Chain, service: str, operation: str, parameters: dict[str, Any]
     ) -> AwsResponse:
         self.record_call(chain, service, operation)
-        answer = await super().call(service, operation, **given)
+        answer = await super().call(service, operation, **parameters)
         if (
             operation == "get_object"
-            and given["Key"] in self.truncated_blobs
-            and "Range" not in given
+            and parameters["Key"] in self.truncated_blobs
+            and "Range" not in parameters
         ):
-            self.truncated_blobs.discard(given["Key"])
+            self.truncated_blobs.discard(parameters["Key"])
             answer["Body"] = _TruncatedBody(answer["Body"])
         self.amend_response(operation, answer)
         return answer
@@ -168,15 +170,15 @@ class FaultInjectingAws(LoopAwareAws):
         return site, number
 
     def fault_for(self, site: CallSiteOperation | None, number: int) -> NetworkFault | None:
-        """What this call meets, at this try of the library."""
-        trouble = self._plan(site) if site else None
-        if site is None or trouble is None or number not in self._call_numbers(site):
+        """The fault for this call, at this attempt of the library."""
+        fault = self._plan(site) if site else None
+        if site is None or fault is None or number not in self._call_numbers(site):
             return None
         self._sent[site, number] += 1
-        if trouble is NetworkFault.ERROR_AFTER_ONCE and self._sent[site, number] > 1:
+        if fault is NetworkFault.ERROR_AFTER_ONCE and self._sent[site, number] > 1:
             return None
-        self.injected[site] = trouble
-        return trouble
+        self.injected[site] = fault
+        return fault
 
     async def client(self, service: str) -> Any:
         client = await super().client(service)
@@ -189,12 +191,12 @@ class FaultInjectingAws(LoopAwareAws):
 
     async def _send(self, send: Send, request: Any) -> Any:
         site, number = _CALL.get()
-        trouble = self.fault_for(site, number)
+        fault = self.fault_for(site, number)
         if site is not None and site.operation in self.canned_responses:
             send = self._canned_send(site.operation)
-        if site is None or trouble is None:
+        if site is None or fault is None:
             return await send(request)
-        return await self._inject(trouble, site, send, request)
+        return await self._inject(fault, site, send, request)
 
     def _canned_send(self, operation: str) -> Send:
         async def send(request: Any) -> Any:
@@ -229,7 +231,7 @@ class FaultInjectingAws(LoopAwareAws):
                 return await _partial_response(site.operation, send, request)
 
     async def _advance(self, duration: timedelta) -> None:
-        """On the story's clock, which goes on only while nobody has anything in hand."""
+        """Sleep on the scenario's clock, which advances only while the loop is idle."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, IdleAwareLoop)
         loop.end()
@@ -287,23 +289,23 @@ async def _read_fully(response: Any) -> bytes:
 
 
 async def _partial_response(operation: str, send: Send, request: Any) -> Any:
-    """The last entry is left out, and the answer says that it was not done."""
+    """The last entry is not processed, and the response reports it as failed."""
     if operation == "delete_objects":
         key = re.findall(rb"<Key>([^<]*)</Key>", request.body)[-1].decode()
-        told = f"<Error><Key>{key}</Key><Code>InternalError</Code><Message/></Error>"
-        return _response(request, 200, f"<DeleteResult>{told}</DeleteResult>".encode())
-    asked = json.loads(request.body)
+        error = f"<Error><Key>{key}</Key><Code>InternalError</Code><Message/></Error>"
+        return _response(request, 200, f"<DeleteResult>{error}</DeleteResult>".encode())
+    document = json.loads(request.body)
     if operation == "batch_get_item":
-        ((table, keys),) = asked["RequestItems"].items()
+        ((table, keys),) = document["RequestItems"].items()
         left = {table: {**keys, "Keys": keys["Keys"][-1:]}}
         keys["Keys"] = keys["Keys"][:-1]
         entries, answer = keys["Keys"], {"Responses": {table: []}, "UnprocessedKeys": left}
     else:
-        failed = asked["Entries"].pop()
-        entries = asked["Entries"]
+        failed = document["Entries"].pop()
+        entries = document["Entries"]
         answer = {"Successful": [], "Failed": [], "Entries": [], "FailedEntryCount": 0}
     if entries:
-        request.body = json.dumps(asked).encode()
+        request.body = json.dumps(document).encode()
         request.headers["Content-Length"] = str(len(request.body))
         answer |= json.loads(await _read_fully(await send(request)))
     if operation == "batch_get_item":

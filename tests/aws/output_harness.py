@@ -1,4 +1,4 @@
-"""A table for output, processes that use it, and a network that can be told to fail."""
+"""A table for output, processes that use it, and a network that can be made to fail."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ FaultHook = Callable[[int, str], Exception | None]
 
 
 class FaultyOutputAws(AwsClient):
-    """Notes every call, and does to some of them what networks do."""
+    """A client that records every call and injects network faults into some."""
 
     def __init__(self, options: AwsClientOptions) -> None:
         super().__init__(options)
@@ -28,16 +28,16 @@ class FaultyOutputAws(AwsClient):
         self.reset()
 
     def reset(self) -> None:
-        """Nothing was called and nothing fails; what is on its way never arrives."""
+        """Forget all calls, faults and undelivered requests."""
         self.calls: list[str] = []
         self.parameters: list[dict[str, Any]] = []
         self.before: FaultHook = lambda number, operation: None
         self.after: FaultHook = lambda number, operation: None
         self.edit_response: Callable[[int, AwsResponse], None] = lambda number, answer: None
-        # What somebody else does right before the call of this number.
+        # What another process does right before the call of this number.
         self.concurrent_call: tuple[int, Callable[[], Awaitable[object]]] | None = None
-        for each in self.undelivered:
-            each.close()
+        for call in self.undelivered:
+            call.close()
         self.undelivered.clear()
 
     async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
@@ -57,9 +57,9 @@ class FaultyOutputAws(AwsClient):
         return answer
 
     async def deliver(self) -> None:
-        """What was sent and never heard of again arrives after all."""
-        for each in self.undelivered:
-            await asyncio.gather(each, return_exceptions=True)
+        """Deliver late the calls that were sent and got no response."""
+        for call in self.undelivered:
+            await asyncio.gather(call, return_exceptions=True)
         self.undelivered.clear()
 
 
@@ -74,10 +74,12 @@ class OutputHarness:
         self.clock = FakeClock(NOON)
 
     async def make_table(self) -> None:
-        (shape,) = [
-            each for each in table_schemas(self.names) if each["TableName"] == self.names.output
+        (table,) = [
+            schema
+            for schema in table_schemas(self.names)
+            if schema["TableName"] == self.names.output
         ]
-        await self.aws.call("dynamodb", "create_table", **shape)
+        await self.aws.call("dynamodb", "create_table", **table)
 
     def run(self, scenario: Coroutine[Any, Any, None]) -> None:
         async def timed() -> None:
@@ -121,8 +123,8 @@ def open_harness() -> Iterator[OutputHarness]:
 
 def run_in_harness(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(scenario)
-    def test(harness: OutputHarness, **given: Any) -> None:
-        harness.run(scenario(harness=harness, **given))
+    def test(harness: OutputHarness, **parameters: Any) -> None:
+        harness.run(scenario(harness=harness, **parameters))
 
     return test
 
@@ -147,10 +149,10 @@ def noise(size: int, seed: int = 1) -> bytes:
 
 async def read_pages(log: DynamoOutputLog, task: str, sizes: Iterator[int]) -> list[OutputChunk]:
     result: list[OutputChunk] = []
-    place = OUTPUT_START
-    while page := await log.read(task, after=place, limit=next(sizes)):
+    position = OUTPUT_START
+    while page := await log.read(task, after=position, limit=next(sizes)):
         result += page
-        place = OutputPosition(page[-1].attempt, page[-1].sequence)
+        position = OutputPosition(page[-1].attempt, page[-1].sequence)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Stories of what is done with ports where no job in a story would come to it."""
+"""Scenarios that call ports directly, in ways that the jobs of other scenarios do not."""
 
 import asyncio
 import random
@@ -46,10 +46,10 @@ async def _long_delay(harness: AwsFaultHarness) -> None:
     """Not before its time, not lost, and gone when it is deleted."""
     queue, clock = harness.services.backend.queue, harness.services.clock
     await _send(harness, "later")
-    held = await _wait_for_only_message(harness, "later")
-    assert await harness.retry(lambda: queue.extend([held.receipt], hidden_for=2 * MINUTE)) == []
+    message = await _wait_for_only_message(harness, "later")
+    assert await harness.retry(lambda: queue.extend([message.receipt], hidden_for=2 * MINUTE)) == []
     until = clock.now() + _LATER
-    await harness.retry(lambda: queue.delay(held.receipt, until=until))
+    await harness.retry(lambda: queue.delay(message.receipt, until=until))
     for moment in (16 * MINUTE, 12 * HOUR + 20 * MINUTE, _LATER - MINUTE):
         await harness.services.advance(until - _LATER + moment - clock.now())
         assert await _receive_now(harness, "later") == []
@@ -61,7 +61,7 @@ async def _long_delay(harness: AwsFaultHarness) -> None:
 
 
 async def _abandoned_poll(harness: AwsFaultHarness) -> None:
-    """A poll is out whose receive has been called off: what it brings is there for others."""
+    """A message that a cancelled receive's poll returns is available to other receivers."""
     queue = harness.services.backend.queue
     waiting = asyncio.ensure_future(
         queue.receive(["default"], limit=1, hidden_for=MINUTE, wait=timedelta(seconds=20))
@@ -72,22 +72,22 @@ async def _abandoned_poll(harness: AwsFaultHarness) -> None:
     await harness.services.advance(SHORT_STEP)
     await asyncio.wait([waiting])
     if not waiting.cancelled():
-        waiting.exception()  # it met trouble before it could be called off
+        waiting.exception()  # it failed before it could be cancelled
     message = await _wait_for_message(harness, "given-back")
     await harness.retry(lambda: queue.delete([message.receipt]))
     await _delete_all(harness, "given-back")
 
 
 async def _exhausted_message(harness: AwsFaultHarness) -> None:
-    """Put off in between, so that SQS alone does not know how often it was received."""
+    """It is delayed in between, so that SQS's own count of receives is not enough."""
     queue, clock = harness.services.backend.queue, harness.services.clock
     await _send(harness, "worn-out")
     await _wait_for_only_message(harness, "worn-out")
     await harness.services.advance(2 * MINUTE)
     for _ in range(RECEIVE_LIMIT - 2):
         await _receive_now(harness, "worn-out", hidden_for=NO_WAIT)
-    held = await _wait_for_message(harness, "worn-out")
-    await harness.retry(lambda: queue.delay(held.receipt, until=clock.now() + MINUTE))
+    message = await _wait_for_message(harness, "worn-out")
+    await harness.retry(lambda: queue.delay(message.receipt, until=clock.now() + MINUTE))
     letters: list[Message] = []
     for _ in range(4 * RECEIVE_LIMIT):
         await harness.services.advance(2 * MINUTE)
@@ -120,7 +120,7 @@ async def _send(harness: AwsFaultHarness, name: str) -> None:
 async def _receive_now(
     harness: AwsFaultHarness, name: str, hidden_for: timedelta = MINUTE
 ) -> list[Message]:
-    """Those of this story that are there; others are left alone."""
+    """Receive the messages of this scenario; others are left alone."""
     result = await harness.retry(
         lambda: harness.services.backend.queue.receive(
             ["default"], limit=10, hidden_for=hidden_for, wait=NO_WAIT
@@ -148,18 +148,18 @@ async def _wait_for_messages(
 async def _wait_for_only_message(harness: AwsFaultHarness, name: str) -> Message:
     """What was just sent: a lost answer may have doubled it, or hidden a copy for a while."""
     queue = harness.services.backend.queue
-    held, *more = await _wait_for_messages(harness, name)
+    message, *more = await _wait_for_messages(harness, name)
     hidden = True
     while hidden or more:
         if more:
             receipts = [item.receipt for item in more]
             await harness.retry(lambda some=receipts: queue.delete(some))
         else:
-            await harness.retry(lambda: queue.extend([held.receipt], hidden_for=5 * MINUTE))
+            await harness.retry(lambda: queue.extend([message.receipt], hidden_for=5 * MINUTE))
             await harness.services.advance(2 * MINUTE)
             hidden = False
         more = await _receive_now(harness, name)
-    return held
+    return message
 
 
 async def _delete_all(harness: AwsFaultHarness, name: str) -> None:
@@ -216,7 +216,7 @@ class _BrokenStream(Exception):
 
 
 async def a_blob_that_breaks_off(harness: AwsFaultHarness) -> None:
-    """On its way in nothing of it is seen; on its way out the reader goes on where it was."""
+    """A partial upload is invisible, and an interrupted read resumes at its position."""
     blobs, key = harness.services.backend.blobs, f"{harness.name}/broken"
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -240,10 +240,10 @@ async def a_blob_that_breaks_off(harness: AwsFaultHarness) -> None:
     assert not harness.aws.truncated_blobs
 
 
-async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
-    """It is put where somebody looks after it, or it comes again; those behind it go on."""
+async def a_record_that_cannot_be_parsed(harness: AwsFaultHarness) -> None:
+    """It is put on the queue for undelivered records, or retried; later records are relayed."""
     queue = harness.names.consumer(UNDELIVERED)
-    made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
+    created = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
     relay = Relay(
         bus=harness.services.backend.bus,
         stream=lambda_records.DynamoChangeStream(
@@ -263,8 +263,8 @@ async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
             break
     else:
         raise ScenarioUnfinished(harness.name)
-    kept = await _bodies(harness, made["QueueUrl"])
-    assert any(harness.name in body for body in kept)
+    bodies = await _bodies(harness, created["QueueUrl"])
+    assert any(harness.name in body for body in bodies)
 
 
 async def _bodies(harness: AwsFaultHarness, url: str) -> Sequence[str]:
@@ -279,7 +279,7 @@ async def _bodies(harness: AwsFaultHarness, url: str) -> Sequence[str]:
 
 
 async def a_budget_that_two_spend_from(harness: AwsFaultHarness) -> None:
-    """Whoever is overtaken, and whichever answer is lost: what each has spent is counted once."""
+    """Every attempt's usage is counted once, despite conflicts and lost responses."""
     here = _Spender(harness, harness.services.backend.budgets, "here")
     there = _Spender(harness, DynamoBudgets(harness.aws, harness.names), "there")
     for answers in (1, 2, 3):
@@ -315,8 +315,8 @@ class _Spender:
         return result or SharedBudget(tenant=TENANT, name=self._name)
 
     async def reserve(self, answers: int, meanwhile: _Operation = _nothing) -> None:
-        wanted = Usage(cost_usd=5.0)
-        terms = self._attempt(spent=_spent(answers), reserved=Usage(), requested=wanted)
+        requested = Usage(cost_usd=5.0)
+        terms = self._attempt(spent=_spent(answers), reserved=Usage(), requested=requested)
         reserving = partial(reserve, limit=NO_BUDGET, **terms)
         await self._change(f"reserves {answers}", reserving, meanwhile)
 
@@ -337,7 +337,7 @@ class _Spender:
             stored = await self.budget()
             decided = decide(stored)
             if not isinstance(decided, SharedBudget):
-                return  # it was written, and that was not heard
+                return  # it was written, and the response was lost
             await meanwhile()
             meanwhile = _nothing
             changed = replace(
@@ -359,6 +359,6 @@ PORT_SCENARIOS: Sequence[Scenario] = (
     messages_that_are_delayed_returned_and_exhausted,
     output_that_is_repeated_and_large,
     a_blob_that_breaks_off,
-    a_record_that_nobody_can_read,
+    a_record_that_cannot_be_parsed,
     a_budget_that_two_spend_from,
 )

@@ -1,6 +1,6 @@
-"""Which story reaches which site: what is missing here, or is here and not reached, is an error.
+"""Which scenario reaches which site; a missing site and an unreached one are errors.
 
-A site stands with the story that comes by it most often.
+A site is listed with the scenario that calls it most often.
 """
 
 SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
@@ -104,7 +104,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "blobs:S3BlobStore._put_multipart#2",
         "blobs:_BlobReader._resume",
     ),
-    "a_record_that_nobody_can_read": ("lambda_records:DynamoChangeStream._send",),
+    "a_record_that_cannot_be_parsed": ("lambda_records:DynamoChangeStream._send",),
     "a_budget_that_two_spend_from": (
         "config_stores:DynamoBudgets.get",
         "config_stores:DynamoBudgets.commit",
@@ -151,4 +151,4 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
 }
 
 UNREACHABLE: dict[str, str] = {}
-"""Sites that no story can reach, and why."""
+"""Sites that no scenario can reach, and why."""

@@ -1,4 +1,4 @@
-"""Where stories of troubled calls are told.
+"""The harness for scenarios in which calls to AWS fail.
 
 The functions are here as mappings run them: what the ledger's stream holds is relayed, what the bus
 brings is saved and dispatched, and what failed is handed over again.
@@ -45,7 +45,7 @@ class ScenarioUnfinished(AssertionError):
 
 
 class AwsFaultHarness:
-    """One story: its processes, and what brings events from one to the other."""
+    """One scenario: its processes, and the delivery of events between them."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class AwsFaultHarness:
         return f"{self.name}{name}"
 
     async def retry(self, call: Callable[[], Awaitable[T]], attempts: int = CLIENT_ATTEMPTS) -> T:
-        """What somebody is answered who asks the same again when there is no answer."""
+        """The result of a call that is repeated while the backend is unavailable."""
         for _ in range(attempts - 1):
             with suppress(BackendUnavailable):
                 return await self.advance_until_done(call)
@@ -95,7 +95,7 @@ class AwsFaultHarness:
         await self.retry(lambda: self.services.submit(*tasks, request_id=name))
         return job_id(name)
 
-    # What goes on -------------------------------------------------------------------------------
+    # What happens -------------------------------------------------------------------------------
 
     async def start_stream(self) -> None:
         """Events from now on."""
@@ -103,7 +103,7 @@ class AwsFaultHarness:
         self._iterators.update(shards)
 
     async def run_until(self, done: Callable[[], Awaitable[bool]]) -> None:
-        """Everything goes on until something is so."""
+        """Run everything until a condition holds."""
         for number in range(_ROUNDS):
             await self.services.advance(LONG_STEP if number > 2 else SHORT_STEP)
             await self._run_functions()
@@ -142,7 +142,7 @@ class AwsFaultHarness:
         return result
 
     async def audit_tables(self, aws: AwsClient) -> list[Violation]:
-        """What is wrong by what the tables say, to somebody who reads them in this way."""
+        """The violations in the tables, read through this client."""
         now_us = int(self.services.clock.now().timestamp() * 1_000_000)
         evidence = await dynamo_reader.read_snapshot(
             aws.call,
@@ -223,16 +223,16 @@ async def _shards(aws: AwsClient, table: str) -> dict[str, str]:
 async def open_harness(
     folder: Path, clock: FakeClock, aws: FaultInjectingAws, name: str
 ) -> AsyncIterator[AwsFaultHarness]:
-    """A story on the installation of a folder, which other stories share."""
+    """A scenario on the installation of a folder, which other scenarios share."""
     calm = AwsClient(stand_in().client_options)
     with stand_in().follow_clock(clock):
         try:
             names = await installation_names(calm, folder, QUEUES, CONSUMERS)
             async with aws_backend(aws, names, clock) as backend:
-                told = AwsFaultHarness(ServiceHarness(backend), aws, calm, names, folder, name)
-                await told.start_stream()
+                harness = AwsFaultHarness(ServiceHarness(backend), aws, calm, names, folder, name)
+                await harness.start_stream()
                 try:
-                    yield told
+                    yield harness
                 finally:
                     aws.end()
         finally:

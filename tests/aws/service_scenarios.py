@@ -1,4 +1,4 @@
-"""Stories of jobs that make the calls which services make, told under trouble."""
+"""Scenarios of jobs that make all calls of the services, while calls fail."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -56,9 +56,9 @@ async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarnes
         await harness.until_task("a", TaskState.FAILED)
         name = harness.request_id()
         await harness.run_until(lambda: _is_listed_as_failed(harness, task_id("a", name)))
-        wanted = [task_id("a", name)]
+        task_ids = [task_id("a", name)]
         resumed = await harness.retry(
-            lambda: harness.services.resumer.resume(job, wanted, by="ann")
+            lambda: harness.services.resumer.resume(job, task_ids, by="ann")
         )
         assert resumed.refused == {}
         seen = await harness.retry(lambda: backend.ledger.get_task(task_id("r", name)))
@@ -107,7 +107,7 @@ async def a_message_that_cannot_be_processed(harness: AwsFaultHarness) -> None:
 
 
 async def all_other_operations(harness: AwsFaultHarness) -> None:
-    """What no worker needs: each is asked until it is answered, and the answers are right."""
+    """Operations that no worker uses: each is retried until it returns the right result."""
     backend, name, now = (
         harness.services.backend,
         harness.request_id(),
@@ -176,7 +176,7 @@ async def _check_api_keys(harness: AwsFaultHarness, backend: Backend, name: str)
     async def add() -> None:
         try:
             await backend.keys.add(record)
-        except AlreadyExists:  # by an earlier try that was not answered, and by nobody else
+        except AlreadyExists:  # by an earlier attempt whose response was lost
             assert await backend.keys.find(name) == record
 
     await harness.retry(add)
@@ -200,7 +200,7 @@ async def _check_listings(harness: AwsFaultHarness, backend: Backend, job: str) 
     assert await harness.retry(lambda: ledger.find_ids(TENANT, job))
     assert (await harness.retry(lambda: backend.queue.depth("default"))).dead_letters >= 0
 
-    async def told_of() -> bool:
+    async def all_recorded() -> bool:
         page = await backend.events.query(TENANT, entity=entity, limit=50)
         all_of_it = await backend.events.query(TENANT, job_id=job, limit=50)
         history = await backend.events.history(TENANT, entity)
@@ -208,7 +208,7 @@ async def _check_listings(harness: AwsFaultHarness, backend: Backend, job: str) 
         whole = len(all_of_it.items) > len(page.items) == len(history) >= 2
         return whole and latest == history[-1]
 
-    await harness.run_until(told_of)
+    await harness.run_until(all_recorded)
 
 
 SCENARIOS: Sequence[Scenario] = (

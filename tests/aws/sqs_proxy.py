@@ -1,4 +1,4 @@
-"""Stands between a process and the stand-in: knows what queues are asked, and holds answers."""
+"""A proxy between a process and the stand-in: records receives, and holds responses."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.aws.stand_in import stand_in
 
 @dataclass(eq=False)
 class ObservedReceive:
-    """A receive that a process has asked for."""
+    """A receive that a process has requested."""
 
     queue: str
     is_long_poll: bool
@@ -42,11 +42,11 @@ class SqsProxy:
                 receive.released.set()
 
     async def wait_for_long_poll(self, queue: str) -> ObservedReceive:
-        """A long poll that is out."""
+        """A long poll that has not returned."""
         return await self._wait_for(queue, lambda item: item.is_long_poll and item.response is None)
 
     async def wait_for_messages(self, queue: str) -> ObservedReceive:
-        """A receive that has got something, whether it was told so or not."""
+        """A receive to which SQS has returned messages, even if the response is held."""
         return await self._wait_for(queue, lambda item: bool((item.response or {}).get("Messages")))
 
     async def _wait_for(self, queue: str, matches: Any) -> ObservedReceive:
@@ -65,27 +65,27 @@ class SqsProxy:
         body = await request.read()
         receive = None
         if request.headers.get("X-Amz-Target", "").endswith(".ReceiveMessage"):
-            asked = json.loads(body)
-            queue = asked["QueueUrl"].rpartition("/")[2]
-            receive = ObservedReceive(queue, bool(asked.get("WaitTimeSeconds")))
+            document = json.loads(body)
+            queue = document["QueueUrl"].rpartition("/")[2]
+            receive = ObservedReceive(queue, bool(document.get("WaitTimeSeconds")))
             self.receives.append(receive)
             await self._notify()
         headers = {k: v for k, v in request.headers.items() if k.lower() != "host"}
         async with self._session.request(
             request.method, stand_in().endpoint + request.raw_path, data=body, headers=headers
         ) as answer:
-            told = await answer.read()
+            content = await answer.read()
             if receive is not None:
-                receive.response = json.loads(told)
+                receive.response = json.loads(content)
                 await self._notify()
                 if receive.response.get("Messages") and receive.queue in self._held_queues:
                     await receive.released.wait()
-            kept = {
+            forwarded = {
                 name: value
                 for name, value in answer.headers.items()
                 if name.lower() not in ("content-length", "transfer-encoding", "connection")
             }
-            return web.Response(status=answer.status, body=told, headers=kept)
+            return web.Response(status=answer.status, body=content, headers=forwarded)
 
 
 @asynccontextmanager

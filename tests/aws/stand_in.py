@@ -93,7 +93,7 @@ class StandIn:
                 if self._process.poll() is not None or time.monotonic() > ends:
                     log = (Path(self._folder.name) / "log").read_text()
                     pytest.fail(f"the AWS stand-in did not start:\n{log}")
-                time.sleep(0.02)  # noqa: TID251 - another process starts, and nothing tells
+                time.sleep(0.02)  # noqa: TID251 - another process starts without a signal
             else:
                 return
 
@@ -108,8 +108,8 @@ class StandIn:
 def stand_in() -> StandIn:
     """The stand-in of this process."""
     if not PYTHON.exists():
-        told = f"no AWS stand-in at {PYTHON.parents[1]}: `make test` installs it"
+        message = f"no AWS stand-in at {PYTHON.parents[1]}: `make test` installs it"
         if os.environ.get("CI"):  # noqa: TID251
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(message)
+        pytest.skip(message)
     return StandIn()

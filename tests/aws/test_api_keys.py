@@ -1,4 +1,4 @@
-"""API keys in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of API keys in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -48,12 +48,12 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
     def port(self, aws: AwsClient, names: Names) -> dict[str, Any]:
         return {"keys": DynamoApiKeys(aws, names)}
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_key_whose_adding_was_not_answered_is_added_once(
-        self, backend: Backend, mishap: CallFault
+    async def test_an_add_whose_response_was_lost_adds_the_key_once(
+        self, backend: Backend, fault: CallFault
     ) -> None:
-        self.faulty_aws.inject("transact_write_items", mishap, mishap)
+        self.faulty_aws.inject("transact_write_items", fault, fault)
 
         await backend.keys.add(RECORD)
 
@@ -61,7 +61,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert await backend.keys.list("acme") == [RECORD]
 
     @clause
-    async def test_the_same_record_added_by_another_is_not_taken_for_a_lost_answer(
+    async def test_a_second_add_of_a_record_is_not_mistaken_for_a_retry_of_the_first(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("transact_write_items", response_lost)
@@ -71,7 +71,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
             await backend.keys.add(RECORD)
 
     @clause
-    async def test_an_adding_that_is_never_answered_is_told_as_unknown(
+    async def test_an_add_whose_responses_are_all_lost_raises_outcome_unknown(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("transact_write_items", *[response_lost] * 3)
@@ -82,7 +82,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert self.faulty_aws.count("transact_write_items") == 3
 
     @clause
-    async def test_an_adding_that_is_lost_and_then_refused_for_a_while_is_unknown(
+    async def test_an_add_that_is_throttled_after_a_lost_response_raises_outcome_unknown(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("transact_write_items", response_lost, throttled)
@@ -91,7 +91,9 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
             await backend.keys.add(RECORD)
 
     @clause
-    async def test_who_adds_while_others_are_at_it_asks_again(self, backend: Backend) -> None:
+    async def test_an_add_that_conflicts_with_other_transactions_is_retried(
+        self, backend: Backend
+    ) -> None:
         busy = transaction_cancelled("None", "TransactionConflict", "None")
         self.faulty_aws.inject("transact_write_items", busy, busy, busy)
 
@@ -100,22 +102,20 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert await backend.keys.find(RECORD.hash) == RECORD
 
     @clause
-    async def test_who_adds_while_others_are_always_at_it_is_told_so(
+    async def test_an_add_that_always_conflicts_raises_backend_unavailable(
         self, backend: Backend
     ) -> None:
         busy = transaction_cancelled("TransactionConflict", "None", "None")
         self.faulty_aws.inject("transact_write_items", *[busy] * 100)
 
-        with pytest.raises(BackendUnavailable) as told:
+        with pytest.raises(BackendUnavailable) as caught:
             await backend.keys.add(RECORD)
 
-        assert not isinstance(told.value, OutcomeUnknown)
+        assert not isinstance(caught.value, OutcomeUnknown)
         assert await backend.keys.list("acme") == []
 
     @clause
-    async def test_an_adding_that_is_throttled_is_left_to_the_caller(
-        self, backend: Backend
-    ) -> None:
+    async def test_an_add_that_is_throttled_is_not_retried(self, backend: Backend) -> None:
         self.faulty_aws.inject(
             "transact_write_items", transaction_cancelled("None", "ThrottlingError", "None")
         )
@@ -126,7 +126,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert self.faulty_aws.count("transact_write_items") == 1
 
     @clause
-    async def test_an_id_is_taken_for_every_tenant(self, backend: Backend) -> None:
+    async def test_an_id_can_be_used_by_one_tenant_only(self, backend: Backend) -> None:
         await backend.keys.add(RECORD)
         theirs = replace(RECORD, tenant="evil", hash=hash_key("lsk_theirs"))
 
@@ -136,13 +136,13 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert await backend.keys.find(theirs.hash) is None
         assert await backend.keys.list("evil") == []
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_who_revokes_and_hears_nothing_is_told_that_it_did(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_revoke_whose_response_was_lost_returns_true(
+        self, backend: Backend, fault: CallFault
     ) -> None:
         await backend.keys.add(RECORD)
-        self.faulty_aws.inject("update_item", mishap)
+        self.faulty_aws.inject("update_item", fault)
 
         assert await backend.keys.revoke("acme", RECORD.id, now=LATER) is True
 
@@ -150,7 +150,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert await backend.keys.find(RECORD.hash) == replace(RECORD, revoked_at=LATER)
 
     @clause
-    async def test_who_revokes_what_another_has_revoked_meanwhile_is_told_that_it_did_not(
+    async def test_a_revoke_of_a_key_that_was_revoked_meanwhile_returns_false(
         self, backend: Backend
     ) -> None:
         await backend.keys.add(RECORD)
@@ -178,7 +178,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert all(parameters["ConsistentRead"] for _, parameters in self.faulty_aws.calls)
 
     @clause
-    async def test_the_keys_of_a_tenant_are_listed_whole_and_in_order_however_many_pages(
+    async def test_the_keys_of_a_tenant_are_listed_in_order_over_several_pages(
         self, backend: Backend
     ) -> None:
         records = [
@@ -199,7 +199,7 @@ class TestDynamoApiKeysWithFaults(FaultyPortContract):
         assert self.faulty_aws.count("query") == 5
 
     @clause
-    async def test_a_throttled_read_is_told(self, backend: Backend) -> None:
+    async def test_a_throttled_read_raises_backend_unavailable(self, backend: Backend) -> None:
         self.faulty_aws.inject("get_item", throttled)
 
         with pytest.raises(BackendUnavailable):

@@ -36,7 +36,7 @@ class TestReadingOverABrokenConnection(FaultyBlobContract):
     @pytest.mark.parametrize("reset", [False, True])
     @pytest.mark.parametrize("size", [300_000, 3 * MB])
     @clause
-    async def test_a_reader_whose_connection_breaks_goes_on_where_it_was(
+    async def test_a_read_whose_connection_breaks_resumes_at_its_position(
         self, backend: Backend, size: int, reset: bool
     ) -> None:
         data = different_bytes(size)
@@ -50,7 +50,7 @@ class TestReadingOverABrokenConnection(FaultyBlobContract):
         assert self.calls.count("get_object") == 4
 
     @clause
-    async def test_a_reader_goes_on_however_often_as_long_as_it_gets_on(
+    async def test_a_read_resumes_any_number_of_times_while_it_makes_progress(
         self, backend: Backend
     ) -> None:
         data = different_bytes(MB)
@@ -62,7 +62,9 @@ class TestReadingOverABrokenConnection(FaultyBlobContract):
         assert self.proxy.cuts == []
 
     @clause
-    async def test_a_reader_that_does_not_get_on_is_told_so(self, backend: Backend) -> None:
+    async def test_a_read_that_makes_no_progress_raises_backend_unavailable(
+        self, backend: Backend
+    ) -> None:
         await backend.blobs.put(KEY, different_bytes(MB))
         self.proxy.cuts = [100_000, *[0] * 100]
 
@@ -97,9 +99,7 @@ class TestReadingOverABrokenConnection(FaultyBlobContract):
         assert self.calls.count("get_object") == 2
 
     @clause
-    async def test_bytes_that_were_damaged_on_the_way_are_not_taken_for_whole(
-        self, backend: Backend
-    ) -> None:
+    async def test_a_read_of_damaged_bytes_raises_a_checksum_error(self, backend: Backend) -> None:
         await backend.blobs.put(KEY, b"a" * MB)
         self.proxy.damages = True
 
@@ -107,7 +107,9 @@ class TestReadingOverABrokenConnection(FaultyBlobContract):
             await self.reader.get(KEY)
 
     @clause
-    async def test_readers_that_leave_early_leave_nothing_open(self, backend: Backend) -> None:
+    async def test_readers_that_are_closed_early_leave_no_connection_open(
+        self, backend: Backend
+    ) -> None:
         await backend.blobs.put(KEY, bytes(MB))
 
         # More than there may be connections.

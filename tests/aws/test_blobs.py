@@ -1,4 +1,4 @@
-"""Blobs in S3 held to their contract, and what S3 does besides."""
+"""The contract of blobs in S3, and the handling of S3's own behaviour."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -60,31 +60,35 @@ class FaultyBlobContract(FaultyPortContract):
 
 
 class TestPutWithFaults(FaultyBlobContract):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_put_that_is_not_answered_is_stored(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_put_whose_response_was_lost_is_stored(
+        self, backend: Backend, fault: CallFault
     ) -> None:
-        self.faulty_aws.inject("put_object", mishap, mishap)
+        self.faulty_aws.inject("put_object", fault, fault)
 
         assert await backend.blobs.put(KEY, b"new") == 3
         assert await backend.blobs.get(KEY) == b"new"
 
     @clause
-    async def test_a_put_that_is_never_answered_is_told_as_unknown(self, backend: Backend) -> None:
+    async def test_a_put_whose_responses_are_all_lost_raises_outcome_unknown(
+        self, backend: Backend
+    ) -> None:
         self.faulty_aws.inject("put_object", *[response_lost] * 3)
 
         with pytest.raises(OutcomeUnknown):
             await backend.blobs.put(KEY, b"new")
 
     @clause
-    async def test_a_put_that_is_throttled_is_left_to_the_caller(self, backend: Backend) -> None:
+    async def test_a_put_that_is_throttled_raises_backend_unavailable(
+        self, backend: Backend
+    ) -> None:
         self.faulty_aws.inject("put_object", throttled)
 
-        with pytest.raises(BackendUnavailable) as told:
+        with pytest.raises(BackendUnavailable) as caught:
             await backend.blobs.put(KEY, b"new")
 
-        assert not isinstance(told.value, OutcomeUnknown)
+        assert not isinstance(caught.value, OutcomeUnknown)
         assert await backend.blobs.size(KEY) is None
 
     @pytest.mark.parametrize("streamed", [False, True])
@@ -93,7 +97,7 @@ class TestPutWithFaults(FaultyBlobContract):
         [(PART_BYTES, 0), (PART_BYTES + 1, 2), (2 * PART_BYTES, 2), (2 * PART_BYTES + 7, 3)],
     )
     @clause
-    async def test_what_is_more_than_a_part_goes_in_parts(
+    async def test_a_blob_larger_than_a_part_is_uploaded_in_parts(
         self, backend: Backend, streamed: bool, size: int, parts: int
     ) -> None:
         data = different_bytes(size)
@@ -106,7 +110,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await self.uploads() == []
 
     @clause
-    async def test_parts_grow_so_that_the_largest_blob_has_not_too_many(
+    async def test_parts_grow_so_that_the_largest_blob_has_few_enough(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # S3 wants larger parts, the stand-in takes any.
@@ -119,13 +123,13 @@ class TestPutWithFaults(FaultyBlobContract):
         assert [len(part) for part in parts] == [10, 10, 20, 20, 40, 40, 5]
         assert await backend.blobs.get(KEY) == different_bytes(145)
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost, throttled])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost, throttled])
     @clause
     async def test_a_part_that_fails_is_sent_again(
-        self, backend: Backend, mishap: CallFault
+        self, backend: Backend, fault: CallFault
     ) -> None:
         data = different_bytes(2 * PART_BYTES + 7)
-        self.faulty_aws.inject("upload_part", mishap, mishap)
+        self.faulty_aws.inject("upload_part", fault, fault)
 
         await backend.blobs.put(KEY, _stream(data, 5 * MB))
 
@@ -164,7 +168,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await self.uploads() == []
 
     @clause
-    async def test_what_went_wrong_is_told_also_if_the_parts_cannot_be_taken_back(
+    async def test_the_error_of_a_put_is_raised_even_if_its_parts_cannot_be_removed(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("upload_part", *[throttled] * 20)
@@ -174,7 +178,7 @@ class TestPutWithFaults(FaultyBlobContract):
             await backend.blobs.put(KEY, bytes(PART_BYTES + 1))
 
     @clause
-    async def test_a_put_that_is_called_off_takes_back_its_parts(self, backend: Backend) -> None:
+    async def test_a_cancelled_put_removes_its_parts(self, backend: Backend) -> None:
         three_sent = asyncio.Event()
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -194,7 +198,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await self.uploads() == []
 
     @clause
-    async def test_a_few_parts_are_under_way_at_once(self, backend: Backend) -> None:
+    async def test_a_few_parts_are_uploaded_concurrently(self, backend: Backend) -> None:
         under_way = most = 0
 
         async def counted(call: Call) -> AwsResponse:
@@ -213,21 +217,21 @@ class TestPutWithFaults(FaultyBlobContract):
         assert most == 4
         assert await backend.blobs.size(KEY) == 8 * PART_BYTES
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_parts_whose_joining_is_not_answered_are_joined(
-        self, backend: Backend, mishap: CallFault
+    async def test_an_upload_whose_completion_response_was_lost_is_completed(
+        self, backend: Backend, fault: CallFault
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
         self.faulty_aws.inject("create_multipart_upload", request_lost)
-        self.faulty_aws.inject("complete_multipart_upload", mishap, mishap)
+        self.faulty_aws.inject("complete_multipart_upload", fault, fault)
 
         await backend.blobs.put(KEY, data)
 
         assert await backend.blobs.get(KEY) == data
 
     @clause
-    async def test_an_upload_that_is_gone_because_it_was_joined_is_joined(
+    async def test_an_upload_that_s3_removed_after_its_completion_counts_as_completed(
         self, backend: Backend
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
@@ -238,7 +242,7 @@ class TestPutWithFaults(FaultyBlobContract):
         assert await backend.blobs.get(KEY) == data
 
     @clause
-    async def test_an_upload_that_somebody_has_thrown_away_is_not_taken_for_joined(
+    async def test_an_upload_that_was_aborted_elsewhere_does_not_count_as_completed(
         self, backend: Backend
     ) -> None:
         await backend.blobs.put(KEY, b"old")
@@ -251,19 +255,19 @@ class TestPutWithFaults(FaultyBlobContract):
 
 
 class TestReadsWithFaults(FaultyBlobContract):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_delete_that_is_not_answered_has_deleted(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_delete_whose_response_was_lost_has_deleted(
+        self, backend: Backend, fault: CallFault
     ) -> None:
         await backend.blobs.put(KEY, b"a")
-        self.faulty_aws.inject("delete_object", mishap, mishap)
+        self.faulty_aws.inject("delete_object", fault, fault)
 
         assert await backend.blobs.delete(KEY) is True
         assert await backend.blobs.size(KEY) is None
 
     @clause
-    async def test_keys_are_listed_whole_however_many_pages(self, backend: Backend) -> None:
+    async def test_keys_are_listed_over_several_pages(self, backend: Backend) -> None:
         names = [f"jobs/{number:02}" for number in range(12)]
         for key in [*names, "a", "z"]:
             await backend.blobs.put(key, b"")
@@ -273,7 +277,7 @@ class TestReadsWithFaults(FaultyBlobContract):
         assert self.faulty_aws.count("list_objects_v2") == 4
 
     @clause
-    async def test_no_more_keys_are_asked_for_than_are_wanted(self, backend: Backend) -> None:
+    async def test_a_listing_requests_no_more_keys_than_its_limit(self, backend: Backend) -> None:
         for number in range(5):
             await backend.blobs.put(f"k{number}", b"")
 
@@ -283,7 +287,7 @@ class TestReadsWithFaults(FaultyBlobContract):
         assert [entry["MaxKeys"] for _, entry in self.faulty_aws.calls if "MaxKeys" in entry] == [2]
 
     @clause
-    async def test_a_bucket_that_does_not_exist_is_not_taken_for_an_empty_one(
+    async def test_a_bucket_that_does_not_exist_is_not_mistaken_for_an_empty_one(
         self, backend: Backend
     ) -> None:
         store = S3BlobStore(self.aws, replace(self.names, bucket="longshore-none"))
@@ -295,7 +299,9 @@ class TestReadsWithFaults(FaultyBlobContract):
 
 class TestUrls(FaultyBlobContract):
     @clause
-    async def test_anybody_may_read_at_an_address_and_nothing_else(self, backend: Backend) -> None:
+    async def test_an_address_allows_reading_its_blob_and_nothing_else(
+        self, backend: Backend
+    ) -> None:
         key = "jobs/Füße & Co/🚢 1+1.json"
         await backend.blobs.put(key, b"a blob")
         await backend.blobs.put(f"{key}2", b"another")
@@ -306,10 +312,10 @@ class TestUrls(FaultyBlobContract):
 
         assert address is not None
         assert _request_query(address)["X-Amz-Expires"] == "300"
-        async with httpx.AsyncClient() as anybody:
-            assert (await anybody.get(address)).content == b"a blob"
-            assert (await anybody.put(address, content=b"new")).status_code == 403
-            assert (await anybody.get(address.replace(".json", ".json2"))).status_code == 403
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(address)).content == b"a blob"
+            assert (await client.put(address, content=b"new")).status_code == 403
+            assert (await client.get(address.replace(".json", ".json2"))).status_code == 403
 
     @pytest.mark.parametrize(
         ("lasts", "seconds"),
@@ -326,7 +332,7 @@ class TestUrls(FaultyBlobContract):
 
     @pytest.mark.parametrize("region", ["eu-central-1", "eu-west-1", "us-east-1"])
     @clause
-    async def test_an_address_is_signed_as_every_bucket_takes_it(self, region: str) -> None:
+    async def test_an_address_has_a_signature_that_every_bucket_accepts(self, region: str) -> None:
         async with another_aws(region=region) as aws:
             store = S3BlobStore(aws, Names(stage="t", bucket="longshore-t-blobs"))
             addresses = [await store.url(KEY, expires_in=timedelta(minutes=5)) for _ in range(2)]
@@ -336,21 +342,23 @@ class TestUrls(FaultyBlobContract):
             assert _request_query(address)["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
 
     @clause
-    async def test_an_address_that_nobody_can_sign_is_told_in_our_words(
+    async def test_an_address_that_cannot_be_signed_raises_backend_rejected(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def nobody(*_: Any, **__: Any) -> str:
+        async def without_credentials(*_: Any, **__: Any) -> str:
             raise NoCredentialsError
 
-        monkeypatch.setattr(await self.aws.client("s3"), "generate_presigned_url", nobody)
+        monkeypatch.setattr(
+            await self.aws.client("s3"), "generate_presigned_url", without_credentials
+        )
 
         with pytest.raises(BackendRejected):
             await backend.blobs.url(KEY, expires_in=timedelta(minutes=5))
 
 
 @asynccontextmanager
-async def another_aws(**place: Any) -> AsyncIterator[AwsClient]:
-    aws = AwsClient(replace(stand_in().client_options, **place))
+async def another_aws(**options: Any) -> AsyncIterator[AwsClient]:
+    aws = AwsClient(replace(stand_in().client_options, **options))
     try:
         yield aws
     finally:
@@ -362,7 +370,7 @@ async def _no_such_upload(_: Call) -> AwsResponse:
 
 
 def different_bytes(size: int) -> bytes:
-    """In which no two places look alike."""
+    """Bytes of which no two aligned groups of four are equal."""
     return b"".join(number.to_bytes(4, "big") for number in range(size // 4 + 1))[:size]
 
 

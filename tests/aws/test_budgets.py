@@ -1,4 +1,4 @@
-"""Accounts in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of shared budgets in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -48,20 +48,20 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
     def port(self, aws: AwsClient, names: Names) -> dict[str, Any]:
         return {"budgets": DynamoBudgets(aws, names)}
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_commit_that_is_not_answered_is_made_once(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_commit_whose_response_was_lost_is_applied_once(
+        self, backend: Backend, fault: CallFault
     ) -> None:
         for account in (FIRST, SECOND):
-            self.faulty_aws.inject("update_item", mishap, mishap)
+            self.faulty_aws.inject("update_item", fault, fault)
 
             await backend.budgets.commit(account)
 
             assert await _stored(backend) == account
 
     @clause
-    async def test_a_commit_that_is_never_answered_is_told_as_unknown_and_can_be_made_again(
+    async def test_a_commit_whose_responses_are_all_lost_raises_outcome_unknown_and_can_be_repeated(
         self, backend: Backend
     ) -> None:
         for account in (FIRST, SECOND):
@@ -74,7 +74,7 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
             assert await _stored(backend) == account
 
     @clause
-    async def test_a_commit_that_is_lost_and_then_refused_for_a_while_is_unknown(
+    async def test_a_commit_that_is_throttled_after_a_lost_response_raises_outcome_unknown(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("update_item", response_lost, throttled)
@@ -86,14 +86,14 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
     async def test_a_commit_that_is_throttled_has_not_happened(self, backend: Backend) -> None:
         self.faulty_aws.inject("update_item", throttled)
 
-        with pytest.raises(BackendUnavailable) as told:
+        with pytest.raises(BackendUnavailable) as caught:
             await backend.budgets.commit(FIRST)
 
-        assert not isinstance(told.value, OutcomeUnknown)
+        assert not isinstance(caught.value, OutcomeUnknown)
         assert await _stored(backend) is None
 
     @clause
-    async def test_a_commit_that_comes_after_another_is_a_conflict_although_its_answer_was_lost(
+    async def test_a_commit_that_was_overtaken_is_a_conflict_although_its_response_was_lost(
         self, backend: Backend
     ) -> None:
         await backend.budgets.commit(FIRST)
@@ -109,7 +109,7 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
         assert await _stored(backend) == OTHER
 
     @clause
-    async def test_a_commit_that_is_made_again_spares_what_others_have_written_since(
+    async def test_a_repeated_commit_does_not_overwrite_later_commits(
         self, backend: Backend
     ) -> None:
         await backend.budgets.commit(FIRST)
@@ -120,7 +120,7 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
 
         self.faulty_aws.inject("update_item", response_lost_then(follow))
 
-        # Nobody can tell it from one that came too late: it is to be read and decided again.
+        # It looks like a commit that came too late: the caller reads and decides again.
         with pytest.raises(VersionConflict):
             await backend.budgets.commit(SECOND)
 
@@ -138,7 +138,7 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
         assert self.faulty_aws.calls[-1][1]["ConsistentRead"] is True
 
     @clause
-    async def test_a_throttled_read_is_told(self, backend: Backend) -> None:
+    async def test_a_throttled_read_raises_backend_unavailable(self, backend: Backend) -> None:
         self.faulty_aws.inject("get_item", throttled)
 
         with pytest.raises(BackendUnavailable):
@@ -148,8 +148,8 @@ class TestDynamoBudgetsWithFaults(FaultyPortContract):
     async def test_a_commit_is_one_unit_while_few_have_anything_open(
         self, backend: Backend
     ) -> None:
-        held = tuple(_with_reservations(number) for number in range(IN_THE_FIRST_KILOBYTE))
-        await backend.budgets.commit(replace(FIRST, reservations=held))
+        reservations = tuple(_with_reservations(number) for number in range(IN_THE_FIRST_KILOBYTE))
+        await backend.budgets.commit(replace(FIRST, reservations=reservations))
 
         ((_, written),) = self.faulty_aws.calls
 

@@ -1,4 +1,4 @@
-"""What trouble at every call site has brought to light, each by itself."""
+"""Regression tests for errors that faults at every call site have revealed."""
 
 import asyncio
 from typing import Any
@@ -18,10 +18,10 @@ _EXPIRES = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}
 
 
 def _statuses(schema: dict[str, Any], **result: Any) -> list[tuple[CheckStatus, str]]:
-    asked = ProbeResult(service="dynamodb", operation="describe_time_to_live", **result)
+    probed = ProbeResult(service="dynamodb", operation="describe_time_to_live", **result)
     return [
         (item.status, item.detail)
-        for item in _ttl_problems(Subject("table", "deploy"), schema, asked)
+        for item in _ttl_problems(Subject("table", "deploy"), schema, probed)
     ]
 
 
@@ -36,30 +36,30 @@ def test_a_table_whose_rows_must_be_kept_and_expire_is_a_failure() -> None:
 
 
 def test_a_table_that_should_expire_and_does_not_is_a_warning() -> None:
-    found = _statuses(_EXPIRES, response=_answered("DISABLED"))
-    assert found == [(CheckStatus.WARN, "nothing in it expires")]
+    statuses = _statuses(_EXPIRES, response=_answered("DISABLED"))
+    assert statuses == [(CheckStatus.WARN, "nothing in it expires")]
     assert _statuses(_EXPIRES, response=_answered("ENABLING")) == []
 
 
 @pytest.mark.parametrize("shape", [{}, _EXPIRES])
-def test_that_it_could_not_be_asked_whether_a_table_expires_is_told(shape: dict[str, Any]) -> None:
+def test_a_table_whose_expiry_cannot_be_read_is_a_failure(shape: dict[str, Any]) -> None:
     assert _statuses(shape, code="ThrottlingException") == [
         (CheckStatus.FAIL, "unknown: ThrottlingException")
     ]
 
 
 class _UndeletableAws(AwsClient):
-    """A bucket in which all stays that is in it."""
+    """A client for a bucket whose objects cannot be deleted."""
 
     def __init__(self, code: str) -> None:
         super().__init__(AwsClientOptions())
         self._code = code
         self.attempts = 0
 
-    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
         if operation == "list_objects_v2":
             self.attempts += 1
-            assert self.attempts < 10, "it is asked for ever"
+            assert self.attempts < 10, "it is retried for ever"
             return {"Contents": [{"Key": "kept"}]}
         assert operation == "delete_objects"
         return {"Errors": [{"Key": "kept", "Code": self._code}]}
@@ -68,7 +68,7 @@ class _UndeletableAws(AwsClient):
 @pytest.mark.parametrize(
     ("code", "error"), [("AccessDenied", BackendRejected), ("InternalError", BackendUnavailable)]
 )
-def test_a_bucket_that_cannot_be_emptied_is_an_error_and_not_asked_for_ever(
+def test_emptying_a_bucket_that_cannot_be_emptied_raises_an_error(
     code: str, error: type[BackendError]
 ) -> None:
     config = StageConfig(stage="dev")

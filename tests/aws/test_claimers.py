@@ -1,4 +1,4 @@
-"""Of many who claim a task at once exactly one gets it, round after round.
+"""Exactly one of many concurrent claims of a task succeeds, in every round.
 
 ``LONGSHORE_TEST_CLAIM_ROUNDS=500`` makes as many rounds as one likes; a few of them take long.
 """
@@ -24,7 +24,7 @@ ROUNDS = int(os.environ.get("LONGSHORE_TEST_CLAIM_ROUNDS", "25"))  # noqa: TID25
 
 
 async def claimed(ledger: DynamoLedger, pending: TaskRow, worker: str) -> TaskRow | None:
-    """The row that this claimer made; None if another was faster."""
+    """The row that this claimer committed; None if another was faster."""
     change = claim(pending, worker=worker)
     try:
         await ledger.commit(change)
@@ -34,17 +34,17 @@ async def claimed(ledger: DynamoLedger, pending: TaskRow, worker: str) -> TaskRo
 
 
 async def rounds_on(connections: list[AwsClient], names: Names, clock: FakeClock) -> list[int]:
-    """The fences under which the task was held, one a round."""
+    """The fences of the claimed task, one for each round."""
     ledgers = [
-        DynamoLedger(connections[place % CONNECTIONS], names, clock) for place in range(CLAIMERS)
+        DynamoLedger(connections[index % CONNECTIONS], names, clock) for index in range(CLAIMERS)
     ]
     created = new_task()
     await ledgers[0].commit(created)
     pending, fences = created.row, []
     for number in range(ROUNDS):
         tries = [
-            claimed(ledger, pending, f"worker-{number}.{place}")
-            for place, ledger in enumerate(ledgers)
+            claimed(ledger, pending, f"worker-{number}.{index}")
+            for index, ledger in enumerate(ledgers)
         ]
         (won,) = [row for row in await asyncio.gather(*tries) if row is not None]
         assert await ledgers[-1].get_task(won.id) == won
@@ -58,17 +58,17 @@ async def rounds_on(connections: list[AwsClient], names: Names, clock: FakeClock
 
 
 def test_exactly_one_of_sixteen_claimers_wins_in_each_round(tmp_path: Path) -> None:
-    async def play() -> list[int]:
+    async def run() -> list[int]:
         clock = FakeClock()
-        ways = [AwsClient(stand_in().client_options) for _ in range(CONNECTIONS)]
+        connections = [AwsClient(stand_in().client_options) for _ in range(CONNECTIONS)]
         try:
-            names = await installation_names(ways[0], tmp_path, (), ())
-            return await rounds_on(ways, names, clock)
+            names = await installation_names(connections[0], tmp_path, (), ())
+            return await rounds_on(connections, names, clock)
         finally:
-            for aws in ways:
+            for aws in connections:
                 await aws.close()
 
-    fences = asyncio.run(play())
+    fences = asyncio.run(run())
 
     assert len(fences) == ROUNDS
     assert fences == sorted(set(fences))

@@ -46,7 +46,7 @@ def test_an_ordinary_row_takes_far_less_than_the_kilobyte_that_one_unit_pays_for
     assert size_of(item) < 600
 
 
-def test_what_was_packed_with_the_first_dictionary_stays_readable() -> None:
+def test_a_row_packed_with_the_first_dictionary_stays_readable() -> None:
     digest = hashlib.sha256(attributes._DICTIONARIES[1]).hexdigest()
 
     assert digest.startswith(STORED_WITH_DICTIONARY_1)

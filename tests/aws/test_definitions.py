@@ -1,4 +1,4 @@
-"""Definitions in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of definitions in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -50,14 +50,14 @@ class _FaultyDefinitions(FaultyPortContract):
 
 
 class TestPutWithFaults(_FaultyDefinitions):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @pytest.mark.parametrize("operation", ["put_item", "update_item"])
     @clause
-    async def test_a_put_that_is_not_answered_is_one_version(
-        self, backend: Backend, operation: str, mishap: CallFault
+    async def test_a_put_whose_response_was_lost_creates_one_version(
+        self, backend: Backend, operation: str, fault: CallFault
     ) -> None:
         await backend.definitions.put("acme", _definition("old"))
-        self.faulty_aws.inject(operation, mishap, mishap)
+        self.faulty_aws.inject(operation, fault, fault)
 
         stored = await backend.definitions.put("acme", _definition("new"))
 
@@ -68,7 +68,7 @@ class TestPutWithFaults(_FaultyDefinitions):
 
     @pytest.mark.parametrize("operation", ["put_item", "update_item"])
     @clause
-    async def test_a_put_that_is_never_answered_is_told_as_unknown(
+    async def test_a_put_whose_responses_are_all_lost_raises_outcome_unknown(
         self, backend: Backend, operation: str
     ) -> None:
         self.faulty_aws.inject(operation, *[response_lost] * 3)
@@ -92,7 +92,7 @@ class TestPutWithFaults(_FaultyDefinitions):
         assert theirs == replace(_definition("theirs"), version=1)
 
     @clause
-    async def test_a_writer_that_died_and_comes_again_shares_its_version(
+    async def test_a_repeated_put_after_a_crash_uses_the_same_version(
         self, backend: Backend
     ) -> None:
         await self._put_and_crash(backend, _definition("same"))
@@ -104,19 +104,19 @@ class TestPutWithFaults(_FaultyDefinitions):
         assert await backend.definitions.get("acme", "resize", version=2) is None
 
     async def _put_and_crash(self, backend: Backend, definition: Definition) -> None:
-        """After it has taken a version, before it is the newest."""
+        """Fail after taking a version, before it becomes the newest."""
         self.faulty_aws.inject("update_item", throttled)
         with pytest.raises(BackendUnavailable):
             await backend.definitions.put("acme", definition)
         assert await backend.definitions.get("acme", definition.name) is None
 
     @clause
-    async def test_the_newest_stays_the_newest_when_an_older_one_comes_late(
+    async def test_the_newest_version_stays_the_newest_when_an_older_one_is_written_late(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.faulty_aws
+        aws = self.faulty_aws
         async with open_backend() as other:
-            trouble.inject(
+            aws.inject(
                 "update_item",
                 after_action(lambda: other.definitions.put("acme", _definition("second"))),
             )
@@ -180,7 +180,7 @@ class TestPutWithFaults(_FaultyDefinitions):
         assert await backend.definitions.list("t" * 64) == [stored]
 
     @clause
-    async def test_content_is_the_same_when_it_is_the_same_json(self, backend: Backend) -> None:
+    async def test_definitions_with_the_same_json_have_one_version(self, backend: Backend) -> None:
         for sizes in ((1, 2), [1, 2]):
             definition = replace(_definition(), options={"sizes": sizes})
             stored = await backend.definitions.put("acme", definition)
@@ -190,13 +190,13 @@ class TestPutWithFaults(_FaultyDefinitions):
 
 
 class TestDeleteWithFaults(_FaultyDefinitions):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_delete_that_is_not_answered_has_deleted(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_delete_whose_response_was_lost_has_deleted(
+        self, backend: Backend, fault: CallFault
     ) -> None:
         await backend.definitions.put("acme", _definition())
-        self.faulty_aws.inject("update_item", mishap)
+        self.faulty_aws.inject("update_item", fault)
 
         assert await backend.definitions.delete("acme", "resize") is True
 
@@ -204,13 +204,13 @@ class TestDeleteWithFaults(_FaultyDefinitions):
         assert await backend.definitions.get("acme", "resize") is None
 
     @clause
-    async def test_a_delete_that_is_made_again_spares_what_was_put_since(
+    async def test_a_repeated_delete_does_not_delete_a_later_definition(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.faulty_aws
+        aws = self.faulty_aws
         async with open_backend() as other:
             await backend.definitions.put("acme", _definition("old"))
-            trouble.inject(
+            aws.inject(
                 "update_item",
                 response_lost_then(lambda: other.definitions.put("acme", _definition("new"))),
             )
@@ -221,13 +221,13 @@ class TestDeleteWithFaults(_FaultyDefinitions):
             assert newest == replace(_definition("new"), version=2)
 
     @clause
-    async def test_who_deletes_what_another_has_deleted_meanwhile_is_told_that_it_did_not(
+    async def test_a_delete_of_a_definition_that_was_deleted_meanwhile_returns_false(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.faulty_aws
+        aws = self.faulty_aws
         async with open_backend() as other:
             await backend.definitions.put("acme", _definition())
-            trouble.inject(
+            aws.inject(
                 "update_item", after_action(lambda: other.definitions.delete("acme", "resize"))
             )
 
@@ -236,7 +236,7 @@ class TestDeleteWithFaults(_FaultyDefinitions):
 
 class TestReadsWithFaults(_FaultyDefinitions):
     @clause
-    async def test_definitions_are_listed_whole_and_in_order_however_many_pages(
+    async def test_definitions_are_listed_in_order_over_several_pages(
         self, backend: Backend
     ) -> None:
         names = [f"d{number:02}" for number in range(12)]
@@ -263,7 +263,9 @@ class TestReadsWithFaults(_FaultyDefinitions):
         assert all(parameters["ConsistentRead"] for _, parameters in self.faulty_aws.calls)
 
     @clause
-    async def test_a_tenant_and_a_name_are_not_taken_for_others(self, backend: Backend) -> None:
+    async def test_a_separator_in_a_tenant_or_a_name_does_not_mix_up_keys(
+        self, backend: Backend
+    ) -> None:
         await backend.definitions.put("a#b", _definition(name="c"))
 
         assert await backend.definitions.get("a", "b#c", version=1) is None
@@ -272,7 +274,7 @@ class TestReadsWithFaults(_FaultyDefinitions):
 
     @pytest.mark.parametrize("name", ["", "n" * 3000, "ü" * 600], ids=len)
     @clause
-    async def test_what_can_be_no_name_is_not_there(self, backend: Backend, name: str) -> None:
+    async def test_an_invalid_name_has_no_definition(self, backend: Backend, name: str) -> None:
         assert await backend.definitions.get("acme", name) is None
         assert await backend.definitions.get("acme", name, version=1) is None
         assert await backend.definitions.delete("acme", name) is False

@@ -1,4 +1,4 @@
-"""``longshore doctor`` on AWS: what is as it was deployed, and what is not."""
+"""``longshore doctor`` on AWS: installations as deployed, and changed ones."""
 
 import asyncio
 import json
@@ -68,9 +68,9 @@ class DoctorInstallation:
 
     def deploy(self) -> None:
         """What outlives functions: by the template, and the rules by hand."""
-        made = templates(self.config, dispatcher_events=tuple(ENDING_EVENTS))
+        stacks = templates(self.config, dispatcher_events=tuple(ENDING_EVENTS))
         stack = f"longshore-{self.stage}-infrastructure"
-        body = json.dumps(made["infrastructure"])
+        body = json.dumps(stacks["infrastructure"])
         self.call("cloudformation", "create_stack", StackName=stack, TemplateBody=body)
         while True:
             answer = self.call("cloudformation", "describe_stacks", StackName=stack)
@@ -90,7 +90,7 @@ class DoctorInstallation:
             )
         patterns = {
             item["Properties"]["Name"]: item["Properties"]["EventPattern"]
-            for template in made.values()
+            for template in stacks.values()
             for item in template["Resources"].values()
             if item["Type"] == "AWS::Events::Rule" and "EventPattern" in item["Properties"]
         }
@@ -144,7 +144,7 @@ def stage_installation(
     installation.close()
 
 
-def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
+def test_a_deployed_installation_is_sound_until_something_is_changed(
     stage_installation: DoctorInstallation, inside: InstallationCall
 ) -> None:
     names = stage_installation.names
@@ -223,7 +223,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     assert f"`longshore aws deploy --stage {stage_installation.stage}`" in remedies
 
 
-def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
+def test_without_a_deployment_every_missing_part_is_reported_with_the_remedy(
     stage_installation: DoctorInstallation, inside: InstallationCall
 ) -> None:
     answer = inside("doctor")
@@ -236,7 +236,7 @@ def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
     assert f"`longshore aws deploy --stage {stage_installation.stage}`" in shown
 
 
-def test_without_credentials_it_says_so_at_once_and_what_to_do(
+def test_missing_credentials_are_reported_at_once_with_the_remedy(
     stage_installation: DoctorInstallation,
     inside: InstallationCall,
     monkeypatch: pytest.MonkeyPatch,
@@ -253,7 +253,7 @@ def test_without_credentials_it_says_so_at_once_and_what_to_do(
     assert not [name for name in checks if name.startswith(("table", "queue", "reach"))]
 
 
-def test_where_nothing_answers_it_ends_in_time_and_names_the_network(
+def test_without_a_network_the_doctor_ends_in_time_and_reports_the_network(
     stage_installation: DoctorInstallation,
     inside: InstallationCall,
     monkeypatch: pytest.MonkeyPatch,
@@ -281,7 +281,7 @@ def _reply(**more: Any) -> ProbeResult:
 
 
 @pytest.mark.parametrize(
-    ("reply", "mark", "words"),
+    ("reply", "status", "words"),
     [
         (_reply(code="ExpiredToken"), CheckStatus.FAIL, "have expired"),
         (_reply(code="InvalidClientTokenId"), CheckStatus.FAIL, "does not accept the credentials"),
@@ -289,18 +289,18 @@ def _reply(**more: Any) -> ProbeResult:
         (_reply(unreachable_reason="no answer within 8 s"), CheckStatus.WARN, "unknown"),
     ],
 )
-def test_what_is_wrong_with_an_identity_is_told(
-    reply: ProbeResult, mark: CheckStatus, words: str
+def test_a_problem_with_the_identity_is_reported(
+    reply: ProbeResult, status: CheckStatus, words: str
 ) -> None:
     check = identity_check(reply)
 
-    assert check.status is mark
+    assert check.status is status
     assert words in check.detail
-    assert mark is CheckStatus.WARN or "aws sso login" in (check.remedy or "")
+    assert status is CheckStatus.WARN or "aws sso login" in (check.remedy or "")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "mark"),
+    ("seconds", "status"),
     [
         (0, CheckStatus.OK),
         (2.9, CheckStatus.OK),
@@ -310,12 +310,16 @@ def test_what_is_wrong_with_an_identity_is_told(
         (302, CheckStatus.FAIL),
     ],
 )
-def test_a_clock_that_is_off_is_told_before_aws_refuses(seconds: float, mark: CheckStatus) -> None:
-    told = datetime(2026, 11, 16, 12, tzinfo=UTC)
-    heard = told + timedelta(seconds=0.5 + seconds)  # AWS tells whole seconds
-    reply = _reply(response={}, server_time=told, local_time=heard, duration=timedelta(seconds=1))
+def test_a_clock_that_is_off_is_reported_before_aws_refuses_calls(
+    seconds: float, status: CheckStatus
+) -> None:
+    server_time = datetime(2026, 11, 16, 12, tzinfo=UTC)
+    local_time = server_time + timedelta(seconds=0.5 + seconds)  # AWS returns whole seconds
+    reply = _reply(
+        response={}, server_time=server_time, local_time=local_time, duration=timedelta(seconds=1)
+    )
 
     (check,) = clock_of([reply], timedelta(seconds=2))
 
     assert isinstance(check, Check)
-    assert check.status is mark
+    assert check.status is status

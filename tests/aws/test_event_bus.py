@@ -1,4 +1,4 @@
-"""The event bus on EventBridge held to its contract, and to what AWS does with batches."""
+"""The contract of the event bus on EventBridge, and its handling of batches."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The event log in DynamoDB held to its contract, and what comes of its being told late."""
+"""The contract of the event log in DynamoDB, and events that arrive late."""
 
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -46,7 +46,7 @@ class TestWithAllIndexes(AwsContract, QueryClauses):
         return on_aws(tmp_path, clock, ledger=DynamoLedger, events=log)
 
 
-def test_a_question_goes_to_the_index_that_is_made_for_it_if_that_is_filled() -> None:
+def test_a_query_uses_the_most_specific_index_that_is_enabled() -> None:
     by_type = partial(index_range_for, "acme", event_type="Task Failed")
 
     assert by_type(indexes=ALL_INDEXES).index == "GSI4-index"

@@ -1,6 +1,6 @@
-"""Whatever happens to a call, wherever it is made, nothing is lost and nothing happens twice.
+"""Despite a fault at any call site, nothing is lost and nothing happens twice.
 
-One turn of each story, in which each call site meets one trouble. All that each of them can meet:
+Runs each scenario once, with one fault at each call site. All faults at every site:
 ``python -m tests.aws.every_call_site``.
 """
 
@@ -16,24 +16,24 @@ from tests.aws.scenario_coverage import SITES_BY_SCENARIO, UNREACHABLE
 from tests.aws.scenario_harness import Scenario
 from tests.aws.service_scenarios import SCENARIOS
 
-MISSED_CALLS_ALLOWED = 3  # calls that only follow a trouble may be made when their turn is over
+MISSED_CALLS_ALLOWED = 3  # calls that only follow a fault may come too late to get their own
 
 
-def test_the_places_from_which_aws_is_asked_can_all_be_found_by_reading() -> None:
+def test_all_call_sites_of_aws_can_be_found_by_reading_the_code() -> None:
     assert call_sites.misnamed_variables() == []
     assert list(call_sites.vendor_imports()) == []
 
 
-def test_every_place_from_which_aws_is_asked_is_reached_by_a_story() -> None:
-    known = {place for places in SITES_BY_SCENARIO.values() for place in places}
+def test_every_call_site_of_aws_is_reached_by_a_scenario() -> None:
+    listed = {site for sites in SITES_BY_SCENARIO.values() for site in sites}
 
-    assert {str(place) for place in call_sites.call_sites()} == known | set(UNREACHABLE)
-    assert not known & set(UNREACHABLE)
-    assert list(SITES_BY_SCENARIO) == [story.__name__ for story in SCENARIOS]
+    assert {str(site) for site in call_sites.call_sites()} == listed | set(UNREACHABLE)
+    assert not listed & set(UNREACHABLE)
+    assert list(SITES_BY_SCENARIO) == [scenario.__name__ for scenario in SCENARIOS]
 
 
 @pytest.mark.parametrize(
-    ("code", "found"),
+    ("code", "sites"),
     [
         ("async def f(aws: AwsClient): await aws.call('s3', 'get_object')", ["new:f"]),
         ("async def f(): await asyncio.gather(*(self._sqs.hide(n, m) for n in m))", ["new:f"]),
@@ -49,15 +49,15 @@ def test_every_place_from_which_aws_is_asked_is_reached_by_a_story() -> None:
         ("async def f(kept: dict): kept.get(1), kept.items(), self.get(1)", []),
     ],
 )
-def test_a_new_place_from_which_aws_is_asked_is_found(code: str, found: list[str]) -> None:
+def test_a_new_call_site_of_aws_is_found(code: str, sites: list[str]) -> None:
     reader = call_sites.CallSiteFinder("new")
     reader.visit(ast.parse(code))
 
-    assert [f"{place.module}:{place.function}" for place in reader.sites.values()] == found
+    assert [f"{site.module}:{site.function}" for site in reader.sites.values()] == sites
     assert reader.misnamed == []
 
 
-def test_a_way_out_must_be_called_what_it_is() -> None:
+def test_a_client_whose_variable_has_the_wrong_name_is_reported() -> None:
     reader = call_sites.CallSiteFinder("new")
     reader.visit(
         ast.parse(
@@ -75,19 +75,19 @@ def test_a_way_out_must_be_called_what_it_is() -> None:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all stories: it takes long to make."""
+    """The installation that all scenarios share, because creating one is slow."""
     return tmp_path_factory.mktemp("aws")
 
 
-@pytest.mark.parametrize("story", SCENARIOS, ids=lambda story: story.__name__)
-def test_a_story_ends_as_it_should_although_every_call_site_meets_trouble(
-    story: Scenario, installation: Path
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_scenario_ends_as_expected_with_a_fault_at_every_call_site(
+    scenario: Scenario, installation: Path
 ) -> None:
-    told = run_scenario(installation, story, rotating_faults(SCENARIOS.index(story)))
+    result = run_scenario(installation, scenario, rotating_faults(SCENARIOS.index(scenario)))
 
-    assert told.problems == []
-    assert len(told.injected) >= len(told.calls) - MISSED_CALLS_ALLOWED
-    missing = {*SITES_BY_SCENARIO[story.__name__]} - {str(place) for place in told.sites}
-    if missing:  # a trouble was in the way
-        missing -= {str(place) for place in run_scenario(installation, story).sites}
+    assert result.problems == []
+    assert len(result.injected) >= len(result.calls) - MISSED_CALLS_ALLOWED
+    missing = {*SITES_BY_SCENARIO[scenario.__name__]} - {str(site) for site in result.sites}
+    if missing:  # a fault prevented the calls
+        missing -= {str(site) for site in run_scenario(installation, scenario).sites}
     assert missing == set()

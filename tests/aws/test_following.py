@@ -1,4 +1,4 @@
-"""Following what is printed on AWS, where each look is paid for."""
+"""Following output on AWS, where each poll costs money."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The heartbeat for a message of SQS: how it beats, how it ends, and who hears of it."""
+"""The heartbeat for a message of SQS: how it beats, how it ends, and what it reports."""
 
 import threading
 from collections.abc import Iterator
@@ -59,10 +59,10 @@ def _no_thread_left() -> Iterator[None]:
     ids=str,
 )
 def test_bad_parameters_are_refused_without_quoting_the_receipt(wrong: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"queue_url": QUEUE_URL, "receipt_handle": RECEIPT, "interval_sec": 300}
+    valid: dict[str, Any] = {"queue_url": QUEUE_URL, "receipt_handle": RECEIPT, "interval_sec": 300}
 
     with pytest.raises(ValueError, match=f"^{next(iter(wrong))}|^visibility_timeout") as caught:
-        SQSHeartbeat(**given | wrong, client=RecordingClient())
+        SQSHeartbeat(**valid | wrong, client=RecordingClient())
 
     assert RECEIPT not in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_the_parameters_are_those_that_were_always_there() -> None:
 # Beating ----------------------------------------------------------------------------------------
 
 
-def test_it_extends_again_and_again_until_it_is_stopped() -> None:
+def test_a_heartbeat_extends_repeatedly_until_it_is_stopped() -> None:
     client = RecordingClient()
     heartbeat = make_heartbeat(client)
 
@@ -117,7 +117,7 @@ def test_starting_twice_starts_one() -> None:
     heartbeat.stop()
 
 
-def test_it_can_be_stopped_before_it_began_and_more_than_once() -> None:
+def test_a_heartbeat_can_be_stopped_before_its_start_and_more_than_once() -> None:
     heartbeat = make_heartbeat(RecordingClient(), 300)
 
     heartbeat.stop()
@@ -144,25 +144,25 @@ def test_a_call_that_is_under_way_is_waited_for_and_none_follows() -> None:
     door.opened.set()
     stopping.join(WAIT_TIMEOUT_S)
 
-    # Who is not alive calls nobody.
+    # A thread that has ended makes no call.
     assert not thread.is_alive()
     assert client.count == 1
 
 
-@pytest.mark.parametrize(("held", "reason"), [(1, "a call did not return"), (2, None)])
-def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
-    monkeypatch: pytest.MonkeyPatch, held: int, reason: str | None
+@pytest.mark.parametrize(("blocked", "reason"), [(1, "a call did not return"), (2, None)])
+def test_a_call_that_never_returns_does_not_block_a_stop_for_ever(
+    monkeypatch: pytest.MonkeyPatch, blocked: int, reason: str | None
 ) -> None:
     monkeypatch.setattr(module, "_STOP_TIMEOUT_SEC", 0)
-    door, told = CallBarrier(held), RecordingCallback()
+    door, callback = CallBarrier(blocked), RecordingCallback()
 
     def hang(number: int) -> None:
         door(number)
-        if number == held:
+        if number == blocked:
             raise client_error()
 
     client = RecordingClient(hang)
-    heartbeat = make_heartbeat(client, on_lost=told)
+    heartbeat = make_heartbeat(client, on_lost=callback)
     heartbeat.start()
     (thread,) = heartbeat_threads()
     assert door.reached.wait(WAIT_TIMEOUT_S)
@@ -178,8 +178,8 @@ def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
     door.opened.set()
     thread.join(WAIT_TIMEOUT_S)
     assert now() == reason
-    assert told.threads == []
-    assert client.count == held
+    assert callback.threads == []
+    assert client.count == blocked
 
 
 # Losing it --------------------------------------------------------------------------------------
@@ -197,15 +197,18 @@ def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_call_that_fails_ends_it_and_the_first_error_is_kept(
+def test_a_call_that_fails_ends_the_heartbeat_and_the_first_error_is_kept(
     error: BaseException, reason: str | None
 ) -> None:
-    client, told = RecordingClient(raise_in_turn(error, ValueError("later"))), RecordingCallback()
-    heartbeat = make_heartbeat(client, on_lost=told)
+    client, callback = (
+        RecordingClient(raise_in_turn(error, ValueError("later"))),
+        RecordingCallback(),
+    )
+    heartbeat = make_heartbeat(client, on_lost=callback)
     heartbeat.start()
     (thread,) = heartbeat_threads()
 
-    lost = told.wait()
+    lost = callback.wait()
     thread.join(WAIT_TIMEOUT_S)
 
     assert heartbeat.running is False
@@ -218,10 +221,10 @@ def test_a_call_that_fails_ends_it_and_the_first_error_is_kept(
         reason or "AWS.SimpleQueueService.MessageNotInflight",
     )
     assert client.count == 1
-    assert told.threads == [thread]
+    assert callback.threads == [thread]
 
 
-def test_whoever_sees_that_it_no_longer_runs_sees_why() -> None:
+def test_a_heartbeat_that_no_longer_runs_has_an_error() -> None:
     heartbeat = make_heartbeat(RecordingClient(raise_in_turn(client_error())))
     heartbeat.start()
 
@@ -231,15 +234,15 @@ def test_whoever_sees_that_it_no_longer_runs_sees_why() -> None:
     assert heartbeat.check_for_errors() is not None
 
 
-def test_started_again_it_forgets_its_error() -> None:
+def test_a_heartbeat_that_is_started_again_has_no_error() -> None:
     def fail_once(number: int) -> None:
         if number == 1:
             raise client_error()
 
-    client, told = RecordingClient(fail_once), RecordingCallback()
-    heartbeat = make_heartbeat(client, on_lost=told)
+    client, callback = RecordingClient(fail_once), RecordingCallback()
+    heartbeat = make_heartbeat(client, on_lost=callback)
     heartbeat.start()
-    told.wait()
+    callback.wait()
 
     heartbeat.start()
     for _ in range(3):
@@ -250,17 +253,17 @@ def test_started_again_it_forgets_its_error() -> None:
 
 
 @pytest.mark.parametrize("which", ["on_lost", "on_ceiling"])
-def test_it_can_be_stopped_from_within_a_callback(
+def test_a_heartbeat_can_be_stopped_by_its_callback(
     which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = RecordingCallback(lambda: heartbeat.stop())
+    callback = RecordingCallback(lambda: heartbeat.stop())
     old = module.CEILING_SEC - 40 if which == "on_ceiling" else 0
     heartbeat = make_heartbeat(
-        RecordingClient(raise_in_turn(client_error())), age_sec=old, **{which: told}
+        RecordingClient(raise_in_turn(client_error())), age_sec=old, **{which: callback}
     )
 
     heartbeat.start()
-    told.wait()
+    callback.wait()
     heartbeat.stop()
 
     assert (heartbeat.check_for_errors() is None) == (which == "on_ceiling")
@@ -270,18 +273,18 @@ def test_it_can_be_stopped_from_within_a_callback(
 def test_a_callback_that_fails_is_logged_and_hides_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told = RecordingCallback(lambda: 1 / 0)
-    heartbeat = make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=told)
+    callback = RecordingCallback(lambda: 1 / 0)
+    heartbeat = make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=callback)
     heartbeat.start()
 
-    lost = told.wait()
+    lost = callback.wait()
     heartbeat.stop()
 
     assert heartbeat.check_for_errors() is lost
     assert [record.message for record in caplog.records][-1] == "heartbeat.callback_failed"
 
 
-def test_what_was_not_extended_in_time_is_not_extended_any_more(
+def test_a_message_that_was_not_extended_in_time_is_not_extended_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
@@ -289,13 +292,13 @@ def test_what_was_not_extended_in_time_is_not_extended_any_more(
 
     def asleep(number: int) -> None:
         if number == 2:
-            now[0] += 601  # the machine slept, and nobody noticed before the answer came
+            now[0] += 601  # the machine slept, and this was noticed only at the response
 
-    client, told = RecordingClient(asleep), RecordingCallback()
-    heartbeat = make_heartbeat(client, on_lost=told)
+    client, callback = RecordingClient(asleep), RecordingCallback()
+    heartbeat = make_heartbeat(client, on_lost=callback)
     heartbeat.start()
 
-    assert told.wait().reason == "it was not extended in time"
+    assert callback.wait().reason == "it was not extended in time"
     heartbeat.stop()
     assert client.count == 2
 
@@ -303,7 +306,7 @@ def test_what_was_not_extended_in_time_is_not_extended_any_more(
 # Twelve hours -----------------------------------------------------------------------------------
 
 
-def test_the_end_of_the_twelve_hours_is_announced_and_then_told_before_it_comes(
+def test_the_limit_of_twelve_hours_is_announced_and_the_message_lost_before_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
@@ -330,7 +333,7 @@ def test_the_end_of_the_twelve_hours_is_announced_and_then_told_before_it_comes(
     assert [record.message for record in caplog.records] == ["heartbeat.ceiling", "heartbeat.lost"]
 
 
-def test_a_message_that_is_too_old_already_is_told_at_once() -> None:
+def test_a_message_that_is_already_too_old_is_reported_at_once() -> None:
     client, ending, lost = RecordingClient(), RecordingCallback(), RecordingCallback()
     heartbeat = make_heartbeat(client, 300, age_sec=12 * 3600, on_ceiling=ending, on_lost=lost)
     heartbeat.start()
@@ -353,26 +356,26 @@ def test_a_block_that_ends_well_is_as_if_there_were_no_heartbeat() -> None:
 
 
 def test_a_block_whose_message_was_lost_raises_at_its_end() -> None:
-    told = RecordingCallback()
+    callback = RecordingCallback()
     with (
         pytest.raises(HeartbeatLost, match="ReceiptHandleIsInvalid"),
-        make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=told),
+        make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=callback),
     ):
-        told.wait()
+        callback.wait()
 
     assert heartbeat_threads() == []
 
 
 def test_the_error_of_a_block_is_not_hidden_by_that_of_the_heartbeat() -> None:
-    told = RecordingCallback()
+    callback = RecordingCallback()
 
     def work() -> None:
-        told.wait()
+        callback.wait()
         raise KeyError
 
     with (
         pytest.raises(KeyError) as caught,
-        make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=told),
+        make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=callback),
     ):
         work()
 

@@ -1,4 +1,4 @@
-"""The heartbeat on the stand-in, by itself in a program, and what it keeps to itself."""
+"""The heartbeat on the stand-in, by itself in a program, and what it must not reveal."""
 
 import subprocess
 import sys
@@ -86,7 +86,7 @@ def work_queue() -> Iterator[Queue]:
 
 
 class CountingClient:
-    """A client that lets somebody wait for a number of calls that succeeded."""
+    """A client that lets a test wait for a number of successful calls."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -132,21 +132,23 @@ def test_two_hundred_at_once_keep_their_messages_hidden(work_queue: Queue) -> No
     assert len(work_queue.receive()) == 10
 
 
-def test_a_receipt_that_has_expired_ends_it(work_queue: Queue) -> None:
+def test_a_receipt_that_has_expired_ends_the_heartbeat(work_queue: Queue) -> None:
     work_queue.send(1)
     (handle,) = work_queue.receive()
     work_queue.clock.advance(timedelta(seconds=31))
     (newer,) = work_queue.receive()
-    told = RecordingCallback()
+    callback = RecordingCallback()
 
-    heartbeat = SQSHeartbeat(work_queue.url, handle, 0.01, client=work_queue.client, on_lost=told)
+    heartbeat = SQSHeartbeat(
+        work_queue.url, handle, 0.01, client=work_queue.client, on_lost=callback
+    )
     heartbeat.start()
-    lost = told.wait()
+    lost = callback.wait()
     heartbeat.stop()
 
     assert lost is heartbeat.check_for_errors()
     assert lost.reason == "ReceiptHandleIsInvalid"
-    assert len(told.threads) == 1
+    assert len(callback.threads) == 1
     work_queue.client.delete_message(QueueUrl=work_queue.url, ReceiptHandle=newer)
 
 
@@ -187,20 +189,20 @@ def test_without_a_client_one_is_made_and_shared(
 
 @pytest.mark.usefixtures("new_client")
 def test_boto3_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, Config]] = []
+    clients: list[tuple[str, Config]] = []
     boto3 = ModuleType("boto3")
-    boto3.client = lambda name, config: made.append((name, config)) or RecordingClient()  # type: ignore[attr-defined]
+    boto3.client = lambda name, config: clients.append((name, config)) or RecordingClient()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "boto3", boto3)
 
     heartbeat = SQSHeartbeat("https://sqs/work", RECEIPT, 300)
 
     assert isinstance(heartbeat._client, RecordingClient)
-    ((name, config),) = made
+    ((name, config),) = clients
     assert name == "sqs"
     assert config.read_timeout + config.connect_timeout <= 15
 
 
-def test_it_loads_no_library_before_it_needs_one() -> None:
+def test_a_heartbeat_loads_no_library_before_it_needs_one() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
 
 
@@ -214,31 +216,31 @@ def test_the_facade_knows_its_names_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("receipt", [RECEIPT, "short"])
-def test_a_receipt_is_never_told_whole(receipt: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receipt_is_never_shown_whole(receipt: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    told = RecordingCallback()
+    callback = RecordingCallback()
     error = client_error()
     error.response["Error"]["Message"] = f"no {receipt}"
     error.args = (f"no {receipt}",)
     client = RecordingClient(raise_in_turn(error))
-    heartbeat = SQSHeartbeat("https://sqs/work", receipt, 0.005, client=client, on_lost=told)
-    said = [repr(heartbeat)]
+    heartbeat = SQSHeartbeat("https://sqs/work", receipt, 0.005, client=client, on_lost=callback)
+    texts = [repr(heartbeat)]
 
     heartbeat.start()
-    said.append(repr(heartbeat))
-    lost = told.wait()
+    texts.append(repr(heartbeat))
+    lost = callback.wait()
     heartbeat.stop()
     try:
         raise lost
     except HeartbeatLost as caught:
-        said += traceback.format_exception(caught)
-    said += [str(lost), repr(lost), repr(lost.args), repr(vars(lost)), repr(heartbeat)]
-    said += [repr(vars(record)) for record in caplog.records]
+        texts += traceback.format_exception(caught)
+    texts += [str(lost), repr(lost), repr(lost.args), repr(vars(lost)), repr(heartbeat)]
+    texts += [repr(vars(record)) for record in caplog.records]
 
     assert caplog.records
-    assert [text for text in said if receipt in text] == []
+    assert [text for text in texts if receipt in text] == []
     assert "work" in repr(heartbeat)
 
 
-def test_two_of_one_queue_can_be_told_apart() -> None:
+def test_the_representation_shows_the_end_of_the_receipt() -> None:
     assert f"…{RECEIPT[-6:]}" in repr(make_heartbeat(RecordingClient()))

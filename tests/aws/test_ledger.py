@@ -1,4 +1,4 @@
-"""The ledger in DynamoDB held to its contract, and what DynamoDB does besides."""
+"""The contract of the ledger in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls to DynamoDB that go wrong: what a ledger and its history make of them."""
+"""Failed calls to DynamoDB: how a ledger and its history handle them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInstallation:
-    """An installation, and a way to it that is troubled."""
+    """An installation, and a client whose calls can fail."""
 
     aws: FaultyAws
     names: Names
@@ -72,7 +72,7 @@ class TestLedgerFaults(AwsContract, PortContract):
                 await aws.close()
 
     @clause
-    async def test_a_commit_whose_answer_was_lost_is_made_once_and_rings(
+    async def test_a_commit_whose_response_was_lost_is_applied_once_and_its_repetition_enqueues(
         self, backend: LedgerInstallation
     ) -> None:
         created = new_task()
@@ -86,7 +86,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert await backend.ledger.get_task(created.row.id) == created.row
 
     @clause
-    async def test_a_commit_that_never_arrived_is_made_when_it_is_made_again(
+    async def test_a_commit_that_never_arrived_is_applied_when_it_is_repeated(
         self, backend: LedgerInstallation
     ) -> None:
         created = new_task()
@@ -101,7 +101,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert await backend.ledger.get_task(created.row.id) == created.row
 
     @clause
-    async def test_a_commit_whose_answer_was_lost_and_that_was_overtaken_is_a_conflict(
+    async def test_repeating_a_commit_that_a_later_commit_followed_is_a_conflict(
         self, backend: LedgerInstallation
     ) -> None:
         created = new_task()
@@ -117,21 +117,23 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert await backend.ledger.get_task(created.row.id) == taken.row
 
     @clause
-    async def test_a_nudge_that_fails_costs_no_commit(self, backend: LedgerInstallation) -> None:
+    async def test_a_commit_succeeds_although_waking_the_worker_fails(
+        self, backend: LedgerInstallation
+    ) -> None:
         created = new_task()
         await backend.ledger.commit(created)
         taken = claim(created.row)
         await backend.ledger.commit(taken)
-        wish = apply_command(taken.row, c.RequestCancel(by="ann"))
+        cancelled = apply_command(taken.row, c.RequestCancel(by="ann"))
         backend.aws.inject("update_item", _succeeds, throttled)
 
-        await backend.ledger.commit(wish)
+        await backend.ledger.commit(cancelled)
 
         assert backend.aws.count("update_item") == 4
-        assert await backend.ledger.get_task(created.row.id) == wish.row
+        assert await backend.ledger.get_task(created.row.id) == cancelled.row
 
     @clause
-    async def test_rows_that_were_left_over_are_asked_for_again(
+    async def test_rows_that_were_not_processed_are_requested_again(
         self, backend: LedgerInstallation, clock: FakeClock
     ) -> None:
         ids = await _three_tasks(backend)
@@ -143,7 +145,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert backend.aws.count("batch_get_item") == 2
 
     @clause
-    async def test_rows_that_never_come_are_told_as_out_of_reach(
+    async def test_rows_that_are_never_returned_raise_backend_unavailable(
         self, backend: LedgerInstallation, clock: FakeClock
     ) -> None:
         ids = await _three_tasks(backend)
@@ -153,22 +155,22 @@ class TestLedgerFaults(AwsContract, PortContract):
             await _while_clock_advances(clock, backend.ledger.get_tasks(ids))
 
     @clause
-    async def test_what_an_index_shows_twice_while_it_moves_is_listed_once(
+    async def test_a_row_that_an_index_returns_twice_is_listed_once(
         self, backend: LedgerInstallation
     ) -> None:
         ids = await _three_tasks(backend)
         backend.aws.inject("query", *[_twice] * 100)
 
         page = await backend.ledger.list_tasks(TENANT)
-        unrung = await backend.ledger.unqueued_tasks(
+        unqueued = await backend.ledger.unqueued_tasks(
             due_by=START + HOUR, enqueued_before=START + HOUR, limit=10
         )
 
         assert sorted(row.id for row in page.items) == ids
-        assert sorted(unrung) == ids
+        assert sorted(unqueued) == ids
 
     @clause
-    async def test_a_history_waits_for_what_its_row_has_told_and_holds_back_behind_a_gap(
+    async def test_a_history_waits_for_the_events_of_its_row_and_ends_before_a_gap(
         self, backend: LedgerInstallation
     ) -> None:
         created = new_task()
@@ -187,7 +189,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert [event.sequence for event in whole] == [1, 2]
 
     @clause
-    async def test_an_event_whose_answer_was_lost_is_appended_once(
+    async def test_an_event_whose_response_was_lost_is_appended_once(
         self, backend: LedgerInstallation
     ) -> None:
         backend.aws.inject("transact_write_items", response_lost)
@@ -200,7 +202,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert [event.sequence for event in history] == [1, 2]
 
     @clause
-    async def test_events_that_the_bus_did_not_take_are_told_again_alone(
+    async def test_only_the_events_that_the_bus_rejected_are_published_again(
         self, backend: LedgerInstallation, clock: FakeClock
     ) -> None:
         events = [an_event(number) for number in range(1, 4)]
@@ -208,12 +210,16 @@ class TestLedgerFaults(AwsContract, PortContract):
 
         refused = await _while_clock_advances(clock, backend.bus.publish(events))
 
-        sent = [len(given["Entries"]) for name, given in backend.aws.calls if name == "put_events"]
+        sent = [
+            len(parameters["Entries"])
+            for name, parameters in backend.aws.calls
+            if name == "put_events"
+        ]
         assert refused == []
         assert sent == [3, 1]
 
     @clause
-    async def test_events_that_the_bus_never_takes_are_named(
+    async def test_events_that_the_bus_always_rejects_are_returned(
         self, backend: LedgerInstallation, clock: FakeClock
     ) -> None:
         events = [an_event(number) for number in range(1, 4)]
@@ -224,7 +230,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         assert refused == [events[1]]
 
     @clause
-    async def test_a_consumer_that_is_called_off_in_a_poll_loses_and_delays_nothing(
+    async def test_a_consumer_that_is_cancelled_during_a_poll_loses_and_delays_nothing(
         self, backend: LedgerInstallation
     ) -> None:
         bus = backend.bus
@@ -264,7 +270,7 @@ def _as_backend(installation: LedgerInstallation) -> Any:
 
 
 async def _while_clock_advances(clock: FakeClock, work: Any) -> Any:
-    """What comes of something that pauses between its tries."""
+    """The result of a call that pauses between its attempts."""
     doing = asyncio.ensure_future(work)
     while not doing.done():
         await asyncio.sleep(0.005)

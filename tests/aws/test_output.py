@@ -1,4 +1,4 @@
-"""The output log on DynamoDB: held to its contract; how it packs, and what reading costs."""
+"""The output log on DynamoDB: its contract, its packing, and the cost of reading."""
 
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -76,7 +76,7 @@ async def test_text_is_kept_in_a_fifth_of_its_size(harness: OutputHarness) -> No
 
 
 @run_in_harness
-async def test_all_that_a_pump_hands_over_at_once_is_one_item(harness: OutputHarness) -> None:
+async def test_everything_a_pump_appends_at_once_is_one_item(harness: OutputHarness) -> None:
     log, task = harness.open_log(), harness.new_task()
 
     await log.append(task, [entry(n, noise(CHUNK)) for n in range(1, 6)])
@@ -125,7 +125,7 @@ async def test_parts_that_come_too_late_do_not_touch_those_that_are_kept(
 
 
 @run_in_harness
-async def test_an_entry_of_which_the_table_has_forgotten_parts_is_a_marker(
+async def test_an_entry_of_which_parts_have_expired_is_a_marker(
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
@@ -139,7 +139,7 @@ async def test_an_entry_of_which_the_table_has_forgotten_parts_is_a_marker(
 
 
 @run_in_harness
-async def test_every_item_says_when_the_table_may_forget_it(harness: OutputHarness) -> None:
+async def test_every_item_has_an_expiry_time(harness: OutputHarness) -> None:
     log, task = harness.open_log(retention=timedelta(days=30)), harness.new_task()
     await log.append(task, [entry(3), entry(4, noise(400_000))])
     digest = (await harness.items(task))[-1]["digest"]["S"]
@@ -166,7 +166,7 @@ times = st.datetimes(timezones=st.just(NOON.tzinfo))
 
 
 @given(st.lists(st.tuples(times, st.sampled_from(Stream), st.binary(), st.integers(0, 2**40))))
-def test_what_is_packed_is_unpacked_as_it_was(rows: list[tuple[Any, Stream, bytes, int]]) -> None:
+def test_unpacking_returns_the_packed_chunks(rows: list[tuple[Any, Stream, bytes, int]]) -> None:
     run, sequence = [], 7
     for at, stream, data, more in rows:
         last = sequence + more if stream is Stream.LOST else None
@@ -180,7 +180,9 @@ def test_what_is_packed_is_unpacked_as_it_was(rows: list[tuple[Any, Stream, byte
 
 
 @run_in_harness
-async def test_reading_on_inside_an_item_does_not_read_it_again(harness: OutputHarness) -> None:
+async def test_reading_further_inside_an_item_does_not_query_it_again(
+    harness: OutputHarness,
+) -> None:
     log, task = harness.open_log(), harness.new_task()
     await harness.open_log().append(task, entries(*range(1, 1001)))
     harness.aws.calls.clear()
@@ -202,7 +204,7 @@ async def test_reading_can_go_back_to_an_earlier_attempt(harness: OutputHarness)
 
 
 @run_in_harness
-async def test_an_item_that_was_laid_behind_a_query_is_not_passed_over(
+async def test_an_item_that_was_written_behind_a_query_is_not_skipped(
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
@@ -220,7 +222,7 @@ async def test_an_item_that_was_laid_behind_a_query_is_not_passed_over(
 
 @pytest.mark.parametrize("forgotten", [(1,), (2,), (1, 2), (2, 3), (4,), (1, 4)])
 @run_in_harness
-async def test_what_the_table_has_forgotten_is_passed_over(
+async def test_items_that_have_expired_are_skipped(
     harness: OutputHarness, forgotten: tuple[int, ...]
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
@@ -236,7 +238,7 @@ async def test_what_the_table_has_forgotten_is_passed_over(
     rest = [sequence for sequence in (1, 2, 3, 4) if sequence not in forgotten]
     assert await harness.open_log().read(task) == entries(*rest)
     assert await harness.open_log().read(task, after=OutputPosition(1, 1)) == [
-        each for each in entries(*rest) if each.sequence > 1
+        chunk for chunk in entries(*rest) if chunk.sequence > 1
     ]
 
 
@@ -257,7 +259,7 @@ async def test_reads_are_consistent_and_only_polls_are_cheaper(harness: OutputHa
     await log.append(task, entries(5))
     await harness.open_log().read(task, after=OutputPosition(1, 2))
     await log.wait_for_output(task, after=OutputPosition(1, 5), timeout=timedelta(0))
-    looks = [each["ConsistentRead"] for each in harness.aws.parameters if "Limit" in each]
+    looks = [call["ConsistentRead"] for call in harness.aws.parameters if "Limit" in call]
     assert looks == [True] * 4
     harness.aws.reset()
 
@@ -268,4 +270,4 @@ async def test_reads_are_consistent_and_only_polls_are_cheaper(harness: OutputHa
             harness.clock.advance(timedelta(seconds=1))
             await settle()
 
-    assert {each["ConsistentRead"] for each in harness.aws.parameters} == {False}
+    assert {call["ConsistentRead"] for call in harness.aws.parameters} == {False}

@@ -30,7 +30,7 @@ harness = pytest.fixture(scope="module")(open_harness)
 
 def covered_sequences(output: list[OutputChunk]) -> list[int]:
     return [
-        number for each in output for number in range(each.sequence, last_sequence_of(each) + 1)
+        number for chunk in output for number in range(chunk.sequence, last_sequence_of(chunk) + 1)
     ]
 
 
@@ -168,7 +168,7 @@ async def test_a_batch_that_arrives_after_its_marker_changes_nothing(
 
 
 @run_in_harness
-async def test_a_batch_that_was_kept_although_its_answer_was_lost_needs_no_marker(
+async def test_a_batch_that_was_stored_although_its_response_was_lost_needs_no_marker(
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
@@ -182,7 +182,7 @@ async def test_a_batch_that_was_kept_although_its_answer_was_lost_needs_no_marke
 
 
 @run_in_harness
-async def test_a_marker_for_a_batch_of_which_a_part_was_kept_stands_for_the_rest(
+async def test_a_marker_for_a_batch_that_was_partly_stored_covers_the_rest(
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()

@@ -1,4 +1,4 @@
-"""Waiting for output on DynamoDB, where another process rings no bell."""
+"""Waiting for output on DynamoDB, where other processes send no notification."""
 
 import asyncio
 from datetime import timedelta
@@ -23,7 +23,7 @@ harness = pytest.fixture(scope="module")(open_harness)
 
 
 @run_in_harness
-async def test_all_who_wait_for_a_task_share_one_look(harness: OutputHarness) -> None:
+async def test_all_waits_for_a_task_share_one_poll(harness: OutputHarness) -> None:
     log, task = harness.open_log(), harness.new_task()
     await log.append(task, entries(1))
     harness.aws.calls.clear()
@@ -44,7 +44,7 @@ async def test_all_who_wait_for_a_task_share_one_look(harness: OutputHarness) ->
 
 
 @run_in_harness
-async def test_a_reader_who_has_just_looked_does_not_look_again_with_each_short_wait(
+async def test_short_waits_after_a_read_do_not_poll_each_time(
     harness: OutputHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_log, "_POLL_INTERVAL", MINUTE)
@@ -64,7 +64,7 @@ async def test_a_reader_who_has_just_looked_does_not_look_again_with_each_short_
 
 
 @run_in_harness
-async def test_what_another_process_appends_is_seen_while_our_clock_stands_still(
+async def test_output_of_another_process_is_seen_without_our_clock_moving(
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
@@ -74,10 +74,10 @@ async def test_what_another_process_appends_is_seen_while_our_clock_stands_still
         assert await without_time_passing(waiting) is True
 
 
-@pytest.mark.parametrize(("last", "told"), [(99, False), (100, True)])
+@pytest.mark.parametrize(("last", "expected"), [(99, False), (100, True)])
 @run_in_harness
-async def test_a_wait_for_a_place_further_on_ends_when_output_gets_there(
-    harness: OutputHarness, last: int, told: bool
+async def test_a_wait_for_a_later_position_ends_when_output_reaches_it(
+    harness: OutputHarness, last: int, expected: bool
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
     await harness.open_log().append(task, entries(1, 2))
@@ -93,11 +93,11 @@ async def test_a_wait_for_a_place_further_on_ends_when_output_gets_there(
                 break
             harness.clock.advance(timedelta(seconds=1))
 
-        assert await without_time_passing(waiting) is told
+        assert await without_time_passing(waiting) is expected
 
 
 @run_in_harness
-async def test_a_wait_outlasts_looks_that_fail(harness: OutputHarness) -> None:
+async def test_a_wait_continues_after_failed_polls(harness: OutputHarness) -> None:
     log, task = harness.open_log(), harness.new_task()
     harness.aws.before = lambda number, _: THROTTLING_ERROR if number <= 3 else None
     async with running(log.wait_for_output(task, after=OUTPUT_START, timeout=MINUTE)) as waiting:
@@ -110,7 +110,7 @@ async def test_a_wait_outlasts_looks_that_fail(harness: OutputHarness) -> None:
 
 
 @run_in_harness
-async def test_everybody_hears_that_looking_is_denied(harness: OutputHarness) -> None:
+async def test_all_waits_raise_the_error_of_a_rejected_poll(harness: OutputHarness) -> None:
     log, task = harness.open_log(), harness.new_task()
     harness.aws.before = lambda number, _: BackendRejected("denied")
 
@@ -122,7 +122,7 @@ async def test_everybody_hears_that_looking_is_denied(harness: OutputHarness) ->
 
 
 @run_in_harness
-async def test_a_wait_that_was_called_off_leaves_nobody_looking(harness: OutputHarness) -> None:
+async def test_a_cancelled_wait_leaves_no_poll_running(harness: OutputHarness) -> None:
     arrived, never = asyncio.Event(), asyncio.Event()
 
     class Silent(AwsClient):
@@ -143,7 +143,7 @@ async def test_a_wait_that_was_called_off_leaves_nobody_looking(harness: OutputH
 
 
 @run_in_harness
-async def test_a_look_that_was_called_off_is_made_by_the_next_who_waits(
+async def test_the_poll_of_a_cancelled_wait_is_repeated_by_the_next_wait(
     harness: OutputHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_log, "_POLL_INTERVAL", MINUTE)

@@ -1,4 +1,4 @@
-"""Pauses in DynamoDB held to their contract, and what DynamoDB does besides."""
+"""The contract of pauses in DynamoDB, and its handling of DynamoDB's own behaviour."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -73,20 +73,20 @@ class TestDynamoHolds(_AwsBackend, QueueHoldsContract, QueueHoldsSharedContract)
 
 
 class TestPauseWithFaults(_AwsBackend):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_pause_that_is_not_answered_holds(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_pause_whose_response_was_lost_is_stored(
+        self, backend: Backend, fault: CallFault
     ) -> None:
-        self.faulty_aws.inject("put_item", mishap, mishap)
+        self.faulty_aws.inject("put_item", fault, fault)
 
-        held = await _current_pauses(backend)
+        pause = await _current_pauses(backend)
 
-        assert held == BY_US
+        assert pause == BY_US
         assert await backend.queue_controls.list_pauses() == [BY_US]
 
     @clause
-    async def test_a_pause_that_is_not_answered_and_comes_second_tells_of_the_first(
+    async def test_a_second_pause_whose_response_was_lost_returns_the_first(
         self, backend: Backend
     ) -> None:
         first = await backend.queue_controls.pause("a", by="bob", now=START)
@@ -96,7 +96,7 @@ class TestPauseWithFaults(_AwsBackend):
         assert await backend.queue_controls.list_pauses() == [first]
 
     @clause
-    async def test_a_pause_that_is_made_again_spares_a_queue_that_was_resumed_since(
+    async def test_a_repeated_pause_does_not_pause_a_queue_that_was_resumed_since(
         self, backend: Backend
     ) -> None:
         ended: list[QueuePause | None] = []
@@ -112,7 +112,7 @@ class TestPauseWithFaults(_AwsBackend):
         assert await backend.queue_controls.list_pauses() == []
 
     @clause
-    async def test_a_pause_that_is_never_answered_is_told_as_unknown(
+    async def test_a_pause_whose_responses_are_all_lost_raises_outcome_unknown(
         self, backend: Backend
     ) -> None:
         self.faulty_aws.inject("put_item", *[response_lost] * 3)
@@ -120,13 +120,13 @@ class TestPauseWithFaults(_AwsBackend):
         with pytest.raises(OutcomeUnknown):
             await _current_pauses(backend)
 
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_who_resumes_and_hears_nothing_is_told_of_the_pause_that_ended(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_resume_whose_response_was_lost_returns_the_pause_that_ended(
+        self, backend: Backend, fault: CallFault
     ) -> None:
         await _current_pauses(backend)
-        self.faulty_aws.inject("update_item", mishap, mishap)
+        self.faulty_aws.inject("update_item", fault, fault)
 
         assert await backend.queue_controls.resume("a") == BY_US
 
@@ -134,9 +134,7 @@ class TestPauseWithFaults(_AwsBackend):
         assert await backend.queue_controls.list_pauses() == []
 
     @clause
-    async def test_a_resume_that_is_made_again_spares_a_pause_that_came_since(
-        self, backend: Backend
-    ) -> None:
+    async def test_a_repeated_resume_does_not_end_a_later_pause(self, backend: Backend) -> None:
         await _current_pauses(backend)
 
         async def pause() -> None:
@@ -146,11 +144,11 @@ class TestPauseWithFaults(_AwsBackend):
 
         await backend.queue_controls.resume("a")
 
-        held = QueuePause(name="a", by="bob", reason="a fire", at=LATER)
-        assert await backend.queue_controls.list_pauses() == [held]
+        later_pause = QueuePause(name="a", by="bob", reason="a fire", at=LATER)
+        assert await backend.queue_controls.list_pauses() == [later_pause]
 
     @clause
-    async def test_who_resumes_what_another_has_resumed_meanwhile_is_told_of_nothing(
+    async def test_a_resume_of_a_queue_that_was_resumed_meanwhile_returns_none(
         self, backend: Backend
     ) -> None:
         await _current_pauses(backend)
@@ -165,7 +163,7 @@ class TestPauseWithFaults(_AwsBackend):
         assert ended == [BY_US]
 
     @clause
-    async def test_pauses_are_listed_whole_however_many_pages(self, backend: Backend) -> None:
+    async def test_pauses_are_listed_over_several_pages(self, backend: Backend) -> None:
         names = [f"q{number:02}" for number in range(12)]
         for name in names:
             await backend.queue_controls.pause(name, by="ann", now=START)
@@ -179,18 +177,18 @@ class TestPauseWithFaults(_AwsBackend):
 
 
 class TestHoldWithFaults(_AwsBackend):
-    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
+    @pytest.mark.parametrize("fault", [response_lost, request_lost])
     @clause
-    async def test_a_hold_that_is_not_answered_stands(
-        self, backend: Backend, mishap: CallFault
+    async def test_a_hold_whose_response_was_lost_is_stored(
+        self, backend: Backend, fault: CallFault
     ) -> None:
-        self.faulty_aws.inject("update_item", mishap, mishap)
+        self.faulty_aws.inject("update_item", fault, fault)
 
         assert await _current_holds(backend) == HOLD
         assert await backend.queue_controls.list_pauses() == [HOLD]
 
     @clause
-    async def test_a_hold_that_is_made_again_spares_a_queue_that_was_resumed_since(
+    async def test_a_repeated_hold_does_not_hold_a_queue_that_was_resumed_since(
         self, backend: Backend
     ) -> None:
         ended: list[QueuePause | None] = []
@@ -205,7 +203,7 @@ class TestHoldWithFaults(_AwsBackend):
         assert await backend.queue_controls.list_pauses() == []
 
     @clause
-    async def test_a_resume_that_is_cut_off_has_ended_the_hold_and_left_the_pause(
+    async def test_a_resume_that_fails_halfway_has_ended_the_hold_and_not_the_pause(
         self, backend: Backend
     ) -> None:
         await _current_holds(backend)
@@ -223,30 +221,28 @@ class TestWaiting(_AwsBackend):
     poll_interval_s = 0.01
 
     @clause
-    async def test_all_who_wait_share_one_look(
-        self, backend: Backend, open_backend: Opener
-    ) -> None:
-        trouble, held = self.faulty_aws, _BlockedCall()
+    async def test_all_waits_share_one_poll(self, backend: Backend, open_backend: Opener) -> None:
+        aws, blocked = self.faulty_aws, _BlockedCall()
         async with open_backend() as other:
-            trouble.inject("query", *[with_parameters()] * 10, held)
+            aws.inject("query", *[with_parameters()] * 10, blocked)
             async with asyncio.TaskGroup() as waiting:
-                told = [
+                waits = [
                     waiting.create_task(
                         backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)
                     )
                     for _ in range(10)
                 ]
-                await without_time_passing(held.reached.wait())
+                await without_time_passing(blocked.reached.wait())
                 await settle()
-                assert trouble.count("query") == 11
+                assert aws.count("query") == 11
 
                 await _current_pauses(other)
-                held.released.set()
+                blocked.released.set()
 
-            assert {item.result() for item in told} == {frozenset({"a"})}
+            assert {item.result() for item in waits} == {frozenset({"a"})}
 
     @clause
-    async def test_who_goes_away_leaves_the_others_waiting(
+    async def test_a_cancelled_wait_does_not_end_the_others(
         self, backend: Backend, open_backend: Opener
     ) -> None:
         async with (
@@ -260,7 +256,7 @@ class TestWaiting(_AwsBackend):
             assert await without_time_passing(second) == {"a"}
 
     @clause
-    async def test_a_look_that_fails_is_told_to_all_who_wait_and_the_next_one_is_fine(
+    async def test_a_failed_poll_raises_in_all_waits_and_the_next_poll_succeeds(
         self, backend: Backend
     ) -> None:
         shared = backend.queue_controls._shared_poll
@@ -295,31 +291,31 @@ class TestWaitingForLocalChanges(_AwsBackend):
     poll_interval_s = NEVER_S
 
     @clause
-    async def test_what_is_done_while_a_look_is_under_way_is_looked_for_at_once(
+    async def test_a_change_during_a_poll_causes_another_poll_at_once(
         self, backend: Backend
     ) -> None:
-        held = _BlockedCall(answer_from_before=True)
+        blocked = _BlockedCall(answer_from_before=True)
         async with running(
             backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)
         ) as waiting:
-            self.faulty_aws.inject("query", held)
+            self.faulty_aws.inject("query", blocked)
             await backend.queue_controls.pause("other", by="ann", now=START)
-            await without_time_passing(held.reached.wait())
+            await without_time_passing(blocked.reached.wait())
 
             await _current_pauses(backend)
-            held.released.set()
+            blocked.released.set()
 
             assert await without_time_passing(waiting) == {"a"}
 
     @clause
-    async def test_nobody_goes_on_looking_when_nobody_waits(self, backend: Backend) -> None:
+    async def test_polling_ends_with_the_last_wait(self, backend: Backend) -> None:
         before = asyncio.all_tasks()
         async with (
             running(backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)) as first,
             running(backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)),
         ):
             first.cancel()
-            # The second, and what looks for it once an hour.
+            # The second wait, and the task that polls for it once an hour.
             await _until(lambda: first.done() and len(asyncio.all_tasks() - before) == 2)
             assert self.faulty_aws.count("query") == 2
 
@@ -327,7 +323,7 @@ class TestWaitingForLocalChanges(_AwsBackend):
 
 
 class _BlockedCall:
-    """A call that takes as long as the test wants."""
+    """A call that returns when the test releases it."""
 
     def __init__(self, *, answer_from_before: bool = False) -> None:
         self.reached, self.released = asyncio.Event(), asyncio.Event()

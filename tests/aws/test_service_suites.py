@@ -1,4 +1,4 @@
-"""The stories of the services, which are told on every backend, told on AWS."""
+"""The tests of the services that run on every backend, run on AWS."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -77,27 +77,27 @@ ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + TWO_MESSAGES + TOO_LONG
 
 
 def service_tests(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
-    """Those of a module that are told on every kind of backend, told on AWS."""
+    """The tests of a module that run on every kind of backend, to run on AWS."""
     for name, test in vars(module).items():
         marks = getattr(test, "pytestmark", [])
-        others = [mark for mark in marks if mark.args != ("kind", BACKENDS)]
-        told_everywhere = name.startswith("test_") and len(others) < len(marks)
-        if told_everywhere and name not in ELSEWHERE:
+        others = [marker for marker in marks if marker.args != ("kind", BACKENDS)]
+        on_every_backend = name.startswith("test_") and len(others) < len(marks)
+        if on_every_backend and name not in ELSEWHERE:
             yield f"{name}_on_aws", run_on_aws(test, others)
 
 
 def run_on_aws(test: Callable[..., None], marks: list[Any]) -> Callable[..., None]:
     @wraps(test)
-    def scenario(**given: Any) -> None:
-        test(kind="aws", **given)
+    def scenario(**arguments: Any) -> None:
+        test(kind="aws", **arguments)
 
     signature = inspect.signature(test)
-    wanted = [entry for entry in signature.parameters.values() if entry.name != "kind"]
-    scenario.__signature__ = signature.replace(parameters=wanted)  # type: ignore[attr-defined]
+    parameters = [entry for entry in signature.parameters.values() if entry.name != "kind"]
+    scenario.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     scenario.pytestmark = marks  # type: ignore[attr-defined]
     return scenario
 
 
 for _module in MODULES:
-    for _name, _story in service_tests(_module):
-        globals()[_name] = _story
+    for _name, _test in service_tests(_module):
+        globals()[_name] = _test

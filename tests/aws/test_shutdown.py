@@ -28,9 +28,9 @@ from tests.interfaces.command_line import LONGSHORE
 QUEUES = ("polling", "together-0", "together-1", "running", "starting")
 POLL_S = 2
 VISIBILITY_S = 120
-"""Long enough for a message that was not given back to be missed."""
+"""So long that a message that was not returned is missed."""
 RETURN_TIMEOUT_S = 30
-"""Beyond what a busy machine needs to give something back, and far from HIDES_S."""
+"""Longer than a busy machine needs to return a message, and far below VISIBILITY_S."""
 TIMEOUT_S = 180
 
 
@@ -122,7 +122,7 @@ class WorkerProcess:
         self._terminated_at = time.monotonic()
 
     async def wait_until_drained(self) -> None:
-        """It has drained: whatever it asked of queues, it does not want any more."""
+        """Wait until the worker has drained and takes no more messages."""
         presence = open_worker_registry(self._settings)
         while presence.live_workers():
             await asyncio.sleep(0.01)
@@ -134,7 +134,7 @@ class WorkerProcess:
 
 
 async def stop_while_polling(installation: WorkerInstallation) -> None:
-    """The long poll is out, brings a message, and nobody wants it any more."""
+    """A long poll returns a message after the worker was stopped."""
     lane = installation.lane("polling")
     async with installation.worker("polling") as worker:
         await worker.wait_until_serving()
@@ -143,28 +143,28 @@ async def stop_while_polling(installation: WorkerInstallation) -> None:
         await installation.enqueue("polling")
         await installation.proxy.wait_for_messages(
             lane
-        )  # SQS has handed it out, and the worker has not heard
+        )  # SQS has delivered it, and the worker has no response yet
         worker.terminate()
         await worker.wait_until_drained()
-        asked = len(installation.proxy.receives)
+        receives = len(installation.proxy.receives)
 
         installation.proxy.release(lane)
         message = await installation.wait_for_message("polling")
 
-        assert message is not None, "it is hidden although nobody works on it"
+        assert message is not None, "it is hidden although no worker has it"
         assert message.receive_count == 1
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
         ours = installation.names.queue("polling", Priority.HIGH).removesuffix("high")
         later = [
             item.queue
-            for item in installation.proxy.receives[asked:]
+            for item in installation.proxy.receives[receives:]
             if item.queue.startswith(ours)
         ]
-        assert later == [], "a poll was begun by one that has given up"
+        assert later == [], "the stopped worker began another poll"
 
 
 async def stop_while_submitting(installation: WorkerInstallation, number: int) -> None:
-    """The signal comes when a task is being submitted, or when SQS has just handed it out."""
+    """The signal comes while a task is submitted, or when SQS has just delivered it."""
     queue = f"together-{number}"
     async with installation.worker(queue) as worker:
         await worker.wait_until_serving()
@@ -178,12 +178,12 @@ async def stop_while_submitting(installation: WorkerInstallation, number: int) -
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
         if await installation.state(task_id) is not TaskState.COMPLETED:
             message = await installation.wait_for_message(queue)
-            assert message is not None, "it was neither worked on nor given back"
+            assert message is not None, "it was neither processed nor returned"
             assert message.receive_count == 1
 
 
 async def stop_while_running(installation: WorkerInstallation) -> None:
-    """An attempt runs and does not end in its grace."""
+    """An attempt runs and does not end within the grace period."""
     begun = installation.folder / "begun"
     async with installation.worker("running", LONGSHORE_WORKER_DRAIN_GRACE="0s") as worker:
         await worker.wait_until_serving()
@@ -195,14 +195,14 @@ async def stop_while_running(installation: WorkerInstallation) -> None:
         worker.terminate()
         message = await installation.wait_for_message("running")
 
-        assert message is not None, "what was released is not rung for"
+        assert message is not None, "the released task has no message"
         assert message.receive_count == 1
         assert await installation.state(task_id) is TaskState.PENDING
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
 
 
 async def stop_while_starting(installation: WorkerInstallation) -> None:
-    """Something is there, and the signal comes before the first poll."""
+    """A message is on the queue, and the signal comes before the first poll."""
     task_id = await installation.submit("starting", "true")
     async with installation.worker("starting") as worker:
         await worker.wait_until_serving()
@@ -211,11 +211,11 @@ async def stop_while_starting(installation: WorkerInstallation) -> None:
         assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
         if await installation.state(task_id) is not TaskState.COMPLETED:
             message = await installation.wait_for_message("starting")
-            assert message is not None, "it was neither worked on nor given back"
+            assert message is not None, "it was neither processed nor returned"
             assert message.receive_count == 1
 
 
-def test_a_worker_that_is_told_to_end_loses_no_message_and_delays_none(
+def test_a_worker_that_is_terminated_loses_no_message_and_delays_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = stand_in().new_stage()
@@ -241,11 +241,11 @@ async def _run_all(folder: Path, environment: dict[str, str]) -> None:
     settings = load_settings({"data_dir": folder / "here"}, environ=here)
     # All at once: most of the time is that of processes which start and polls which wait.
     async with asyncio.timeout(TIMEOUT_S), sqs_proxy() as tap, open_services(settings) as services:
-        house = WorkerInstallation(folder, environment, tap)
-        house.services = services
+        installation = WorkerInstallation(folder, environment, tap)
+        installation.services = services
         async with asyncio.TaskGroup() as scenarios:
-            scenarios.create_task(stop_while_polling(house))
-            scenarios.create_task(stop_while_running(house))
-            scenarios.create_task(stop_while_starting(house))
+            scenarios.create_task(stop_while_polling(installation))
+            scenarios.create_task(stop_while_running(installation))
+            scenarios.create_task(stop_while_starting(installation))
             for number in range(2):
-                scenarios.create_task(stop_while_submitting(house, number))
+                scenarios.create_task(stop_while_submitting(installation, number))

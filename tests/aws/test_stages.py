@@ -1,4 +1,4 @@
-"""Several installations in one account: none takes what is another's."""
+"""Several installations in one account: none uses the resources of another."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ from tests.aws.stand_in import stand_in
 
 
 async def _send_dead_letter(aws: AwsClient, names: Names, queue: str) -> None:
-    made = await aws.call(
+    created = await aws.call(
         "sqs",
         "create_queue",
         QueueName=names.dead_letter_queue(queue, Priority.NORMAL),
         Attributes={},
     )
     body = json.dumps({"stage": names.stage, "queue": queue})
-    await aws.call("sqs", "send_message", QueueUrl=made["QueueUrl"], MessageBody=body)
+    await aws.call("sqs", "send_message", QueueUrl=created["QueueUrl"], MessageBody=body)
 
 
 def test_dead_letters_of_every_queue_are_those_of_this_stage_alone() -> None:

@@ -1,4 +1,4 @@
-"""The queue on SQS held to its contract, and what SQS does besides."""
+"""The contract of the queue on SQS, and the handling of SQS's own behaviour."""
 
 import asyncio
 from collections import Counter
@@ -61,7 +61,7 @@ class _SqsBackend(AwsContract, PortContract):
             try:
                 yield backend
             finally:
-                # Long polls end in the clock's time, which stands still unless it is moved.
+                # Long polls end in the clock's time, which moves only when a test advances it.
                 closing = asyncio.create_task(backend.queue.close())
                 await advance_until_done(closing, clock, step=20 * SECOND)
 
@@ -89,7 +89,7 @@ class _SqsBackend(AwsContract, PortContract):
                 await asyncio.sleep(0.001)
 
     async def send_raw(self, name: str, body: str) -> None:
-        """As anybody may who knows SQS."""
+        """Send a message through SQS itself, without the adapter."""
         url = (await self.aws.call("sqs", "get_queue_url", QueueName=name))["QueueUrl"]
         await self.aws.call("sqs", "send_message", QueueUrl=url, MessageBody=body)
 
@@ -101,24 +101,26 @@ class TestSqsTaskQueue(_SqsBackend, TaskQueueContract, TaskQueueSharedContract):
 class TestBatches(_SqsBackend):
     @pytest.mark.parametrize("times", [1, ATTEMPTS])
     @clause
-    async def test_what_a_batch_left_is_sent_again(self, backend: Backend, times: int) -> None:
+    async def test_a_message_that_failed_in_a_batch_is_sent_again(
+        self, backend: Backend, times: int
+    ) -> None:
         self.aws.inject(SEND, *[self.second_fails] * times)
         messages = _outgoing("a", "b", "c")
         unsent = messages[1:2] if times == ATTEMPTS else []
         assert await self.advance_while(backend.queue.send(messages)) == unsent
         assert sorted(await drain(backend)) == (["a", "c"] if unsent else ["a", "b", "c"])
 
-    @pytest.mark.parametrize(("mishap", "copies"), [(throttled, 1), (response_lost, 2)])
+    @pytest.mark.parametrize(("fault", "copies"), [(throttled, 1), (response_lost, 2)])
     @clause
-    async def test_a_send_without_an_answer_loses_nothing_and_doubles_at_most(
-        self, backend: Backend, mishap: CallFault, copies: int
+    async def test_a_send_without_a_response_loses_no_message_and_at_most_duplicates_it(
+        self, backend: Backend, fault: CallFault, copies: int
     ) -> None:
-        self.aws.inject(SEND, mishap)
+        self.aws.inject(SEND, fault)
         assert await self.advance_while(backend.queue.send(_outgoing("a", "b"))) == []
         assert Counter(await drain(backend)) == {"a": copies, "b": copies}
 
     @clause
-    async def test_bodies_arrive_that_sqs_would_not_take(self, backend: Backend) -> None:
+    async def test_bodies_that_sqs_would_reject_are_delivered(self, backend: Backend) -> None:
         large = [f"{number}{'x' * 100_000}" for number in range(6)]
         bodies = ["", '"', "\ud800", "\x00\ufffe", *large]
         await send(backend, *bodies)
@@ -129,7 +131,7 @@ class TestBatches(_SqsBackend):
     @pytest.mark.parametrize("operation", [DELETE, HIDE])
     @pytest.mark.parametrize("times", [1, ATTEMPTS])
     @clause
-    async def test_a_receipt_that_failed_alone_is_tried_again_and_not_current_at_last(
+    async def test_a_receipt_that_failed_in_a_batch_is_retried_and_finally_returned_as_stale(
         self, backend: Backend, operation: str, times: int
     ) -> None:
         receipts = await _received(backend, "a", "b", "c")
@@ -141,20 +143,26 @@ class TestBatches(_SqsBackend):
 
     @pytest.mark.parametrize("operation", [DELETE, HIDE])
     @clause
-    async def test_silence_tells_of_no_receipt(self, backend: Backend, operation: str) -> None:
+    async def test_calls_that_are_all_throttled_raise_backend_unavailable(
+        self, backend: Backend, operation: str
+    ) -> None:
         receipts = await _received(backend, "a")
         self.aws.inject(operation, *[throttled] * ATTEMPTS)
         with pytest.raises(BackendUnavailable):
             await self.advance_while(_work(backend, operation)(receipts))
 
     @clause
-    async def test_a_message_is_removed_although_nobody_heard_of_it(self, backend: Backend) -> None:
+    async def test_a_delete_whose_response_was_lost_has_removed_the_message(
+        self, backend: Backend
+    ) -> None:
         receipts = await _received(backend, "a")
         self.aws.inject(DELETE, response_lost)
         assert await self.advance_while(backend.queue.delete(receipts)) == []
 
     @clause
-    async def test_a_message_that_cannot_be_sent_again_stays(self, backend: Backend) -> None:
+    async def test_a_message_whose_delay_cannot_be_sent_stays_on_the_queue(
+        self, backend: Backend
+    ) -> None:
         (receipt,) = await _received(backend, "a")
         self.aws.inject(SEND, *[throttled] * ATTEMPTS)
         with pytest.raises(BackendUnavailable):
@@ -167,7 +175,7 @@ class TestTime(_SqsBackend):
     @pytest.mark.parametrize("delay", [2 * HOUR, 72 * HOUR], ids=["2 h", "3 days"])
     @pytest.mark.parametrize("looks", [True, False], ids=["looked for", "left alone"])
     @clause
-    async def test_a_message_for_much_later_is_heard_at_its_time(
+    async def test_a_message_for_much_later_is_received_at_its_time(
         self, backend: Backend, clock: FakeClock, delay: timedelta, looks: bool
     ) -> None:
         await send(backend, "later", visible_at=START + delay)
@@ -229,7 +237,9 @@ class TestPolls(_SqsBackend):
 
     @pytest.mark.parametrize("after", [False, True], ids=["with it", "after it"])
     @clause
-    async def test_a_cancelled_look_takes_nothing(self, backend: Backend, after: bool) -> None:
+    async def test_a_receive_that_is_cancelled_during_a_call_keeps_no_message(
+        self, backend: Backend, after: bool
+    ) -> None:
         async def cancels(call: Call) -> AwsResponse:
             answer = await call()
             waiting.cancel()
@@ -245,7 +255,9 @@ class TestPolls(_SqsBackend):
         assert [message.receive_count for message in await receive_now(backend)] == [1]
 
     @clause
-    async def test_what_polls_bring_beyond_the_limit_is_given_back(self, backend: Backend) -> None:
+    async def test_messages_beyond_the_limit_of_a_receive_are_returned(
+        self, backend: Backend
+    ) -> None:
         both = asyncio.Barrier(2)
 
         async def together(call: Call) -> AwsResponse:
@@ -265,7 +277,7 @@ class TestPolls(_SqsBackend):
         assert (first.receive_count, second.receive_count) == (1, 1)
 
     @clause
-    async def test_closing_gives_back_what_polls_bring(self, open_backend: Opener) -> None:
+    async def test_closing_returns_the_messages_of_open_polls(self, open_backend: Opener) -> None:
         async with open_backend() as first, open_backend() as second:
             async with running(_wait(first)):
                 await self.wait_for_calls(RECEIVE, POLL_REQUESTS)
@@ -280,7 +292,9 @@ class TestPolls(_SqsBackend):
                 await advance_until_done(closing, self.clock, step=5 * SECOND)
 
     @clause
-    async def test_a_poll_that_is_still_out_serves_the_next_receive(self, backend: Backend) -> None:
+    async def test_a_poll_that_has_not_returned_serves_the_next_receive(
+        self, backend: Backend
+    ) -> None:
         async with running(_wait(backend)):
             await self.wait_for_calls(RECEIVE, POLL_REQUESTS)
         async with running(_wait(backend)) as waiting:
@@ -302,14 +316,18 @@ class TestPolls(_SqsBackend):
         assert counts == [2, 2 * 16, 16, 0]
 
     @clause
-    async def test_a_lane_in_trouble_does_not_keep_what_others_have(self, backend: Backend) -> None:
+    async def test_a_lane_that_fails_does_not_block_the_messages_of_others(
+        self, backend: Backend
+    ) -> None:
         await send(backend, "a", priority=Priority.HIGH)
         self.aws.inject(RECEIVE, without_faults, throttled)
         assert [message.body for message in await receive_now(backend)] == ["a"]
 
     @pytest.mark.parametrize("looks", [0, 3], ids=["looking", "waiting"])
     @clause
-    async def test_trouble_is_told_and_passes(self, backend: Backend, looks: int) -> None:
+    async def test_a_failed_receive_raises_an_error_and_the_next_succeeds(
+        self, backend: Backend, looks: int
+    ) -> None:
         async def too_many_hidden(_: Call) -> AwsResponse:
             raise CallRefused("OverLimit", {})
 
@@ -333,7 +351,9 @@ class TestQueues(_SqsBackend):
                 await call
 
     @clause
-    async def test_a_queue_that_is_not_deployed_stops_no_other(self, backend: Backend) -> None:
+    async def test_a_queue_that_is_not_deployed_does_not_affect_others(
+        self, backend: Backend
+    ) -> None:
         nowhere = OutgoingMessage(queue="nope", body="a")
         assert await backend.queue.send([nowhere, *_outgoing("b")]) == [nowhere]
 
@@ -342,7 +362,7 @@ class TestQueues(_SqsBackend):
         assert await backend.queue.delete([foreign, message.receipt]) == [foreign]
 
     @clause
-    async def test_a_message_that_somebody_else_sent_is_received(self, backend: Backend) -> None:
+    async def test_a_message_that_another_program_sent_is_received(self, backend: Backend) -> None:
         await self.send_raw(self.names.queue("default", Priority.LOW), "by hand")
         (message,) = await receive_now(backend)
 
@@ -366,7 +386,9 @@ class TestQueues(_SqsBackend):
         assert await backend.queue.dead_letters(None, limit=100) == first[:-1]
 
     @clause
-    async def test_one_of_several_who_drop_is_told_so(self, open_backend: Opener) -> None:
+    async def test_exactly_one_of_several_deletions_of_a_dead_letter_returns_true(
+        self, open_backend: Opener
+    ) -> None:
         async with open_backend() as first, open_backend() as second:
             await self.send_raw(self.names.dead_letter_queue("default", Priority.NORMAL), "poison")
             (letter,) = await first.queue.dead_letters("default", limit=10)

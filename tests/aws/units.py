@@ -25,7 +25,7 @@ _WRITE_OPERATIONS = {"update_item": "Key", "put_item": "Item", "delete_item": "K
 
 
 class CountingAws(LoopAwareAws):
-    """Counts what is asked of AWS, and what is written."""
+    """A client that counts requests to AWS, and units written."""
 
     def __init__(self, options: AwsClientOptions, clock: FakeClock) -> None:
         super().__init__(options, clock)
@@ -39,22 +39,22 @@ class CountingAws(LoopAwareAws):
         self.requests.clear()
         self.reads = 0.0
 
-    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
-        # What is heard of events here, functions are handed by a mapping.
-        heard = str(given.get("QueueUrl", "")).endswith("-events")
-        self.requests[f"{'mapped' if heard else service}.{operation}"] += 1
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        # Events received here are, in production, passed to functions by a mapping.
+        is_mapped = str(parameters.get("QueueUrl", "")).endswith("-events")
+        self.requests[f"{'mapped' if is_mapped else service}.{operation}"] += 1
         if service != "dynamodb" or operation not in _WRITE_OPERATIONS:
-            answer = await super().call(service, operation, **given)
+            answer = await super().call(service, operation, **parameters)
             if service == "dynamodb":
-                self.reads += _reads(operation, given, answer)
+                self.reads += _reads(operation, parameters, answer)
             return answer
-        table = given["TableName"]
+        table = parameters["TableName"]
         kind = table.rpartition("-")[2]
         shape = _SCHEMAS[kind]
         names = [part["AttributeName"] for part in shape["KeySchema"]]
-        key = {name: given[_WRITE_OPERATIONS[operation]][name] for name in names}
+        key = {name: parameters[_WRITE_OPERATIONS[operation]][name] for name in names}
         before = await self._item(table, key)
-        answer = await super().call(service, operation, **given)
+        answer = await super().call(service, operation, **parameters)
         after = await self._item(table, key)
         self.units[kind] += max(units_of(before), units_of(after), 1)
         for index in shape.get("GlobalSecondaryIndexes", []):
@@ -69,7 +69,7 @@ class CountingAws(LoopAwareAws):
         return result.get("Item", {})
 
 
-def _reads(operation: str, given: dict[str, Any], answer: AwsResponse) -> float:
+def _reads(operation: str, parameters: dict[str, Any], answer: AwsResponse) -> float:
     match operation:
         case "get_item":
             sizes = [size_of(answer.get("Item", {}))]
@@ -79,7 +79,7 @@ def _reads(operation: str, given: dict[str, Any], answer: AwsResponse) -> float:
             sizes = [sum(size_of(item) for item in answer["Items"])]
         case _:
             return 0
-    consistent = operation == "batch_get_item" or given.get("ConsistentRead", False)
+    consistent = operation == "batch_get_item" or parameters.get("ConsistentRead", False)
     units = sum(max(math.ceil(size / (4 * _KB)), 1) for size in sizes)
     return units if consistent else units / 2
 
@@ -100,10 +100,10 @@ def _entry(item: Item, index: dict[str, Any], table_key: list[str]) -> tuple[str
     if any(name not in item for name in key):
         return None
     projection = index["Projection"]
-    kept = {*key, *table_key, *projection.get("NonKeyAttributes", [])}
+    attributes = {*key, *table_key, *projection.get("NonKeyAttributes", [])}
     if projection["ProjectionType"] == "ALL":
-        kept = set(item)
-    projected = {name: value for name, value in item.items() if name in kept}
+        attributes = set(item)
+    projected = {name: value for name, value in item.items() if name in attributes}
     return "\0".join(item[name]["S"] for name in key), projected
 
 
