@@ -31,7 +31,7 @@ def test_one_call_is_a_job_of_one_task() -> None:
     }
 
 
-def test_a_call_in_an_argument_is_a_dependency_and_stands_before_it() -> None:
+def test_a_call_in_an_argument_is_a_dependency_and_listed_first() -> None:
     first, second = document_of(count.of(fetch.of("a")))["tasks"]
 
     assert first["taskId"] == "fetch"
@@ -109,7 +109,7 @@ def test_a_call_can_wait_for_another_without_its_result() -> None:
     assert last["dependsOn"] == ["fetch-1", "fetch-2"]
 
 
-def test_wishes_of_a_call_go_into_its_task() -> None:
+def test_options_of_a_call_are_set_on_its_task() -> None:
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
     call = fetch.of("a").with_options(queue="slow", priority="low", max_attempts=1, delay="5m")
 
@@ -125,7 +125,7 @@ def test_wishes_of_a_call_go_into_its_task() -> None:
     assert timed["runAt"] == "2030-01-31T12:00:00+00:00"
 
 
-def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
+def test_with_options_returns_a_new_call_and_does_not_change_the_old_one() -> None:
     call = fetch.of("a").with_options(queue="slow")
 
     other = call.with_options(key="x")
@@ -136,7 +136,7 @@ def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "told"),
+    ("options", "message"),
     [
         ({"key": "two words"}, "is not a key: use 1 to 128"),
         ({"key": ""}, "is not a key: use 1 to 128"),
@@ -147,11 +147,11 @@ def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
         ({"after": ["fetch"]}, "expected a call"),
     ],
 )
-def test_wishes_that_cannot_be_meant_are_refused_where_they_are_made(
-    wishes: dict[str, Any], told: str
+def test_invalid_options_of_a_call_are_refused_when_they_are_set(
+    options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
-        fetch.of("a").with_options(**wishes)
+    with pytest.raises(UsageError, match=message):
+        fetch.of("a").with_options(**options)
 
 
 @pytest.mark.parametrize("work", [5, "fetch", fetch, [5], []])
@@ -209,7 +209,7 @@ def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
     assert document["tasks"][0] == {"taskId": "a", "name": "command"}
 
 
-def test_an_unknown_option_is_told() -> None:
+def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"no option is called 'prio'; the options are queue, priority"
     ):
