@@ -86,7 +86,7 @@ def test_a_symbol_is_a_function_a_method_an_inner_function_or_a_variable() -> No
         assert changed == [number]
 
 
-def test_only_what_is_changed_is_written_anew() -> None:
+def test_source_outside_the_change_stays_the_same() -> None:
     source = "# ä comment\nx = [ 'ä' , f( 1 ) ]  # one\ny  =  2\n"
     assert _applied(source, Replace("1", "3")) == source.replace("1", "3")
 
@@ -280,7 +280,7 @@ def f():
         (Argument("h()", 2, "x"), "'h()' has no argument 2, only [0]"),
     ],
 )
-def test_an_anchor_that_leads_nowhere_is_named_with_its_fault_and_the_candidates(
+def test_the_error_of_an_invalid_anchor_names_the_fault_and_the_candidates(
     do: Operation, message: str
 ) -> None:
     with pytest.raises(NotPlanted) as caught:
@@ -289,6 +289,6 @@ def test_an_anchor_that_leads_nowhere_is_named_with_its_fault_and_the_candidates
     assert str(caught.value).startswith(f"the fault: m:f: {message}")
 
 
-def test_a_symbol_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_the_error_of_a_missing_symbol_names_the_existing_symbols() -> None:
     with pytest.raises(NotPlanted, match=r"^the fault: m:f.g: there is no 'g', only a$"):
         _applied(_SOURCE, Drop("a"), "m:f.g")

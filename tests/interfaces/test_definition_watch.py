@@ -42,7 +42,7 @@ def test_a_change_is_read_when_the_file_is_the_same_at_two_polls(tmp_path: Path)
     assert described(watch.poll()) == {"good": "afterwards", "b": ""}
 
 
-def test_what_was_half_written_at_the_first_reading_is_read_again(
+def test_a_file_half_written_at_the_first_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Writes within one tick of the clock have the same time.

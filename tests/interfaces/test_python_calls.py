@@ -72,7 +72,7 @@ def test_keys_are_the_same_each_time() -> None:
     assert build() == build() == ["fetch-1", "fetch-2", "fetch-3", "total", "count"]
 
 
-def test_a_key_can_be_given_and_others_step_aside() -> None:
+def test_a_key_can_be_set_and_generated_keys_avoid_it() -> None:
     calls = [
         fetch.of("a").with_options(key="fetch-1"),
         fetch.of("b"),
@@ -84,14 +84,14 @@ def test_a_key_can_be_given_and_others_step_aside() -> None:
     assert keys_of(*calls) == ["fetch-1", "fetch-2", "fetch-3", "total", "total-1"]
 
 
-def test_a_key_that_is_given_twice_is_refused() -> None:
+def test_a_key_that_two_calls_set_is_refused() -> None:
     calls = [fetch.of("a").with_options(key="x"), fetch.of("b").with_options(key="x")]
 
     with pytest.raises(UsageError, match="2 tasks of the job have the key 'x'"):
         CallGraph.from_calls(calls)
 
 
-def test_a_name_that_no_key_may_have_is_made_to_fit() -> None:
+def test_a_function_name_that_is_not_a_valid_key_is_converted() -> None:
     def größe() -> int:
         return 1
 
@@ -155,7 +155,7 @@ def test_invalid_options_of_a_call_are_refused_when_they_are_set(
 
 
 @pytest.mark.parametrize("work", [5, "fetch", fetch, [5], []])
-def test_what_is_no_call_cannot_be_submitted(work: Any) -> None:
+def test_a_value_that_is_not_a_call_cannot_be_submitted(work: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a call|no task to submit"):
         prepare_job(work, {})
 
@@ -175,7 +175,7 @@ def test_a_chain_of_thousands_of_calls_is_an_ordinary_job() -> None:
     assert tasks[-1]["dependsOn"] == ["anything-5000"]
 
 
-def test_options_of_a_job_are_for_tasks_that_do_not_say_it_themselves() -> None:
+def test_options_of_a_job_apply_to_tasks_that_do_not_set_them() -> None:
     pages = fetch.of("a").with_options(queue="own")
     ready = prepare_job(count.of(pages), {"queue": "all", "priority": "high", "name": "night"})
 
@@ -196,7 +196,7 @@ def test_a_job_begins_late_with_its_roots() -> None:
     assert "delay" not in last
 
 
-def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
+def test_a_document_is_sent_unchanged_except_for_the_options() -> None:
     document = {"name": "mine", "tasks": [{"taskId": "a", "name": "command"}, "broken"]}
 
     ready = prepare_job(document, {"priority": "low"})

@@ -162,7 +162,7 @@ def test_many_jobs_are_submitted_together_and_come_back_in_order(
     assert len({job.id for job in client.submit_many([COMMAND] * 5)}) == 5
 
 
-def test_of_many_jobs_all_are_checked_before_any_is_sent(client: longshore.Client) -> None:
+def test_submit_many_checks_all_jobs_before_it_sends_any(client: longshore.Client) -> None:
     with pytest.raises(UsageError, match="a lambda"):
         client.submit_many([fetch.of("a"), longshore.task(lambda: 1).of()], request_ids=["a", "b"])
     with pytest.raises(UsageError, match="1 jobs need as many request ids, not 2"):
@@ -172,7 +172,7 @@ def test_of_many_jobs_all_are_checked_before_any_is_sent(client: longshore.Clien
         client.job(job_id_of("default", "a"))
 
 
-def test_of_many_jobs_those_that_are_right_are_accepted(client: longshore.Client) -> None:
+def test_submit_many_accepts_the_valid_jobs_beside_an_invalid_one(client: longshore.Client) -> None:
     wrong = {"tasks": [{"taskId": "a", "name": "missing"}]}
 
     with pytest.raises(InvalidJob):

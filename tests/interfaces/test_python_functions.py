@@ -33,7 +33,7 @@ def test_a_task_looks_like_its_function() -> None:
     assert repr(fetch) == "<task tests.interfaces.python_tasks:fetch>"
 
 
-def test_a_bare_task_is_defined_by_its_place_and_docstring() -> None:
+def test_a_task_without_options_is_defined_by_its_import_path_and_docstring() -> None:
     assert fetch.definition() == Definition(
         name="tests-interfaces-python_tasks-fetch",
         runner=RunnerKind.PYTHON,
@@ -87,7 +87,7 @@ def test_options_are_those_of_the_definition() -> None:
     )
 
 
-def test_an_option_that_is_none_is_as_if_it_were_not_given() -> None:
+def test_an_option_that_is_none_counts_as_not_set() -> None:
     task = longshore.task(timeout=None, retry=None, name=None)(fetch.__wrapped__)
 
     assert task.definition(in_process=True).timeout is None
@@ -149,7 +149,7 @@ def test_only_functions_that_give_one_result_are_tasks() -> None:
             longshore.task(wrong)
 
 
-def test_a_long_name_is_shortened_and_stays_one_of_its_own() -> None:
+def test_a_long_name_is_shortened_and_stays_unique() -> None:
     names = set()
     for number in range(3):
         task = longshore.task(fetch.__wrapped__)
@@ -236,7 +236,7 @@ def test_a_function_runs_with_arguments_that_came_as_json() -> None:
     assert count.run_with({"pages": ["a", "b"]}) == 2
 
 
-def test_arguments_and_results_travel_as_json_and_come_back_as_they_were() -> None:
+def test_arguments_and_results_are_equal_after_a_round_trip_through_json() -> None:
     page = Page(url="a", fetched_at=datetime(2030, 1, 7, tzinfo=UTC))
 
     call = visit.of(page, "x", "y", weight="1.5")
@@ -251,7 +251,7 @@ def test_arguments_and_results_travel_as_json_and_come_back_as_they_were() -> No
     assert total.load_result(total.run_with({"sites": {"a": ["1"]}})) == Total(1, {"a": 1})
 
 
-def test_a_function_without_annotations_takes_and_gives_what_json_can_carry() -> None:
+def test_a_function_without_annotations_takes_and_returns_json_values() -> None:
     assert anything.run_with(anything.of([1, {"a": None}]).arguments) == [1, {"a": None}]
 
 

@@ -164,7 +164,7 @@ def test_a_function_inside_another_is_refused() -> None:
         inner.definition()
 
 
-def test_a_task_that_its_functions_name_does_not_lead_to_is_refused() -> None:
+def test_a_task_that_is_not_importable_by_its_function_name_is_refused() -> None:
     with pytest.raises(UsageError, match="decorate it where it is defined"):
         renamed.definition()
 
@@ -174,5 +174,5 @@ def test_a_task_of_a_module_that_is_gone_is_refused() -> None:
         import_path_of(fetch, "nowhere", "fetch")
 
 
-def test_the_name_in_a_definition_leads_back_to_the_task() -> None:
+def test_the_import_path_in_a_definition_loads_the_task() -> None:
     assert python.load_function(fetch.definition().options["function"]) is fetch

@@ -65,7 +65,7 @@ def test_a_cancelled_job_has_ended_without_a_result(client: longshore.Client) ->
         job.cancel()
 
 
-def test_what_was_cancelled_can_be_resumed(client: longshore.Client) -> None:
+def test_cancelled_tasks_can_be_resumed(client: longshore.Client) -> None:
     job = client.submit(count.of(fetch.of("a")))
     job.cancel()
 
@@ -92,7 +92,7 @@ def test_events_are_listed_in_the_order_in_which_they_happened(client: longshore
     assert after == [*before, "Task Cancelled", "Job Cancelled"]
 
 
-def test_events_of_a_large_job_come_whole(client: longshore.Client) -> None:
+def test_all_events_of_a_large_job_are_listed_once(client: longshore.Client) -> None:
     job = client.submit([fetch.of(str(number)) for number in range(600)])
 
     events = list(job.events())
@@ -141,7 +141,7 @@ def test_a_job_that_ends_in_several_tasks_has_no_one_result(client: longshore.Cl
         job.result()
 
 
-def test_a_key_is_known_by_its_call(client: longshore.Client) -> None:
+def test_key_of_returns_the_key_of_a_call(client: longshore.Client) -> None:
     pages = fetch.of("a").with_options(key="front")
 
     assert client.submit(count.of(pages)).key_of(pages) == "front"

@@ -83,7 +83,7 @@ DEFINITION_FILE_FAULTS = (
         name="what was half written at the start is never read again",
         at="interfaces.definition_files:FolderWatch.read",
         do=Replace("_read_file()", "_content($1, $2, signatures[$2])"),
-        caught_by=f"{_WATCH}::test_what_was_half_written_at_the_first_reading_is_read_again",
+        caught_by=f"{_WATCH}::test_a_file_half_written_at_the_first_read_is_read_again",
     ),
     _fault(
         name="a file is gone while it is renamed",

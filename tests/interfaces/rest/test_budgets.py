@@ -1,4 +1,4 @@
-"""Budgets over HTTP: what may be spent and is, and more of it."""
+"""Budgets over HTTP: their limits, what is spent of them, and how they are raised."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -45,7 +45,7 @@ async def _limit(server: RestServer, path: str) -> Any:
 
 
 @async_test
-async def test_a_task_that_is_parked_goes_on_when_more_is_allowed(tmp_path: Path) -> None:
+async def test_a_parked_task_continues_when_its_budget_is_raised(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         job_id = await _submit_writers(server, of_each={"usd": 0.15, "tokens": 9_000})
         await park(server.services, task_id_of(job_id, "a"))
@@ -75,7 +75,7 @@ async def test_a_task_that_is_parked_goes_on_when_more_is_allowed(tmp_path: Path
 
 
 @async_test
-async def test_what_an_attempt_spends_is_seen_while_it_runs(tmp_path: Path) -> None:
+async def test_the_usage_of_an_attempt_is_visible_while_it_runs(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         job_id = await _submit_writers(server, of_job=20)
         row = await claim(server.services, task_id_of(job_id, "a"))
@@ -90,7 +90,9 @@ async def test_what_an_attempt_spends_is_seen_while_it_runs(tmp_path: Path) -> N
 
 
 @async_test
-async def test_of_a_job_those_go_on_that_rest_for_want_of_its_budget(tmp_path: Path) -> None:
+async def test_adding_to_a_job_budget_resumes_the_tasks_parked_by_that_budget(
+    tmp_path: Path,
+) -> None:
     async with run_server(tmp_path) as server:
         job_id = await _submit_writers(server, "a", "b", "c", of_job={"usd": 0.5, "minutes": 30})
         for key, scope in (("a", BudgetScope.JOB), ("b", BudgetScope.JOB), ("c", BudgetScope.TASK)):
@@ -107,7 +109,7 @@ async def test_of_a_job_those_go_on_that_rest_for_want_of_its_budget(tmp_path: P
 
 
 @async_test
-async def test_a_day_can_be_looked_at_and_lengthened(tmp_path: Path) -> None:
+async def test_the_daily_budget_can_be_read_and_raised(tmp_path: Path) -> None:
     async with run_server(tmp_path, others=DAILY_BUDGET) as server:
         job_id = await _submit_writers(server)
         tomorrow = server.services.backend.clock.now() + timedelta(days=1)
@@ -128,7 +130,9 @@ async def test_a_day_can_be_looked_at_and_lengthened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of", ["day", "job", "task"])
 @async_test
-async def test_the_same_request_adds_once_and_others_add_again(of: str, tmp_path: Path) -> None:
+async def test_a_repeated_request_adds_once_and_another_request_adds_again(
+    of: str, tmp_path: Path
+) -> None:
     async with run_server(tmp_path, others=DAILY_BUDGET) as server:
         job_id = await _submit_writers(server, of_job=10, of_each=10)
         path = {
@@ -168,7 +172,7 @@ async def test_nothing_is_added_to_the_budget_of_a_job_or_task_that_has_ended(
 
 
 @async_test
-async def test_nothing_is_added_where_nothing_is_limited(tmp_path: Path) -> None:
+async def test_nothing_is_added_to_a_budget_without_a_limit(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         job_id = await _submit_writers(server, of_job={"usd": 1})
 
@@ -225,7 +229,9 @@ async def test_an_invalid_amount_is_refused_with_the_path_of_the_field(
     ],
 )
 @async_test
-async def test_what_is_no_amount_adds_nothing(body: bytes, status: int, tmp_path: Path) -> None:
+async def test_a_body_without_a_valid_amount_adds_nothing(
+    body: bytes, status: int, tmp_path: Path
+) -> None:
     async with run_server(tmp_path, others=DAILY_BUDGET) as server:
         answer = await server.post("/v1/budget", body)
 
@@ -234,7 +240,7 @@ async def test_what_is_no_amount_adds_nothing(body: bytes, status: int, tmp_path
 
 
 @async_test
-async def test_who_reads_may_look_who_operates_may_add_and_who_administers_adds_to_the_day(
+async def test_reading_adding_and_adding_to_the_daily_budget_need_different_scopes(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, others=DAILY_BUDGET) as server:
@@ -259,7 +265,9 @@ async def test_who_reads_may_look_who_operates_may_add_and_who_administers_adds_
 
 
 @async_test
-async def test_another_tenant_has_its_own_day_and_no_others(tmp_path: Path) -> None:
+async def test_a_tenant_has_its_own_daily_budget_and_no_access_to_those_of_others(
+    tmp_path: Path,
+) -> None:
     async with run_server(tmp_path, others=DAILY_BUDGET) as server:
         job_id = await _submit_writers(server, of_job=1, of_each=1)
         tomorrow = server.services.backend.clock.now() + timedelta(days=1)
@@ -280,7 +288,7 @@ async def test_another_tenant_has_its_own_day_and_no_others(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("path", ["/v1/jobs/job-x/budget", "/v1/jobs/job-x/tasks/a/budget"])
 @async_test
-async def test_what_is_not_there_has_no_budget(path: str, tmp_path: Path) -> None:
+async def test_the_budget_of_a_missing_job_or_task_is_not_found(path: str, tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         looked, added = await server.get(path), await server.post(path, {"usd": 1})
 
@@ -315,7 +323,7 @@ async def test_a_job_is_submitted_with_a_budget(
     "budget", [0, -1, "5", True, [], {}, {"usd": 0}, {"euros": 1}, {"tokens": 1.5}, MAX_AMOUNT + 1]
 )
 @async_test
-async def test_a_job_with_an_odd_budget_is_refused(budget: Any, tmp_path: Path) -> None:
+async def test_a_job_with_an_invalid_budget_is_refused(budget: Any, tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         answer = await server.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
 

@@ -30,7 +30,7 @@ async def counted(server: RestServer, **filters: Any) -> dict[str, Any]:
 
 
 @async_test
-async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
+async def test_the_counts_of_a_filter_match_what_its_replay_affects(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
@@ -70,7 +70,7 @@ async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
 
 
 @async_test
-async def test_a_message_that_leads_nowhere_is_examined_and_discarded(tmp_path: Path) -> None:
+async def test_a_message_without_a_task_is_read_and_discarded(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         await poison(server)
         (letter,) = (await server.get(LETTERS)).json()["deadLetters"]
@@ -90,7 +90,7 @@ async def test_a_message_that_leads_nowhere_is_examined_and_discarded(tmp_path: 
 
 
 @async_test
-async def test_a_task_that_failed_is_history_and_cannot_be_discarded(tmp_path: Path) -> None:
+async def test_the_dead_letter_of_a_failed_task_cannot_be_discarded(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         job_id = await server.submit(a_task("a", argv=FAILS))
         await server.until(job_id, "failed")
@@ -102,7 +102,7 @@ async def test_a_task_that_failed_is_history_and_cannot_be_discarded(tmp_path: P
 
 
 @async_test
-async def test_pages_of_dead_letters_fit_together_while_more_die(tmp_path: Path) -> None:
+async def test_pages_of_dead_letters_are_complete_while_more_are_added(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         keys = [f"t{number}" for number in range(5)]
         job_id = await server.submit(*(a_task(key, argv=FAILS) for key in keys))

@@ -69,7 +69,7 @@ async def test_an_invalid_definition_is_refused_with_every_error(tmp_path: Path)
 
 
 @async_test
-async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Path) -> None:
+async def test_a_failed_task_is_listed_read_and_replayed_as_a_dead_letter(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         job_id = await server.submit(a_task("a", argv=FAILS))
         await server.until(job_id, "failed")

@@ -104,7 +104,7 @@ async def test_pages_of_a_job_s_events_are_complete_while_events_are_added(
 
 
 @async_test
-async def test_a_job_s_own_events_can_be_had_without_those_of_its_tasks(tmp_path: Path) -> None:
+async def test_the_events_of_a_job_can_be_read_without_those_of_its_tasks(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         job_id = await server.submit(a_task("a"))
         await server.until(job_id, "completed")
@@ -195,7 +195,7 @@ async def test_an_event_is_whole_with_all_keys_of_the_wire(tmp_path: Path) -> No
 
 
 @async_test
-async def test_what_was_done_to_keys_is_shown_to_administrators_alone(tmp_path: Path) -> None:
+async def test_events_about_keys_are_visible_to_administrators_only(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         await server.submit(a_task("a"))
         reader = {"x-api-key": await server.key(ApiScope.READ, ApiScope.OPERATE, ApiScope.SUBMIT)}
@@ -211,7 +211,7 @@ async def test_what_was_done_to_keys_is_shown_to_administrators_alone(tmp_path: 
 
 
 @async_test
-async def test_events_say_when_they_may_be_dropped_where_they_are_not_kept_for_ever(
+async def test_events_have_an_expiry_time_if_their_retention_is_limited(
     tmp_path: Path,
 ) -> None:
     limits = {"events_ttl_days": 30}

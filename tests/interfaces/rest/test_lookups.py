@@ -1,4 +1,4 @@
-"""Finding things over HTTP: J3."""
+"""Looking up jobs, tasks and ids over HTTP: J3."""
 
 import asyncio
 from pathlib import Path
@@ -58,7 +58,7 @@ async def test_jobs_are_found_by_state_name_and_time_together(tmp_path: Path) ->
     [{}, {"status": "running"}, {"name": "n"}, {"createdFrom": "2000-01-01T00:00:00Z"}],
 )
 @async_test
-async def test_jobs_added_between_two_pages_are_no_double_and_leave_no_gap(
+async def test_jobs_added_between_two_pages_cause_no_duplicate_and_no_gap(
     filters: dict[str, str], tmp_path: Path
 ) -> None:
     async with run_server(tmp_path) as server:
@@ -80,7 +80,7 @@ async def test_jobs_added_between_two_pages_are_no_double_and_leave_no_gap(
 
 
 @async_test
-async def test_tasks_of_a_growing_job_are_paged_without_double_or_gap(tmp_path: Path) -> None:
+async def test_tasks_of_a_growing_job_are_paged_without_duplicate_or_gap(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         job_id = await server.submit(*(a_task(f"t{number}") for number in range(5)))
         path = f"/v1/jobs/{job_id}/tasks"
@@ -117,7 +117,7 @@ async def test_tasks_of_all_jobs_are_listed_by_state_the_newest_first(tmp_path: 
 
 
 @async_test
-async def test_an_id_is_found_by_its_beginning(tmp_path: Path) -> None:
+async def test_an_id_is_found_by_its_prefix(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         first = await server.submit(a_task("fetch"), a_task("find"))
         second = await server.submit(a_task("fetch"))
@@ -164,7 +164,7 @@ async def test_a_job_is_shown_with_counts_of_its_states_also_when_not_all_tasks_
 
 
 @async_test
-async def test_a_job_s_exit_code_is_that_of_its_one_task_or_says_whether_all_went_well(
+async def test_the_exit_code_of_a_job_is_that_of_its_only_task_or_zero_or_one(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:

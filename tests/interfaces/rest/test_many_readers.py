@@ -274,7 +274,7 @@ async def _left(reader: asyncio.Future[Any]) -> None:
 
 @pytest.mark.parametrize("follow", [False, True], ids=["stored", "followed"])
 @async_test
-async def test_much_output_of_several_tasks_comes_once_and_in_the_order_of_time(
+async def test_output_of_several_tasks_is_read_once_and_in_order_of_time(
     tmp_path: Path, follow: bool
 ) -> None:
     async with run_server(tmp_path) as server:

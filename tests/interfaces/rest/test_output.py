@@ -1,4 +1,4 @@
-"""What tasks print, over HTTP: whole jobs, single attempts; J3."""
+"""The output of tasks over HTTP: of whole jobs and of single attempts; J3."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ async def _printed(server: RestServer, path: str) -> tuple[list[Any], Any]:
 
 
 @async_test
-async def test_what_all_tasks_of_a_job_print_comes_in_one_stream_while_it_runs(
+async def test_the_output_of_all_tasks_of_a_running_job_is_one_stream(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
@@ -39,14 +39,16 @@ async def test_what_all_tasks_of_a_job_print_comes_in_one_stream_while_it_runs(
                 assert text == "".join(f"{key} {number}\n" for number in (1, 2, 3))
             assert [piece["taskId"] for _, piece in pieces][-1] == "c"
             assert {piece["jobId"] for _, piece in pieces} == {job_id}
-            # Nothing that a browser would believe it can go on from.
+            # Without ids, a browser does not try to resume the stream.
             assert {id_ for id_, _ in pieces} == {""}
         assert [piece["at"] for _, piece in stored] == sorted(piece["at"] for _, piece in stored)
         assert end == {"status": "completed"}
 
 
 @async_test
-async def test_what_is_there_of_a_job_that_runs_can_be_had_without_waiting(tmp_path: Path) -> None:
+async def test_the_stored_output_of_a_running_job_can_be_read_without_waiting(
+    tmp_path: Path,
+) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         job_id = await server.submit(a_task("a", argv=("sh", "-c", "echo begun; sleep 1000")))
         while not (await server.get(f"/v1/jobs/{job_id}/tasks/a/output")).json()["output"]:
@@ -61,7 +63,7 @@ async def test_what_is_there_of_a_job_that_runs_can_be_had_without_waiting(tmp_p
 
 
 @async_test
-async def test_the_stream_of_an_attempt_ends_with_it_although_the_task_goes_on(
+async def test_the_stream_of_an_attempt_ends_with_the_attempt_also_if_the_task_is_retried(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
@@ -85,7 +87,7 @@ async def test_the_stream_of_an_attempt_ends_with_it_although_the_task_goes_on(
 
 
 @async_test
-async def test_the_output_of_one_attempt_can_be_had_alone(tmp_path: Path) -> None:
+async def test_the_output_of_one_attempt_can_be_read_separately(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         definition = {
             "runner": "command",

@@ -36,7 +36,7 @@ DEEP = b'{"tasks":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
 )
 @async_test
-async def test_a_body_that_makes_no_sense_gets_an_answer_that_says_why(
+async def test_an_invalid_body_is_refused_with_the_reason(
     body: bytes, status: int, words: str, tmp_path: Path
 ) -> None:
     async with run_server(tmp_path, body_bytes=KIB * KIB) as server:
@@ -49,7 +49,7 @@ async def test_a_body_that_makes_no_sense_gets_an_answer_that_says_why(
 
 
 @async_test
-async def test_a_packed_body_is_unpacked_as_far_as_the_limit_goes(tmp_path: Path) -> None:
+async def test_a_compressed_body_is_decompressed_up_to_the_limit(tmp_path: Path) -> None:
     async with run_server(tmp_path, body_bytes=KIB * KIB) as server:
         header = {"content-encoding": "gzip"}
         explodes = gzip.compress(b" " * (64 * KIB * KIB), 9)
@@ -68,7 +68,7 @@ async def test_a_packed_body_is_unpacked_as_far_as_the_limit_goes(tmp_path: Path
 
 
 @async_test
-async def test_a_body_of_another_kind_is_refused(tmp_path: Path) -> None:
+async def test_a_body_of_another_content_type_is_refused(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         answer = await server.post("/v1/jobs", b"a=b", headers={"content-type": "text/plain"})
 
@@ -79,7 +79,7 @@ async def test_a_body_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_body_that_comes_in_pieces_is_limited_too(tmp_path: Path) -> None:
+async def test_a_chunked_body_is_limited_too(tmp_path: Path) -> None:
     async with run_server(tmp_path, body_bytes=KIB) as server:
 
         async def pieces():  # type: ignore[no-untyped-def]

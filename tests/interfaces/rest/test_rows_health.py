@@ -57,7 +57,7 @@ async def until_seen(server: RestServer, job_id: str, key: str) -> dict[str, Any
 
 
 @async_test
-async def test_a_check_sees_each_running_task_once_as_its_definition_judges_it(
+async def test_a_check_reports_each_running_task_once_by_the_limits_of_its_definition(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, *KINDS) as (rest_server, kinds):
@@ -106,7 +106,7 @@ async def test_the_periodic_check_runs_and_writes_an_event(tmp_path: Path) -> No
 
 
 @async_test
-async def test_a_check_by_hand_is_an_event_like_any_other(tmp_path: Path) -> None:
+async def test_a_requested_check_writes_an_event(tmp_path: Path) -> None:
     async with running(tmp_path, "critical") as (rest_server, _):
         report = (await rest_server.post("/v1/health-check")).json()
 

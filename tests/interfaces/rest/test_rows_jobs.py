@@ -1,4 +1,4 @@
-"""What the rows J1, J2, J3, J7 and J8 promise, over HTTP and beside the plain cases."""
+"""Special cases of the requirements J1, J2, J3, J7 and J8 over HTTP."""
 
 import asyncio
 from pathlib import Path
@@ -97,7 +97,7 @@ async def test_queue_and_priority_are_the_definition_s_unless_the_task_says_othe
 
 
 @async_test
-async def test_nothing_is_added_to_a_job_that_is_not_there_or_is_over(tmp_path: Path) -> None:
+async def test_no_task_is_added_to_a_missing_or_ended_job(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         job_id = await server.submit(a_task("a"))
         body = {"tasks": [a_task("b", "a")]}
@@ -116,7 +116,7 @@ async def test_nothing_is_added_to_a_job_that_is_not_there_or_is_over(tmp_path: 
 
 
 @async_test
-async def test_a_job_is_read_with_its_progress_and_all_that_is_to_know_of_each_task(
+async def test_a_job_is_read_with_its_progress_and_the_details_of_each_task(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
@@ -146,7 +146,7 @@ async def test_a_page_has_one_to_a_hundred_jobs(limit: str, tmp_path: Path) -> N
 
 
 @async_test
-async def test_all_that_failed_is_resumed_with_fresh_attempts_if_nothing_is_named(
+async def test_resuming_without_task_ids_resumes_all_failed_tasks_with_fresh_attempts(
     tmp_path: Path,
 ) -> None:
     go = tmp_path / "go"
@@ -203,7 +203,7 @@ async def _a_draft(server: RestServer, folder: Path) -> str:
 
 
 @async_test
-async def test_a_revision_gets_what_was_there_before_and_the_feedback_five_times_at_most(
+async def test_a_revision_gets_the_previous_result_and_the_feedback_at_most_five_times(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path / "data", with_worker=True) as server:

@@ -1,4 +1,4 @@
-"""One task over HTTP: its result, output, events, artifacts; streams that go on."""
+"""One task over HTTP: its result, output, events, artifacts and resumed streams."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ async def all_text(server: RestServer, path: str, **params: Any) -> tuple[str, l
 
 
 @async_test
-async def test_a_reader_gets_every_line_once_and_in_order_also_when_it_comes_back(
+async def test_a_reader_gets_every_line_once_and_in_order_also_after_a_reconnect(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
@@ -79,7 +79,7 @@ async def test_the_event_stream_of_a_task_resumes_after_an_event_id(tmp_path: Pa
 
 
 @async_test
-async def test_a_result_is_there_when_the_task_has_completed(tmp_path: Path) -> None:
+async def test_a_result_can_be_read_when_the_task_has_completed(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         say = 'echo \'{"type":"result","value":{"n":42}}\' >&3'
         job_id = await server.submit(
@@ -118,7 +118,7 @@ async def test_artifacts_are_listed_and_read_and_nothing_beside_them(tmp_path: P
 
 
 @async_test
-async def test_bytes_that_are_no_text_come_whole(tmp_path: Path) -> None:
+async def test_output_bytes_that_are_not_text_are_returned_in_full(tmp_path: Path) -> None:
     async with run_server(tmp_path, with_worker=True) as server:
         job_id = await server.submit(a_task("a", argv=("printf", "\\377\\376ok")))
         await server.until(job_id, "completed")
@@ -165,7 +165,7 @@ async def test_a_result_in_review_is_revised_once_and_then_approved(tmp_path: Pa
 
 
 @async_test
-async def test_one_task_is_cancelled_and_what_is_behind_it_says_why_it_waits(
+async def test_a_cancelled_task_is_the_reason_why_its_dependents_wait(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path, with_worker=True) as server:

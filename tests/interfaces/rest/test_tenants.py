@@ -97,7 +97,7 @@ async def _seen_by_acme(
 
 
 @async_test
-async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path) -> None:
+async def test_no_route_shows_or_changes_data_of_another_tenant(tmp_path: Path) -> None:
     a_day = {"agent": AgentSettings(usd_per_day=10)}
     async with run_server(tmp_path, with_worker=True, others=a_day) as server:
         ids = await _everything_of_acme(server)
