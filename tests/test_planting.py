@@ -1,4 +1,4 @@
-"""Each operation on a small source, and what is said when an anchor does not lead to one place."""
+"""Each operation on a small source, and the error for an anchor that does not match one node."""
 
 import ast
 from pathlib import Path
@@ -82,10 +82,11 @@ def test_a_symbol_is_a_function_a_method_an_inner_function_or_a_variable() -> No
     at = {"A": 2, "B.C": 4, "B.d.e": 6, "d": 8}
     for name, number in at.items():
         lines = _applied(source, Replace("1", "found"), f"m:{name}").splitlines()
-        assert [place for place, line in enumerate(lines, 1) if "found" in line] == [number]
+        changed = [index for index, line in enumerate(lines, 1) if "found" in line]
+        assert changed == [number]
 
 
-def test_only_what_is_changed_is_written_anew() -> None:
+def test_source_outside_the_change_stays_the_same() -> None:
     source = "# ä comment\nx = [ 'ä' , f( 1 ) ]  # one\ny  =  2\n"
     assert _applied(source, Replace("1", "3")) == source.replace("1", "3")
 
@@ -261,7 +262,7 @@ def f():
 
 
 @pytest.mark.parametrize(
-    ("do", "said"),
+    ("do", "message"),
     [
         (Drop("k()"), "'k()' matches 0 nodes; candidates: none"),
         (
@@ -269,7 +270,7 @@ def f():
             "'g() 4' matches 0 nodes; candidates:\n  line 3: g(1)\n  line 4: g",
         ),
         (Replace("g()", "x"), "'g()' matches 2 nodes; candidates:\n  line 3: g(1)\n  line 4: g(2)"),
-        (Replace("g()", "x", nth=3), "'g()' matches 2 nodes (wanted: number 3); candidates:"),
+        (Replace("g()", "x", nth=3), "'g()' matches 2 nodes (expected: number 3); candidates:"),
         (Condition("b", True), "'condition b' matches 0 nodes; candidates:\n  line 4: a"),
         (Text("b", "c"), "'b' matches 0 nodes"),
         (Drop("g.h"), "'g.h' is no word of a selector"),
@@ -279,15 +280,15 @@ def f():
         (Argument("h()", 2, "x"), "'h()' has no argument 2, only [0]"),
     ],
 )
-def test_an_anchor_that_leads_nowhere_is_named_with_its_fault_and_the_candidates(
-    do: Operation, said: str
+def test_the_error_of_an_invalid_anchor_names_the_fault_and_the_candidates(
+    do: Operation, message: str
 ) -> None:
     with pytest.raises(NotPlanted) as caught:
         _applied(_SOURCE, do, "m:f")
 
-    assert str(caught.value).startswith(f"the fault: m:f: {said}")
+    assert str(caught.value).startswith(f"the fault: m:f: {message}")
 
 
-def test_a_symbol_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_the_error_of_a_missing_symbol_names_the_existing_symbols() -> None:
     with pytest.raises(NotPlanted, match=r"^the fault: m:f.g: there is no 'g', only a$"):
         _applied(_SOURCE, Drop("a"), "m:f.g")

@@ -366,7 +366,7 @@ async def answer_of(kind: str, case: Case) -> Any:
         try:
             return await plain(await case(operations))
         except ERRORS as error:
-            kinds = [known.__name__ for known in ERRORS if isinstance(error, known)]
+            kinds = [type_.__name__ for type_ in ERRORS if isinstance(error, type_)]
             return kinds[0], str(error).removeprefix(f"{URL}: ")
 
 

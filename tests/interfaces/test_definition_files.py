@@ -34,14 +34,14 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def names(reading: FolderContents) -> list[str]:
-    return sorted(one.definition.name for one in reading.definitions)
+    return sorted(entry.definition.name for entry in reading.definitions)
 
 
 def problem_texts(reading: FolderContents) -> list[str]:
     return [str(problem) for problem in reading.problems]
 
 
-def test_definitions_are_read_from_every_place_and_in_every_form(tmp_path: Path) -> None:
+def test_definitions_are_read_from_every_file_and_in_every_form(tmp_path: Path) -> None:
     put(tmp_path / "longshore.yaml", "definitions: {a: {runner: command}, b: {runner: python}}")
     put(tmp_path / "definitions/one.yaml", "name: c\nrunner: command\ntimeout: 90s\n")
     put(tmp_path / "definitions/list.yml", "definitions: [{name: d, runner: command}]")
@@ -55,7 +55,7 @@ def test_definitions_are_read_from_every_place_and_in_every_form(tmp_path: Path)
     documents, problems = read_folder(tmp_path)
 
     assert problems == ()
-    assert {one.definition.name: one.file for one in documents} == {
+    assert {document.definition.name: document.file for document in documents} == {
         "a": "longshore.yaml",
         "b": "longshore.yaml",
         "c": "definitions/one.yaml",
@@ -63,25 +63,25 @@ def test_definitions_are_read_from_every_place_and_in_every_form(tmp_path: Path)
         "e": "definitions/tabs.json",
         "f": "definitions/UPPER.YAML",
     }
-    for one in documents:
-        assert read_definition(definition_request(one.definition)) == one.definition
+    for document in documents:
+        assert read_definition(definition_request(document.definition)) == document.definition
 
 
 @pytest.mark.parametrize("text", [None, "", "# later\n", "definitions:\n", "definitions: {}"])
-def test_a_folder_may_say_nothing(tmp_path: Path, text: str | None) -> None:
+def test_a_folder_may_contain_no_definitions(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         put(tmp_path / "longshore.yaml", text)
 
     assert read_folder(tmp_path) == FolderContents((), ())
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_problem(tmp_path: Path) -> None:
     assert problem_texts(read_folder(tmp_path / "no")) == [
         f"{tmp_path}/no: the folder does not exist"
     ]
 
 
-def test_aliases_and_merged_fields_are_understood(tmp_path: Path) -> None:
+def test_aliases_and_merged_fields_are_resolved(tmp_path: Path) -> None:
     write(
         tmp_path,
         a="definitions:\n"
@@ -93,9 +93,11 @@ def test_aliases_and_merged_fields_are_understood(tmp_path: Path) -> None:
     reading = read_folder(tmp_path)
 
     assert problem_texts(reading) == []
-    a, b, c = (one.definition for one in reading.definitions)
-    assert [one.timeout and one.timeout.seconds for one in (a, b, c)] == [5, 9, 5]
-    assert [one.retry and one.retry.max_attempts for one in (a, b, c)] == [7, 7, 7]
+    a, b, c = (entry.definition for entry in reading.definitions)
+    timeouts = [definition.timeout and definition.timeout.seconds for definition in (a, b, c)]
+    attempts = [definition.retry and definition.retry.max_attempts for definition in (a, b, c)]
+    assert timeouts == [5, 9, 5]
+    assert attempts == [7, 7, 7]
     assert c.queue == "q"
 
 
@@ -265,7 +267,9 @@ def test_a_folder_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
     assert problem.startswith("definitions/: its files have 1,048,603 bytes, more than 1,048,576")
 
 
-def test_what_is_not_a_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_an_entry_that_is_not_a_regular_file_is_a_problem_and_does_not_block(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, good=GOOD)
     folder = tmp_path / "definitions"
     put(tmp_path / "elsewhere.yaml", "name: linked\nrunner: command\n")
@@ -280,7 +284,8 @@ def test_what_is_not_a_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> N
 
     assert names(reading) == ["good", "linked"]
     assert [
-        (one.file.removeprefix("definitions/"), one.message[:40]) for one in reading.problems
+        (problem.file.removeprefix("definitions/"), problem.message[:40])
+        for problem in reading.problems
     ] == [
         ("circle.yaml", "its symbolic links form a cycle; replace"),
         ("folder.yaml", "it is not a regular file; rename it, or "),
@@ -291,35 +296,35 @@ def test_what_is_not_a_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("target", ["definitions", "nowhere", "longshore.yaml"])
-def test_a_folder_of_definitions_that_is_none_is_told(tmp_path: Path, target: str) -> None:
+def test_a_definitions_entry_that_is_no_folder_is_a_problem(tmp_path: Path, target: str) -> None:
     put(tmp_path / "longshore.yaml", "definitions: {own: {runner: command}}")
     (tmp_path / "definitions").symlink_to(target)
 
     reading = read_folder(tmp_path)
 
     assert names(reading) == ["own"]
-    assert [one.file for one in reading.problems] == ["definitions/"]
+    assert [problem.file for problem in reading.problems] == ["definitions/"]
 
 
-def test_files_and_folders_that_somebody_names_are_read_together(tmp_path: Path) -> None:
+def test_files_and_folders_named_by_the_user_are_read_together(tmp_path: Path) -> None:
     put(tmp_path / "shop/longshore.yaml", "definitions: {own: {runner: command}}")
     write(tmp_path / "shop", good=GOOD)
     put(tmp_path / "more/a.yaml", "name: a\nrunner: command\n")
     put(tmp_path / "more/b.json", '{"name": "b", "runner": "command"}')
     put(tmp_path / "one.yml", "name: one\nrunner: command\n")
     put(tmp_path / "bad.yml", "name: own\nrunner: steam\n")
-    place = {name: tmp_path / name for name in ("shop", "more", "one.yml", "bad.yml", "no.yml")}
+    paths = {name: tmp_path / name for name in ("shop", "more", "one.yml", "bad.yml", "no.yml")}
 
-    assert names(read_paths([place["shop"], place["one.yml"]])) == ["good", "one", "own"]
-    assert names(read_paths([place["shop"] / "longshore.yaml", place["more"]])) == ["a", "b", "own"]
-    assert read_paths([place["shop"] / "definitions"]).definitions[0].definition.name == "good"
-    reading = read_paths([place["bad.yml"], place["no.yml"], place["more"]])
+    assert names(read_paths([paths["shop"], paths["one.yml"]])) == ["good", "one", "own"]
+    assert names(read_paths([paths["shop"] / "longshore.yaml", paths["more"]])) == ["a", "b", "own"]
+    assert read_paths([paths["shop"] / "definitions"]).definitions[0].definition.name == "good"
+    reading = read_paths([paths["bad.yml"], paths["no.yml"], paths["more"]])
     assert names(reading) == ["a", "b"]
     assert problem_texts(reading) == [
-        f"{place['bad.yml']}, line 2: runner: expected one of command, python, agent, not 'steam'",
-        f"{place['no.yml']}: the file does not exist",
+        f"{paths['bad.yml']}, line 2: runner: expected one of command, python, agent, not 'steam'",
+        f"{paths['no.yml']}: the file does not exist",
     ]
-    twice = read_paths([place["one.yml"], place["shop"], place["shop"] / "definitions/good.yaml"])
+    twice = read_paths([paths["one.yml"], paths["shop"], paths["shop"] / "definitions/good.yaml"])
     assert (names(twice), problem_texts(twice)) == (["good", "one", "own"], [])
 
 

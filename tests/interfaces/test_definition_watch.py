@@ -28,10 +28,10 @@ class WatchedFolder:
 
 
 def described(reading: FolderContents) -> dict[str, str]:
-    return {one.definition.name: one.definition.description for one in reading.definitions}
+    return {entry.definition.name: entry.definition.description for entry in reading.definitions}
 
 
-def test_a_change_counts_when_it_has_stood_still_for_a_look(tmp_path: Path) -> None:
+def test_a_change_is_read_when_the_file_is_the_same_at_two_polls(tmp_path: Path) -> None:
     write(tmp_path, a=f"{GOOD}description: before\n")
     watch = WatchedFolder(tmp_path)
 
@@ -42,7 +42,7 @@ def test_a_change_counts_when_it_has_stood_still_for_a_look(tmp_path: Path) -> N
     assert described(watch.poll()) == {"good": "afterwards", "b": ""}
 
 
-def test_what_was_half_written_at_the_first_reading_is_read_again(
+def test_a_file_half_written_at_the_first_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Writes within one tick of the clock have the same time.
@@ -82,7 +82,7 @@ def test_a_file_that_stays_away_is_gone(tmp_path: Path) -> None:
     assert watch.poll(2) == FolderContents((), ())
 
 
-def test_a_file_that_breaks_is_told_until_it_is_mended(tmp_path: Path) -> None:
+def test_an_invalid_file_is_a_problem_until_it_is_fixed(tmp_path: Path) -> None:
     write(tmp_path, a=GOOD)
     watch = WatchedFolder(tmp_path)
 
@@ -90,12 +90,12 @@ def test_a_file_that_breaks_is_told_until_it_is_mended(tmp_path: Path) -> None:
     reading = watch.poll(2)
     assert (names(reading), len(reading.problems)) == ([], 1)
     assert watch.poll() == reading
-    write(tmp_path, a=f"{GOOD}# mended")
+    write(tmp_path, a=f"{GOOD}# fixed")
     assert names(watch.poll(2)) == ["good"]
     assert problem_texts(watch.poll()) == []
 
 
-def test_a_folder_that_cannot_be_listed_for_a_while_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_listed_keeps_its_definitions(tmp_path: Path) -> None:
     write(tmp_path, a=GOOD)
     watch = WatchedFolder(tmp_path)
 
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_listed_for_a_while_has_lost_nothing(tmp_path: P
     assert (names(watch.poll()), problem_texts(watch.poll())) == (["good"], [])
 
 
-def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(
+def test_a_file_that_changes_while_it_is_read_is_read_at_the_next_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, a=f"{GOOD}description: before\n")
@@ -116,7 +116,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(
     path, fstat, calls = tmp_path / "definitions/a.yaml", os.fstat, []
     words = iter(["afterwards", "later still"])
 
-    def somebody_writes(descriptor: int) -> Any:
+    def write_and_stat(descriptor: int) -> Any:
         calls.append(descriptor)
         if len(calls) == 2:
             put(path, f"{GOOD}description: {next(words)}\n")
@@ -124,7 +124,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(
 
     put(path, f"{GOOD}description: meanwhile\n")
     watch.poll()
-    monkeypatch.setattr(definition_files.os, "fstat", somebody_writes)
+    monkeypatch.setattr(definition_files.os, "fstat", write_and_stat)
     assert described(watch.poll()) == {"good": "before"}
     assert described(watch.poll(2)) == {"good": "afterwards"}
     calls.clear()

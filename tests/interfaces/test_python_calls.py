@@ -31,7 +31,7 @@ def test_one_call_is_a_job_of_one_task() -> None:
     }
 
 
-def test_a_call_in_an_argument_is_a_dependency_and_stands_before_it() -> None:
+def test_a_call_in_an_argument_is_a_dependency_and_listed_first() -> None:
     first, second = document_of(count.of(fetch.of("a")))["tasks"]
 
     assert first["taskId"] == "fetch"
@@ -72,7 +72,7 @@ def test_keys_are_the_same_each_time() -> None:
     assert build() == build() == ["fetch-1", "fetch-2", "fetch-3", "total", "count"]
 
 
-def test_a_key_can_be_given_and_others_step_aside() -> None:
+def test_a_key_can_be_set_and_generated_keys_avoid_it() -> None:
     calls = [
         fetch.of("a").with_options(key="fetch-1"),
         fetch.of("b"),
@@ -84,14 +84,14 @@ def test_a_key_can_be_given_and_others_step_aside() -> None:
     assert keys_of(*calls) == ["fetch-1", "fetch-2", "fetch-3", "total", "total-1"]
 
 
-def test_a_key_that_is_given_twice_is_refused() -> None:
+def test_a_key_that_two_calls_set_is_refused() -> None:
     calls = [fetch.of("a").with_options(key="x"), fetch.of("b").with_options(key="x")]
 
     with pytest.raises(UsageError, match="2 tasks of the job have the key 'x'"):
         CallGraph.from_calls(calls)
 
 
-def test_a_name_that_no_key_may_have_is_made_to_fit() -> None:
+def test_a_function_name_that_is_not_a_valid_key_is_converted() -> None:
     def größe() -> int:
         return 1
 
@@ -109,7 +109,7 @@ def test_a_call_can_wait_for_another_without_its_result() -> None:
     assert last["dependsOn"] == ["fetch-1", "fetch-2"]
 
 
-def test_wishes_of_a_call_go_into_its_task() -> None:
+def test_options_of_a_call_are_set_on_its_task() -> None:
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
     call = fetch.of("a").with_options(queue="slow", priority="low", max_attempts=1, delay="5m")
 
@@ -125,7 +125,7 @@ def test_wishes_of_a_call_go_into_its_task() -> None:
     assert timed["runAt"] == "2030-01-31T12:00:00+00:00"
 
 
-def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
+def test_with_options_returns_a_new_call_and_does_not_change_the_old_one() -> None:
     call = fetch.of("a").with_options(queue="slow")
 
     other = call.with_options(key="x")
@@ -136,7 +136,7 @@ def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "told"),
+    ("options", "message"),
     [
         ({"key": "two words"}, "is not a key: use 1 to 128"),
         ({"key": ""}, "is not a key: use 1 to 128"),
@@ -147,15 +147,15 @@ def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
         ({"after": ["fetch"]}, "expected a call"),
     ],
 )
-def test_wishes_that_cannot_be_meant_are_refused_where_they_are_made(
-    wishes: dict[str, Any], told: str
+def test_invalid_options_of_a_call_are_refused_when_they_are_set(
+    options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
-        fetch.of("a").with_options(**wishes)
+    with pytest.raises(UsageError, match=message):
+        fetch.of("a").with_options(**options)
 
 
 @pytest.mark.parametrize("work", [5, "fetch", fetch, [5], []])
-def test_what_is_no_call_cannot_be_submitted(work: Any) -> None:
+def test_a_value_that_is_not_a_call_cannot_be_submitted(work: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a call|no task to submit"):
         prepare_job(work, {})
 
@@ -175,7 +175,7 @@ def test_a_chain_of_thousands_of_calls_is_an_ordinary_job() -> None:
     assert tasks[-1]["dependsOn"] == ["anything-5000"]
 
 
-def test_options_of_a_job_are_for_tasks_that_do_not_say_it_themselves() -> None:
+def test_options_of_a_job_apply_to_tasks_that_do_not_set_them() -> None:
     pages = fetch.of("a").with_options(queue="own")
     ready = prepare_job(count.of(pages), {"queue": "all", "priority": "high", "name": "night"})
 
@@ -196,7 +196,7 @@ def test_a_job_begins_late_with_its_roots() -> None:
     assert "delay" not in last
 
 
-def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
+def test_a_document_is_sent_unchanged_except_for_the_options() -> None:
     document = {"name": "mine", "tasks": [{"taskId": "a", "name": "command"}, "broken"]}
 
     ready = prepare_job(document, {"priority": "low"})
@@ -209,7 +209,7 @@ def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
     assert document["tasks"][0] == {"taskId": "a", "name": "command"}
 
 
-def test_an_unknown_option_is_told() -> None:
+def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"no option is called 'prio'; the options are queue, priority"
     ):

@@ -1,4 +1,4 @@
-"""A client submits and asks; nothing runs, because nobody works here."""
+"""A client submits and reads jobs; no task runs, because there is no worker."""
 
 import asyncio
 import threading
@@ -53,8 +53,8 @@ def stored(folder: Path, *task_ids: str) -> list[TaskRow]:
 def versions(folder: Path, name: str) -> int:
     async def read() -> int:
         async with open_services(load_settings({"data_dir": folder})) as services:
-            found = await services.backend.definitions.get("default", name)
-            return found.version if found else 0
+            definition = await services.backend.definitions.get("default", name)
+            return definition.version if definition else 0
 
     return asyncio.run(read())
 
@@ -111,12 +111,12 @@ def test_options_of_a_submit_go_into_the_tasks(client: longshore.Client, folder:
     late = client.submit(fetch.of("a"), run_at=moment, queue="slow", name="monthly")
     later = client.submit(COMMAND, delay=timedelta(hours=1), priority="low", max_attempts=7)
 
-    (one,) = stored(folder, f"{late.id}_fetch")
-    (other,) = stored(folder, f"{later.id}_a")
-    assert (one.spec.not_before, one.spec.queue) == (moment, "slow")
+    (first,) = stored(folder, f"{late.id}_fetch")
+    (second,) = stored(folder, f"{later.id}_a")
+    assert (first.spec.not_before, first.spec.queue) == (moment, "slow")
     assert late.status().name == "monthly"
-    assert other.spec.not_before - other.spec.created_at == timedelta(hours=1)
-    assert (other.spec.priority, other.spec.retry.max_attempts) == (Priority.LOW, 7)
+    assert second.spec.not_before - second.spec.created_at == timedelta(hours=1)
+    assert (second.spec.priority, second.spec.retry.max_attempts) == (Priority.LOW, 7)
 
 
 def test_a_job_that_cannot_be_accepted_stores_nothing(folder: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_document_brings_its_own_definitions(client: longshore.Client) -> None
     status = client.submit(document).status()
 
     assert status.tasks["here"].state is TaskState.PENDING
-    with pytest.raises(InvalidJob, match="no definition is called 'nobody'"):
-        client.submit({"tasks": [{"taskId": "a", "name": "nobody"}]})
+    with pytest.raises(InvalidJob, match="no definition is called 'missing'"):
+        client.submit({"tasks": [{"taskId": "a", "name": "missing"}]})
 
 
 def test_a_function_that_no_worker_could_find_is_refused(client: longshore.Client) -> None:
@@ -162,7 +162,7 @@ def test_many_jobs_are_submitted_together_and_come_back_in_order(
     assert len({job.id for job in client.submit_many([COMMAND] * 5)}) == 5
 
 
-def test_of_many_jobs_all_are_checked_before_any_is_sent(client: longshore.Client) -> None:
+def test_submit_many_checks_all_jobs_before_it_sends_any(client: longshore.Client) -> None:
     with pytest.raises(UsageError, match="a lambda"):
         client.submit_many([fetch.of("a"), longshore.task(lambda: 1).of()], request_ids=["a", "b"])
     with pytest.raises(UsageError, match="1 jobs need as many request ids, not 2"):
@@ -172,8 +172,8 @@ def test_of_many_jobs_all_are_checked_before_any_is_sent(client: longshore.Clien
         client.job(job_id_of("default", "a"))
 
 
-def test_of_many_jobs_those_that_are_right_are_accepted(client: longshore.Client) -> None:
-    wrong = {"tasks": [{"taskId": "a", "name": "nobody"}]}
+def test_submit_many_accepts_the_valid_jobs_beside_an_invalid_one(client: longshore.Client) -> None:
+    wrong = {"tasks": [{"taskId": "a", "name": "missing"}]}
 
     with pytest.raises(InvalidJob):
         client.submit_many([COMMAND, wrong, COMMAND], request_ids=["a", "b", "c"])
@@ -184,15 +184,15 @@ def test_of_many_jobs_those_that_are_right_are_accepted(client: longshore.Client
 def test_a_job_is_found_by_its_id(client: longshore.Client) -> None:
     job = client.submit(fetch.of("a"), request_id="nightly")
 
-    found = client.job(job.id)
+    job_again = client.job(job.id)
 
-    assert (found.id, found.request_id, found.created) == (job.id, "nightly", False)
-    assert repr(found) == f"<job {job.id}>"
+    assert (job_again.id, job_again.request_id, job_again.created) == (job.id, "nightly", False)
+    assert repr(job_again) == f"<job {job.id}>"
     with pytest.raises(NotFound, match="no job 'job-none'"):
         client.job("job-none")
 
 
-def test_tenants_do_not_meet(client: longshore.Client, folder: Path) -> None:
+def test_a_tenant_does_not_see_jobs_of_another(client: longshore.Client, folder: Path) -> None:
     job = client.submit(fetch.of("a"))
 
     with longshore.Client(folder, settings={"tenant": "other"}) as other, pytest.raises(NotFound):
@@ -222,7 +222,7 @@ def test_a_client_can_be_opened_again_but_not_twice(folder: Path) -> None:
     assert threading.active_count() == threads
 
 
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_a_data_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with (
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_settings_that_are_wrong_are_told_at_once(folder: Path) -> None:
+def test_invalid_settings_are_refused_when_the_client_is_created(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="no setting is called 'worker"):
         longshore.Client(folder, settings={"worker.concurency": 5})
 
@@ -257,7 +257,7 @@ def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
         async with longshore.AsyncClient(folder) as client:
             job = await client.submit(count.of(fetch.of("a")), request_id="nightly")
             again = await client.submit_many([count.of(fetch.of("a"))], request_ids=["nightly"])
-            assert [one.id for one in again] == [job.id]
+            assert [item.id for item in again] == [job.id]
             assert (await job.status()).total == 2
             with pytest.raises(TimeoutError):
                 await job.wait(timeout=0.02)
@@ -273,10 +273,10 @@ def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
 
 
 def test_a_client_serves_many_threads(client: longshore.Client) -> None:
-    found: list[Any] = []
+    totals: list[Any] = []
 
     def submit(number: int) -> None:
-        found.append(client.submit(fetch.of(str(number))).status().total)
+        totals.append(client.submit(fetch.of(str(number))).status().total)
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -284,4 +284,4 @@ def test_a_client_serves_many_threads(client: longshore.Client) -> None:
     for thread in threads:
         thread.join()
 
-    assert found == [1] * 8
+    assert totals == [1] * 8

@@ -33,7 +33,7 @@ def test_a_task_looks_like_its_function() -> None:
     assert repr(fetch) == "<task tests.interfaces.python_tasks:fetch>"
 
 
-def test_a_bare_task_is_defined_by_its_place_and_docstring() -> None:
+def test_a_task_without_options_is_defined_by_its_import_path_and_docstring() -> None:
     assert fetch.definition() == Definition(
         name="tests-interfaces-python_tasks-fetch",
         runner=RunnerKind.PYTHON,
@@ -47,9 +47,9 @@ def test_a_bare_task_is_defined_by_its_place_and_docstring() -> None:
 
 
 def test_a_function_in_a_class_is_found_by_its_whole_name() -> None:
-    place = python_tasks.Shop.sell.definition().options["function"]
+    import_path = python_tasks.Shop.sell.definition().options["function"]
 
-    assert place == "tests.interfaces.python_tasks:Shop.sell"
+    assert import_path == "tests.interfaces.python_tasks:Shop.sell"
 
 
 def test_options_are_those_of_the_definition() -> None:
@@ -87,7 +87,7 @@ def test_options_are_those_of_the_definition() -> None:
     )
 
 
-def test_an_option_that_is_none_is_as_if_it_were_not_given() -> None:
+def test_an_option_that_is_none_counts_as_not_set() -> None:
     task = longshore.task(timeout=None, retry=None, name=None)(fetch.__wrapped__)
 
     assert task.definition(in_process=True).timeout is None
@@ -109,7 +109,7 @@ def test_policies_may_be_given_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"name": "two words"}, "expected a name"),
         ({"queue": ""}, "expected a name"),
@@ -128,10 +128,10 @@ def test_policies_may_be_given_as_they_are() -> None:
         ({"retries": 3}, "no option is called 'retries'"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_told_where_the_function_is_defined(
-    options: dict[str, Any], told: str
+def test_an_invalid_option_is_refused_where_the_function_is_defined(
+    options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         longshore.task(**options)(fetch.__wrapped__)
 
     assert "'fetch'" in str(refused.value)
@@ -149,7 +149,7 @@ def test_only_functions_that_give_one_result_are_tasks() -> None:
             longshore.task(wrong)
 
 
-def test_a_long_name_is_shortened_and_stays_one_of_its_own() -> None:
+def test_a_long_name_is_shortened_and_stays_unique() -> None:
     names = set()
     for number in range(3):
         task = longshore.task(fetch.__wrapped__)
@@ -161,10 +161,10 @@ def test_a_long_name_is_shortened_and_stays_one_of_its_own() -> None:
 
 
 def test_functions_of_one_name_in_two_modules_are_two_definitions() -> None:
-    one, other = longshore.task(fetch.__wrapped__), longshore.task(fetch.__wrapped__)
-    other.__module__ = "elsewhere"
+    first, second = longshore.task(fetch.__wrapped__), longshore.task(fetch.__wrapped__)
+    second.__module__ = "elsewhere"
 
-    assert one.name != other.name
+    assert first.name != second.name
 
 
 def test_a_call_given_to_the_function_itself_is_refused() -> None:
@@ -174,7 +174,7 @@ def test_a_call_given_to_the_function_itself_is_refused() -> None:
         count(pages=fetch.of("a"))
 
 
-def test_arguments_are_checked_and_told_together_when_a_call_is_built() -> None:
+def test_all_invalid_arguments_are_reported_together_when_a_call_is_built() -> None:
     with pytest.raises(InvalidInput) as refused:
         fetch.of(5, depth="many")
 
@@ -183,7 +183,7 @@ def test_arguments_are_checked_and_told_together_when_a_call_is_built() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs", "told"),
+    ("args", "kwargs", "message"),
     [
         ((), {}, "missing a required argument: 'url'"),
         (("a",), {"deep": 1}, "unexpected keyword argument 'deep'"),
@@ -192,16 +192,16 @@ def test_arguments_are_checked_and_told_together_when_a_call_is_built() -> None:
     ],
 )
 def test_arguments_that_do_not_fit_the_signature_are_refused(
-    args: tuple[Any, ...], kwargs: dict[str, Any], told: str
+    args: tuple[Any, ...], kwargs: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         fetch.of(*args, **kwargs)
 
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (object(), "cannot be written as JSON"),
         ({"a": {"$longshore.result": "x"}}, "must not contain '\\$longshore.result'"),
@@ -210,8 +210,8 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(
         ([{"$longshore.result": fetch.of("a")}], "cannot be a key"),
     ],
 )
-def test_what_json_cannot_carry_is_refused(value: object, told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_an_argument_that_json_cannot_represent_is_refused(value: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         anything.of(value)
 
 
@@ -223,7 +223,7 @@ def test_an_argument_that_contains_itself_is_refused() -> None:
         anything.of(endless)
 
 
-def test_what_was_given_is_not_repeated_in_the_error() -> None:
+def test_the_error_does_not_contain_the_value_of_an_argument() -> None:
     with pytest.raises(InvalidInput) as refused:
         count.of(["fine", {"password": "hunter2"}])
 
@@ -236,7 +236,7 @@ def test_a_function_runs_with_arguments_that_came_as_json() -> None:
     assert count.run_with({"pages": ["a", "b"]}) == 2
 
 
-def test_arguments_and_results_travel_as_json_and_come_back_as_they_were() -> None:
+def test_arguments_and_results_are_equal_after_a_round_trip_through_json() -> None:
     page = Page(url="a", fetched_at=datetime(2030, 1, 7, tzinfo=UTC))
 
     call = visit.of(page, "x", "y", weight="1.5")
@@ -251,12 +251,12 @@ def test_arguments_and_results_travel_as_json_and_come_back_as_they_were() -> No
     assert total.load_result(total.run_with({"sites": {"a": ["1"]}})) == Total(1, {"a": 1})
 
 
-def test_a_function_without_annotations_takes_and_gives_what_json_can_carry() -> None:
+def test_a_function_without_annotations_takes_and_returns_json_values() -> None:
     assert anything.run_with(anything.of([1, {"a": None}]).arguments) == [1, {"a": None}]
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         ({}, "url is missing"),
         ({"url": "a", "size": 1}, "there is no parameter 'size'"),
@@ -264,15 +264,15 @@ def test_a_function_without_annotations_takes_and_gives_what_json_can_carry() ->
     ],
 )
 def test_arguments_are_checked_again_where_the_function_runs(
-    written: dict[str, Any], told: str
+    written: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=told) as refused:
+    with pytest.raises(InvalidInput, match=message) as refused:
         fetch.run_with(written)
 
     assert category_of(refused.value) is ErrorCategory.VALIDATION
 
 
-def test_a_result_that_was_not_promised_is_a_mistake_of_the_program() -> None:
+def test_a_result_of_the_wrong_type_is_a_programming_error() -> None:
     def wrong(url: str, depth: int = 1) -> Any:
         return "no list"
 
@@ -284,12 +284,12 @@ def test_a_result_that_was_not_promised_is_a_mistake_of_the_program() -> None:
     assert category_of(refused.value) is ErrorCategory.PROGRAMMING
 
 
-def test_a_result_that_no_longer_fits_the_function_is_told() -> None:
+def test_a_stored_result_that_no_longer_fits_the_function_is_an_error() -> None:
     with pytest.raises(UsageError, match="the stored result does not match what 'fetch' returns"):
         fetch.load_result(5)
 
 
-def test_an_annotation_that_cannot_be_read_is_told_when_it_is_needed() -> None:
+def test_an_annotation_that_cannot_be_read_is_an_error_when_a_call_is_built() -> None:
     @longshore.task
     def broken(value: "Nowhere") -> None:  # noqa: F821 - the point
         return None
@@ -298,7 +298,7 @@ def test_an_annotation_that_cannot_be_read_is_told_when_it_is_needed() -> None:
         broken.of(1)
 
 
-def test_a_type_without_a_form_in_json_is_told() -> None:
+def test_a_parameter_type_that_json_cannot_represent_is_refused() -> None:
     class Socket:
         pass
 

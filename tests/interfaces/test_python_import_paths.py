@@ -1,4 +1,4 @@
-"""A function is named so that a worker finds it, or the user is told what to do."""
+"""A function gets an import path that a worker can use, or an error that says what to do."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ if __name__ == "__main__" or __name__.endswith("__main__"):
 """
 
 
-def ran(folder: Path, *arguments: str, stdin: str = "") -> dict[str, object] | str:
+def run_python(folder: Path, *arguments: str, stdin: str = "") -> dict[str, object] | str:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -43,11 +43,13 @@ def ran(folder: Path, *arguments: str, stdin: str = "") -> dict[str, object] | s
 
 
 def called(options: dict[str, object], folder: Path) -> object:
-    """What a child that knows only the options would get, in a process of its own."""
-    order = {"options": options, "input": {"kwargs": {"name": "you"}}, "dependency_outputs": {}}
+    """The result of the function in a new process that gets only the options."""
+    request = {"options": options, "input": {"kwargs": {"name": "you"}}, "dependency_outputs": {}}
     program = "import json, sys; from longshore.execution.runners import python"
-    return ran(
-        folder, "-c", f"{program}; print(json.dumps(python.run(json.loads({json.dumps(order)!r}))))"
+    return run_python(
+        folder,
+        "-c",
+        f"{program}; print(json.dumps(python.run(json.loads({json.dumps(request)!r}))))",
     )
 
 
@@ -55,7 +57,7 @@ def test_a_script_is_imported_by_its_stem_from_its_folder(tmp_path: Path) -> Non
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "script.py").write_text(SCRIPT)
 
-    options = ran(tmp_path, "sub/script.py")
+    options = run_python(tmp_path, "sub/script.py")
 
     assert options == {
         "function": "script:greet",
@@ -70,7 +72,7 @@ def test_a_module_that_is_run_is_imported_by_its_own_name(tmp_path: Path) -> Non
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "tasks.py").write_text(SCRIPT)
 
-    options = ran(tmp_path, "-m", "shop.tasks")
+    options = run_python(tmp_path, "-m", "shop.tasks")
 
     assert options["function"] == "shop.tasks:greet"
     assert options["path"] == [str(tmp_path)]
@@ -81,20 +83,20 @@ def test_a_module_that_is_run_is_imported_by_its_own_name(tmp_path: Path) -> Non
 def test_a_script_that_cannot_be_imported_by_its_name_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(SCRIPT)
 
-    told = ran(tmp_path, name)
+    message = run_python(tmp_path, name)
 
-    assert f"because {name} cannot be imported by its name" in told
-    assert "put the function into a module and import it from there" in told
+    assert f"because {name} cannot be imported by its name" in message
+    assert "put the function into a module and import it from there" in message
 
 
 @pytest.mark.parametrize(("arguments", "stdin"), [(("-c", SCRIPT), ""), (("-",), SCRIPT)])
 def test_a_program_without_a_file_is_refused(
     tmp_path: Path, arguments: tuple[str, ...], stdin: str
 ) -> None:
-    told = ran(tmp_path, *arguments, stdin=stdin)
+    message = run_python(tmp_path, *arguments, stdin=stdin)
 
-    assert "'greet' cannot be submitted from the main program" in told
-    assert "put the function into a module" in told
+    assert "'greet' cannot be submitted from the main program" in message
+    assert "put the function into a module" in message
 
 
 def test_the_main_module_of_a_package_is_refused(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_the_main_module_of_a_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__main__.py").write_text(SCRIPT)
 
-    assert "put the function into a module" in ran(tmp_path, "-m", "shop")
+    assert "put the function into a module" in run_python(tmp_path, "-m", "shop")
 
 
 def test_a_script_whose_name_means_another_module_is_refused(tmp_path: Path) -> None:
@@ -112,27 +114,27 @@ def test_a_script_whose_name_means_another_module_is_refused(tmp_path: Path) -> 
         "import sys\nsys.path.insert(0, 'other')\nimport taken\n" + SCRIPT
     )
 
-    assert "taken.py cannot be imported by its name" in ran(tmp_path, "taken.py")
+    assert "taken.py cannot be imported by its name" in run_python(tmp_path, "taken.py")
 
 
 def test_a_module_that_is_installed_needs_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = sys.modules[pytest.__name__]
     monkeypatch.setattr(installed, "fetch", fetch, raising=False)
 
-    place = import_path_of(fetch, pytest.__name__, "fetch")
+    import_path = import_path_of(fetch, pytest.__name__, "fetch")
 
-    assert (place.path, place.source_dir) == ("pytest:fetch", None)
+    assert (import_path.path, import_path.source_dir) == ("pytest:fetch", None)
 
 
 def test_a_package_itself_is_found_from_the_folder_above_it(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "__init__.py").write_text(SCRIPT)
 
-    place = ran(
+    options = run_python(
         tmp_path, "-c", "import store, json; print(json.dumps(store.greet.definition().options))"
     )
 
-    assert place == {"function": "store:greet", "typed": True, "path": [str(tmp_path)]}
+    assert options == {"function": "store:greet", "typed": True, "path": [str(tmp_path)]}
 
 
 def test_a_module_without_a_file_needs_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,7 @@ def test_nothing_is_submitted_while_its_module_is_being_imported(tmp_path: Path)
     (tmp_path / "eager.py").write_text(SCRIPT.partition("if __name__")[0] + "greet.definition()")
     program = "import json\ntry:\n  import eager\nexcept Exception as e: print(json.dumps(str(e)))"
 
-    assert "under `if __name__ == '__main__':`" in ran(tmp_path, "-c", program)
+    assert "under `if __name__ == '__main__':`" in run_python(tmp_path, "-c", program)
 
 
 def test_a_lambda_is_refused() -> None:
@@ -162,7 +164,7 @@ def test_a_function_inside_another_is_refused() -> None:
         inner.definition()
 
 
-def test_a_task_that_its_functions_name_does_not_lead_to_is_refused() -> None:
+def test_a_task_that_is_not_importable_by_its_function_name_is_refused() -> None:
     with pytest.raises(UsageError, match="decorate it where it is defined"):
         renamed.definition()
 
@@ -172,5 +174,5 @@ def test_a_task_of_a_module_that_is_gone_is_refused() -> None:
         import_path_of(fetch, "nowhere", "fetch")
 
 
-def test_the_name_in_a_definition_leads_back_to_the_task() -> None:
+def test_the_import_path_in_a_definition_loads_the_task() -> None:
     assert python.load_function(fetch.definition().options["function"]) is fetch

@@ -1,4 +1,4 @@
-"""What a client is told of its jobs, while nobody works on them."""
+"""What a client reads about its jobs while no worker runs."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -19,7 +19,7 @@ def client(tmp_path: Path) -> Iterator[longshore.Client]:
         yield opened
 
 
-def test_status_tells_of_the_job_and_each_task(client: longshore.Client) -> None:
+def test_status_describes_the_job_and_each_task(client: longshore.Client) -> None:
     job = client.submit(total.of({"a": fetch.of("a"), "b": fetch.of("b")}))
 
     status = job.status()
@@ -65,7 +65,7 @@ def test_a_cancelled_job_has_ended_without_a_result(client: longshore.Client) ->
         job.cancel()
 
 
-def test_what_was_cancelled_can_be_resumed(client: longshore.Client) -> None:
+def test_cancelled_tasks_can_be_resumed(client: longshore.Client) -> None:
     job = client.submit(count.of(fetch.of("a")))
     job.cancel()
 
@@ -78,10 +78,10 @@ def test_what_was_cancelled_can_be_resumed(client: longshore.Client) -> None:
     with pytest.raises(CommandRefused, match="only what failed or was cancelled"):
         job.resume("fetch")
     with pytest.raises(CommandRefused, match="there is no such task"):
-        job.resume("nobody")
+        job.resume("missing")
 
 
-def test_events_tell_what_happened(client: longshore.Client) -> None:
+def test_events_are_listed_in_the_order_in_which_they_happened(client: longshore.Client) -> None:
     job = client.submit(fetch.of("a"))
     before = [event.type for event in job.events()]
     job.cancel()
@@ -92,7 +92,7 @@ def test_events_tell_what_happened(client: longshore.Client) -> None:
     assert after == [*before, "Task Cancelled", "Job Cancelled"]
 
 
-def test_events_of_a_large_job_come_whole(client: longshore.Client) -> None:
+def test_all_events_of_a_large_job_are_listed_once(client: longshore.Client) -> None:
     job = client.submit([fetch.of(str(number)) for number in range(600)])
 
     events = list(job.events())
@@ -131,7 +131,7 @@ def test_a_task_that_is_not_of_the_job_is_refused(client: longshore.Client) -> N
     with pytest.raises(UsageError, match="is not a task of"):
         client.job(job.id).key_of(fetch.of("a"))
     with pytest.raises(NotFound):
-        job.result("nobody")
+        job.result("missing")
 
 
 def test_a_job_that_ends_in_several_tasks_has_no_one_result(client: longshore.Client) -> None:
@@ -141,34 +141,34 @@ def test_a_job_that_ends_in_several_tasks_has_no_one_result(client: longshore.Cl
         job.result()
 
 
-def test_a_key_is_known_by_its_call(client: longshore.Client) -> None:
+def test_key_of_returns_the_key_of_a_call(client: longshore.Client) -> None:
     pages = fetch.of("a").with_options(key="front")
 
     assert client.submit(count.of(pages)).key_of(pages) == "front"
 
 
 @pytest.mark.parametrize("ask", ["wait", "result", "results", "output", "events"])
-def test_whoever_waits_is_told_when_the_worker_beside_it_breaks_down(
+def test_a_waiting_call_raises_the_error_that_ended_the_worker_of_its_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
     async def broken(self: object) -> None:
         message = "no module named 'shop'"
         raise UsageError(message)
 
-    told = []
+    errors = []
 
-    def asked() -> None:
+    def wait_for_job() -> None:
         with longshore.Client(tmp_path / "data", worker=True) as client:
             job = client.submit(fetch.of("a"))
             try:
                 list(job.events(follow=True) if ask == "events" else getattr(job, ask)())
             except UsageError as error:
-                told.append(error)
+                errors.append(error)
                 raise
 
     monkeypatch.setattr(Worker, "run", broken)
 
     with pytest.raises(UsageError, match="no module named 'shop'"):
-        asked()
-    # While it waited, and not only when the client was closed.
-    assert len(told) == 1
+        wait_for_job()
+    # The call itself raised it, not only the closing of the client.
+    assert len(errors) == 1

@@ -77,13 +77,13 @@ DEFINITION_FILE_FAULTS = (
         name="a file counts as changed while it is still being written",
         at="interfaces.definition_files:FolderWatch.poll",
         do=Drop("== get()"),
-        caught_by=f"{_WATCH}::test_a_change_counts_when_it_has_stood_still_for_a_look",
+        caught_by=f"{_WATCH}::test_a_change_is_read_when_the_file_is_the_same_at_two_polls",
     ),
     _fault(
         name="what was half written at the start is never read again",
         at="interfaces.definition_files:FolderWatch.read",
         do=Replace("_read_file()", "_content($1, $2, signatures[$2])"),
-        caught_by=f"{_WATCH}::test_what_was_half_written_at_the_first_reading_is_read_again",
+        caught_by=f"{_WATCH}::test_a_file_half_written_at_the_first_read_is_read_again",
     ),
     _fault(
         name="a file is gone while it is renamed",
@@ -95,13 +95,13 @@ DEFINITION_FILE_FAULTS = (
         name="a folder that cannot be listed has lost its files",
         at="interfaces.definition_files:FolderWatch.poll",
         do=Condition("not", True),
-        caught_by=f"{_WATCH}::test_a_folder_that_cannot_be_listed_for_a_while_has_lost_nothing",
+        caught_by=f"{_WATCH}::test_a_folder_that_cannot_be_listed_keeps_its_definitions",
     ),
     _fault(
         name="a file that changes while it is read counts",
         at="interfaces.definition_files:_read_bytes",
         do=Drop("!= _signature()"),
-        caught_by=f"{_WATCH}::test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look",
+        caught_by=f"{_WATCH}::test_a_file_that_changes_while_it_is_read_is_read_at_the_next_poll",
     ),
     _fault(
         name="the first of two files that define a name wins",
@@ -113,7 +113,7 @@ DEFINITION_FILE_FAULTS = (
         name="a pipe is waited for",
         at="interfaces.definition_files:_read_text",
         do=Drop("O_NONBLOCK"),
-        caught_by=f"{_FILES}::test_what_is_not_a_file_is_told_and_nobody_waits_for_it",
+        caught_by=f"{_FILES}::test_an_entry_that_is_not_a_regular_file_is_a_problem_and_does_not_block",
     ),
     _fault(
         name="expanded aliases are not counted",

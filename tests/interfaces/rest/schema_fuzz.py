@@ -1,4 +1,4 @@
-"""Calls every route of the OpenAPI document with whatever fits it and whatever does not.
+"""Calls every route of the OpenAPI document with valid and with invalid values.
 
 A test does a little of it; ``python -m tests.interfaces.rest.schema_fuzz 500`` does it at length.
 """
@@ -35,15 +35,15 @@ DAILY_BUDGET = AgentSettings(usd_per_day=1, tokens_per_day=1, minutes_per_day=1)
 
 
 class FuzzedServer:
-    """A server in a thread of its own: whoever calls it here blocks."""
+    """A server in its own thread, because the calls of these tests block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self.address = self.key = ""
-        # Ids of things that are there, by the names of path parameters: to look at, whose streams
-        # come to an end, and to change.
+        # Ids of existing items by the names of path parameters: those to read, whose streams end,
+        # and those to change.
         self.ids_to_read: dict[str, str] = {}
         self.ids_to_change: dict[str, str] = {}
 
@@ -62,8 +62,8 @@ class FuzzedServer:
     async def _serve(self) -> None:
         try:
             rate = {"requests_per_second": MANY, "burst": MANY}
-            async with run_server(self._folder, others={"agent": DAILY_BUDGET}, **rate) as door:
-                await self._fill(door)
+            async with run_server(self._folder, others={"agent": DAILY_BUDGET}, **rate) as server:
+                await self._fill(server)
                 self._ready.set()
                 await self._end.wait()
         finally:
@@ -94,10 +94,10 @@ def fuzz_routes(
     existing_ids: bool,
     repeatable: bool = True,
 ) -> Counter[int]:
-    """Call each route so often; how many answers had which status.
+    """Call each route with that many examples and count the answers by status.
 
     Args:
-        existing_ids: Paths name things that exist, so that more than a 404 comes back.
+        existing_ids: Paths name items that exist, so that answers other than 404 occur.
         repeatable: The same requests each time.
 
     Raises:
@@ -106,7 +106,7 @@ def fuzz_routes(
     answers: Counter[int] = Counter()
     headers = {"x-api-key": server.key}
     api: Any = schemathesis.openapi.from_url(f"{server.address}/v1/openapi.json", headers=headers)
-    for found in api.get_all_operations():
+    for operation in api.get_all_operations():
 
         @settings(
             max_examples=examples,
@@ -115,26 +115,26 @@ def fuzz_routes(
             derandomize=repeatable,
             database=None,
         )
-        @given(case=found.ok().as_strategy(generation_mode=mode))
+        @given(case=operation.ok().as_strategy(generation_mode=mode))
         def call(case: schemathesis.Case) -> None:
             if existing_ids:
-                known = server.ids_to_read if case.method == "GET" else server.ids_to_change
-                for name in known.keys() & case.path_parameters.keys():
-                    case.path_parameters[name] = known[name]
+                ids = server.ids_to_read if case.method == "GET" else server.ids_to_change
+                for name in ids.keys() & case.path_parameters.keys():
+                    case.path_parameters[name] = ids[name]
             answer = case.call_and_validate(headers=headers, checks=CHECKS)
             answers[answer.status_code] += 1
 
         try:
             call()
         except Unsatisfiable:
-            continue  # nothing of it can be wrong
+            continue  # no input of this route can be invalid
     return answers
 
 
 def main() -> None:
     examples = int(sys.argv[1])
     for mode, there in product(GenerationMode, (False, True)):
-        # Each on its own store: what one has made must not slow the next.
+        # Each run has its own store, so that rows of one run do not slow down the next.
         with tempfile.TemporaryDirectory() as folder, FuzzedServer(Path(folder)) as served:
             answers = fuzz_routes(served, mode, examples, existing_ids=there, repeatable=False)
         what = "what is there" if there else "anything"

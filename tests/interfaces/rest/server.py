@@ -120,9 +120,9 @@ async def run_server(
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=address, timeout=30))
         if with_worker:
             await stack.enter_async_context(services.worker_group())
-        door = RestServer(services, address, client)
-        door.keys["all"] = await door.key(ApiScope.ADMIN)
-        yield door
+        server = RestServer(services, address, client)
+        server.keys["all"] = await server.key(ApiScope.ADMIN)
+        yield server
 
 
 def settings_in(folder: Path, **others: Any) -> Settings:

@@ -1,4 +1,4 @@
-"""Budgets through the HTTP door: what may be spent and is, and more of it."""
+"""Budgets over HTTP: their limits, what is spent of them, and how they are raised."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -45,16 +45,16 @@ async def _limit(server: RestServer, path: str) -> Any:
 
 
 @async_test
-async def test_a_task_that_is_parked_goes_on_when_more_is_allowed(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, of_each={"usd": 0.15, "tokens": 9_000})
-        await park(door.services, task_id_of(job_id, "a"))
+async def test_a_parked_task_continues_when_its_budget_is_raised(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, of_each={"usd": 0.15, "tokens": 9_000})
+        await park(server.services, task_id_of(job_id, "a"))
         path = f"/v1/jobs/{job_id}/tasks/a"
 
-        before = (await door.get(f"{path}/budget")).json()
-        resting = (await door.get(path)).json()
-        added = await door.post(f"{path}/budget", {"usd": 1, "tokens": 500})
-        after = (await door.get(path)).json()
+        before = (await server.get(f"{path}/budget")).json()
+        resting = (await server.get(path)).json()
+        added = await server.post(f"{path}/budget", {"usd": 1, "tokens": 500})
+        after = (await server.get(path)).json()
 
         assert before == {
             "limit": {"usd": 0.15, "tokens": 9_000, "minutes": None},
@@ -68,21 +68,21 @@ async def test_a_task_that_is_parked_goes_on_when_more_is_allowed(tmp_path: Path
         assert added.status_code == 200
         assert added.json()["limit"] == {"usd": 1.15, "tokens": 9_500, "minutes": None}
         assert added.json()["added"] == {"usd": 1.0, "tokens": 500, "minutes": None}
-        assert (await door.get(f"{path}/budget")).json() == added.json()
+        assert (await server.get(f"{path}/budget")).json() == added.json()
         assert (after["status"], after["parked"]) == ("pending", None)
-        (told,) = await door.events(job_id, "Task Budget Added")
-        assert told["properties"]["by"] == "ann"
+        (event,) = await server.events(job_id, "Task Budget Added")
+        assert event["properties"]["by"] == "ann"
 
 
 @async_test
-async def test_what_an_attempt_spends_is_seen_while_it_runs(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, of_job=20)
-        row = await claim(door.services, task_id_of(job_id, "a"))
+async def test_the_usage_of_an_attempt_is_visible_while_it_runs(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, of_job=20)
+        row = await claim(server.services, task_id_of(job_id, "a"))
         on_its_way = Usage(output_tokens=50, cost_usd=0.05)
-        await spend(door.services, row, reserved=on_its_way)
+        await spend(server.services, row, reserved=on_its_way)
 
-        standing = (await door.get(f"/v1/jobs/{job_id}/budget")).json()
+        standing = (await server.get(f"/v1/jobs/{job_id}/budget")).json()
 
         assert standing["limit"] == {"usd": 20.0, "tokens": None, "minutes": None}
         assert standing["spent"] == {"usd": 0.2, "tokens": 1_100, "minutes": 1.5}
@@ -90,31 +90,33 @@ async def test_what_an_attempt_spends_is_seen_while_it_runs(tmp_path: Path) -> N
 
 
 @async_test
-async def test_of_a_job_those_go_on_that_rest_for_want_of_its_budget(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, "a", "b", "c", of_job={"usd": 0.5, "minutes": 30})
+async def test_adding_to_a_job_budget_resumes_the_tasks_parked_by_that_budget(
+    tmp_path: Path,
+) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, "a", "b", "c", of_job={"usd": 0.5, "minutes": 30})
         for key, scope in (("a", BudgetScope.JOB), ("b", BudgetScope.JOB), ("c", BudgetScope.TASK)):
-            await park(door.services, task_id_of(job_id, key), scope=scope)
+            await park(server.services, task_id_of(job_id, key), scope=scope)
 
-        added = await door.post(f"/v1/jobs/{job_id}/budget", {"usd": 5})
+        added = await server.post(f"/v1/jobs/{job_id}/budget", {"usd": 5})
 
-        statuses = (await door.get(f"/v1/jobs/{job_id}")).json()["states"]
-        parked = (await door.get("/v1/tasks", params={"status": "parked"})).json()["tasks"]
+        statuses = (await server.get(f"/v1/jobs/{job_id}")).json()["states"]
+        parked = (await server.get("/v1/tasks", params={"status": "parked"})).json()["tasks"]
         assert added.json()["limit"] == {"usd": 5.5, "tokens": None, "minutes": 30.0}
         assert (statuses["pending"], statuses["parked"]) == (2, 1)
         assert [task["taskId"] for task in parked] == ["c"]
-        assert len(await door.events(job_id, "Task Unparked")) == 2
+        assert len(await server.events(job_id, "Task Unparked")) == 2
 
 
 @async_test
-async def test_a_day_can_be_looked_at_and_lengthened(tmp_path: Path) -> None:
-    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
-        job_id = await _submit_writers(door)
-        tomorrow = door.services.backend.clock.now() + timedelta(days=1)
-        await park(door.services, task_id_of(job_id, "a"), scope=BudgetScope.DAY, until=tomorrow)
+async def test_the_daily_budget_can_be_read_and_raised(tmp_path: Path) -> None:
+    async with run_server(tmp_path, others=DAILY_BUDGET) as server:
+        job_id = await _submit_writers(server)
+        tomorrow = server.services.backend.clock.now() + timedelta(days=1)
+        await park(server.services, task_id_of(job_id, "a"), scope=BudgetScope.DAY, until=tomorrow)
 
-        before = (await door.get("/v1/budget")).json()
-        added = (await door.post("/v1/budget", {"usd": 2.5})).json()
+        before = (await server.get("/v1/budget")).json()
+        added = (await server.post("/v1/budget", {"usd": 2.5})).json()
 
         assert before == {
             "limit": {"usd": 10.0, "tokens": None, "minutes": None},
@@ -123,65 +125,69 @@ async def test_a_day_can_be_looked_at_and_lengthened(tmp_path: Path) -> None:
             "reserved": UNSPENT,
         }
         assert (added["limit"]["usd"], added["added"]["usd"]) == (12.5, 2.5)
-        assert (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] == "pending"
+        assert (await server.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] == "pending"
 
 
 @pytest.mark.parametrize("of", ["day", "job", "task"])
 @async_test
-async def test_the_same_request_adds_once_and_others_add_again(of: str, tmp_path: Path) -> None:
-    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
-        job_id = await _submit_writers(door, of_job=10, of_each=10)
+async def test_a_repeated_request_adds_once_and_another_request_adds_again(
+    of: str, tmp_path: Path
+) -> None:
+    async with run_server(tmp_path, others=DAILY_BUDGET) as server:
+        job_id = await _submit_writers(server, of_job=10, of_each=10)
         path = {
             "day": "/v1/budget",
             "job": f"/v1/jobs/{job_id}/budget",
             "task": f"/v1/jobs/{job_id}/tasks/a/budget",
         }[of]
 
-        first = await door.post(path, {"usd": 1}, headers={"Idempotency-Key": "one"})
-        again = await door.post(path, {"usd": 1}, headers={"Idempotency-Key": "one"})
-        other = await door.post(path, {"usd": 1}, headers={"Idempotency-Key": "two"})
-        without = await door.post(path, {"usd": 1})
+        first = await server.post(path, {"usd": 1}, headers={"Idempotency-Key": "one"})
+        again = await server.post(path, {"usd": 1}, headers={"Idempotency-Key": "one"})
+        other = await server.post(path, {"usd": 1}, headers={"Idempotency-Key": "two"})
+        without = await server.post(path, {"usd": 1})
 
         assert (first.json()["limit"]["usd"], again.json()) == (11.0, first.json())
         assert (other.json()["limit"]["usd"], without.json()["limit"]["usd"]) == (12.0, 13.0)
 
 
 @async_test
-async def test_to_what_has_ended_nothing_is_added(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, of_job=1, of_each=1)
+async def test_nothing_is_added_to_the_budget_of_a_job_or_task_that_has_ended(
+    tmp_path: Path,
+) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, of_job=1, of_each=1)
         early = {"Idempotency-Key": "early"}
         for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/tasks/a"):
-            assert (await door.post(f"{path}/budget", {"usd": 1}, headers=early)).is_success
-        await door.post(f"/v1/jobs/{job_id}/cancel")
+            assert (await server.post(f"{path}/budget", {"usd": 1}, headers=early)).is_success
+        await server.post(f"/v1/jobs/{job_id}/cancel")
 
         for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/tasks/a"):
-            late = await door.post(f"{path}/budget", {"usd": 1})
-            # Its answer may have been lost, so it is told as done.
-            repeated = await door.post(f"{path}/budget", {"usd": 1}, headers=early)
+            late = await server.post(f"{path}/budget", {"usd": 1})
+            # The first answer may have been lost, so the repeated request succeeds.
+            repeated = await server.post(f"{path}/budget", {"usd": 1}, headers=early)
 
             assert (late.status_code, late.json()["type"]) == (409, REFUSED), path
             assert (repeated.status_code, repeated.json()["limit"]["usd"]) == (200, 2.0), path
-            assert (await _limit(door, f"{path}/budget"))["usd"] == 2.0
+            assert (await _limit(server, f"{path}/budget"))["usd"] == 2.0
 
 
 @async_test
-async def test_nothing_is_added_where_nothing_is_limited(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, of_job={"usd": 1})
+async def test_nothing_is_added_to_a_budget_without_a_limit(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, of_job={"usd": 1})
 
         for path, body in (
             ("/v1/budget", {"usd": 1}),
             (f"/v1/jobs/{job_id}/budget", {"tokens": 1}),
         ):
-            answer = await door.post(path, body)
+            answer = await server.post(path, body)
             assert answer.status_code == 400, path
             assert "nothing limits it" in answer.json()["detail"]
-            assert (await door.get(path)).json()["added"] == NOTHING
+            assert (await server.get(path)).json()["added"] == NOTHING
 
 
 @pytest.mark.parametrize(
-    ("body", "place"),
+    ("body", "field"),
     [
         ({"usd": 0}, "usd"),
         ({"usd": -1}, "usd"),
@@ -200,15 +206,15 @@ async def test_nothing_is_added_where_nothing_is_limited(tmp_path: Path) -> None
     ],
 )
 @async_test
-async def test_what_is_wrong_with_an_amount_is_told_with_its_place(
-    body: Any, place: str, tmp_path: Path
+async def test_an_invalid_amount_is_refused_with_the_path_of_the_field(
+    body: Any, field: str, tmp_path: Path
 ) -> None:
-    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
-        answer = await door.post("/v1/budget", body)
+    async with run_server(tmp_path, others=DAILY_BUDGET) as server:
+        answer = await server.post("/v1/budget", body)
 
         assert answer.status_code == 422, answer.text
-        assert [one["path"] for one in answer.json()["errors"]] == [place]
-        assert (await door.get("/v1/budget")).json()["added"] == NOTHING
+        assert [error["path"] for error in answer.json()["errors"]] == [field]
+        assert (await server.get("/v1/budget")).json()["added"] == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -223,20 +229,22 @@ async def test_what_is_wrong_with_an_amount_is_told_with_its_place(
     ],
 )
 @async_test
-async def test_what_is_no_amount_adds_nothing(body: bytes, status: int, tmp_path: Path) -> None:
-    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
-        answer = await door.post("/v1/budget", body)
+async def test_a_body_without_a_valid_amount_adds_nothing(
+    body: bytes, status: int, tmp_path: Path
+) -> None:
+    async with run_server(tmp_path, others=DAILY_BUDGET) as server:
+        answer = await server.post("/v1/budget", body)
 
         assert answer.status_code == status, answer.text
-        assert (await door.get("/v1/budget")).json()["added"] == NOTHING
+        assert (await server.get("/v1/budget")).json()["added"] == NOTHING
 
 
 @async_test
-async def test_who_reads_may_look_who_operates_may_add_and_who_administers_adds_to_the_day(
+async def test_reading_adding_and_adding_to_the_daily_budget_need_different_scopes(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
-        job_id = await _submit_writers(door, of_job=1, of_each=1)
+    async with run_server(tmp_path, others=DAILY_BUDGET) as server:
+        job_id = await _submit_writers(server, of_job=1, of_each=1)
         of_day, of_job = "/v1/budget", f"/v1/jobs/{job_id}/budget"
         paths = (of_day, of_job, f"/v1/jobs/{job_id}/tasks/a/budget")
         allowed = {
@@ -247,40 +255,42 @@ async def test_who_reads_may_look_who_operates_may_add_and_who_administers_adds_
         }
 
         for scope, may in allowed.items():
-            headers = {"x-api-key": await door.key(scope)}
+            headers = {"x-api-key": await server.key(scope)}
             for path in paths:
-                looked = await door.get(path, headers=headers)
-                added = await door.post(path, {"usd": 1}, headers=headers)
+                looked = await server.get(path, headers=headers)
+                added = await server.post(path, {"usd": 1}, headers=headers)
                 reads = scope in (KeyScope.READ, KeyScope.ADMIN)
                 assert looked.status_code == (200 if reads else 403), (scope, path)
                 assert added.status_code == (200 if path in may else 403), (scope, path)
 
 
 @async_test
-async def test_another_tenant_has_its_own_day_and_no_others(tmp_path: Path) -> None:
-    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
-        job_id = await _submit_writers(door, of_job=1, of_each=1)
-        tomorrow = door.services.backend.clock.now() + timedelta(days=1)
-        await park(door.services, task_id_of(job_id, "a"), scope=BudgetScope.DAY, until=tomorrow)
-        stranger = {"x-api-key": await door.key(KeyScope.ADMIN, tenant="globex")}
+async def test_a_tenant_has_its_own_daily_budget_and_no_access_to_those_of_others(
+    tmp_path: Path,
+) -> None:
+    async with run_server(tmp_path, others=DAILY_BUDGET) as server:
+        job_id = await _submit_writers(server, of_job=1, of_each=1)
+        tomorrow = server.services.backend.clock.now() + timedelta(days=1)
+        await park(server.services, task_id_of(job_id, "a"), scope=BudgetScope.DAY, until=tomorrow)
+        other_tenant = {"x-api-key": await server.key(KeyScope.ADMIN, tenant="globex")}
 
         for path in (f"/v1/jobs/{job_id}/budget", f"/v1/jobs/{job_id}/tasks/a/budget"):
-            looked = await door.get(path, headers=stranger)
-            added = await door.post(path, {"usd": 1}, headers=stranger)
+            looked = await server.get(path, headers=other_tenant)
+            added = await server.post(path, {"usd": 1}, headers=other_tenant)
             assert (looked.status_code, added.status_code) == (404, 404), path
-            assert (await _limit(door, path))["usd"] == 1.0
-        own = await door.post("/v1/budget", {"usd": 1}, headers=stranger)
+            assert (await _limit(server, path))["usd"] == 1.0
+        own = await server.post("/v1/budget", {"usd": 1}, headers=other_tenant)
 
         assert own.json()["limit"]["usd"] == 11.0
-        assert (await _limit(door, "/v1/budget"))["usd"] == 10.0
-        assert (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] == "parked"
+        assert (await _limit(server, "/v1/budget"))["usd"] == 10.0
+        assert (await server.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] == "parked"
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/job-x/budget", "/v1/jobs/job-x/tasks/a/budget"])
 @async_test
-async def test_what_is_not_there_has_no_budget(path: str, tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        looked, added = await door.get(path), await door.post(path, {"usd": 1})
+async def test_the_budget_of_a_missing_job_or_task_is_not_found(path: str, tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        looked, added = await server.get(path), await server.post(path, {"usd": 1})
 
         assert (looked.status_code, added.status_code) == (404, 404)
 
@@ -298,14 +308,14 @@ async def test_what_is_not_there_has_no_budget(path: str, tmp_path: Path) -> Non
 async def test_a_job_is_submitted_with_a_budget(
     budget: Any, expected: Budget, tmp_path: Path
 ) -> None:
-    async with run_server(tmp_path) as door:
-        answer = await door.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
+    async with run_server(tmp_path) as server:
+        answer = await server.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
         job_id = answer.json()["jobId"]
 
         assert answer.status_code == 201
-        standing = await door.services.budget_operations.get_job_budget(TENANT, job_id)
+        standing = await server.services.budget_operations.get_job_budget(TENANT, job_id)
         assert standing.limit == expected
-        shown = await _limit(door, f"/v1/jobs/{job_id}/budget")
+        shown = await _limit(server, f"/v1/jobs/{job_id}/budget")
         assert (shown["usd"], shown["tokens"]) == (expected.usd, expected.tokens)
 
 
@@ -313,19 +323,21 @@ async def test_a_job_is_submitted_with_a_budget(
     "budget", [0, -1, "5", True, [], {}, {"usd": 0}, {"euros": 1}, {"tokens": 1.5}, MAX_AMOUNT + 1]
 )
 @async_test
-async def test_a_job_with_an_odd_budget_is_refused(budget: Any, tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        answer = await door.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
+async def test_a_job_with_an_invalid_budget_is_refused(budget: Any, tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        answer = await server.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
 
         assert answer.status_code == 422
-        assert [one["path"] for one in answer.json()["errors"]] == ["budget"]
-        assert (await door.get("/v1/jobs")).json()["jobs"] == []
+        assert [error["path"] for error in answer.json()["errors"]] == ["budget"]
+        assert (await server.get("/v1/jobs")).json()["jobs"] == []
 
 
 @async_test
-async def test_why_tells_what_to_add_and_to_what(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, "a", "b", "c")
+async def test_why_names_the_budget_that_is_used_up_and_the_command_that_adds_to_it(
+    tmp_path: Path,
+) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, "a", "b", "c")
         cases = {
             "a": (
                 BudgetScope.STEP,
@@ -350,8 +362,8 @@ async def test_why_tells_what_to_add_and_to_what(tmp_path: Path) -> None:
         for key, (scope, unit, why, remedy) in cases.items():
             task_id = task_id_of(job_id, key)
             reason = f"budget of it: {why}"
-            await park(door.services, task_id, scope=scope, unit=unit, reason=reason)
-            (reason,) = (await door.get(f"/v1/jobs/{job_id}/tasks/{key}/why")).json()["reasons"]
+            await park(server.services, task_id, scope=scope, unit=unit, reason=reason)
+            (reason,) = (await server.get(f"/v1/jobs/{job_id}/tasks/{key}/why")).json()["reasons"]
 
             assert (reason["code"], reason["requestId"]) == ("parked", task_id)
             assert why in reason["text"]
@@ -359,17 +371,17 @@ async def test_why_tells_what_to_add_and_to_what(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_job_tells_what_its_tasks_cost_that_have_ended(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await _submit_writers(door, "a", "b")
+async def test_the_usage_of_a_job_counts_its_tasks_that_have_ended(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        job_id = await _submit_writers(server, "a", "b")
         for key in ("a", "b"):
-            await park(door.services, task_id_of(job_id, key))
-        await door.post(f"/v1/jobs/{job_id}/tasks/a/cancel")
-        while await door.services.dispatcher.step(timedelta()):
+            await park(server.services, task_id_of(job_id, key))
+        await server.post(f"/v1/jobs/{job_id}/tasks/a/cancel")
+        while await server.services.dispatcher.step(timedelta()):
             continue
 
-        job = (await door.get(f"/v1/jobs/{job_id}")).json()
-        (listed,) = (await door.get("/v1/jobs")).json()["jobs"]
+        job = (await server.get(f"/v1/jobs/{job_id}")).json()
+        (listed,) = (await server.get("/v1/jobs")).json()["jobs"]
 
         assert job["usage"] == listed["usage"] == {"costUsd": 0.2, "turns": 2, "tokens": 1_100}
         assert [task["usage"]["costUsd"] for task in job["tasks"]] == [SPENT.cost_usd] * 2

@@ -1,4 +1,4 @@
-"""Dead letters through the HTTP door: H5."""
+"""Dead letters over HTTP: H5."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -30,23 +30,25 @@ async def counted(server: RestServer, **filters: Any) -> dict[str, Any]:
 
 
 @async_test
-async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
+async def test_the_counts_of_a_filter_match_what_its_replay_affects(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
-        early = await door.submit(a_task("a", argv=FAILS), a_task("b", argv=FAILS))
-        await door.until(early, "failed")
-        late = await door.submit(a_task("c", argv=("no-such-command",)))
-        await door.until(late, "failed")
-        died = (await door.get(f"/v1/jobs/{late}/tasks/c")).json()
-        await poison(door)
+    async with run_server(tmp_path, with_worker=True) as server:
+        early = await server.submit(a_task("a", argv=FAILS), a_task("b", argv=FAILS))
+        await server.until(early, "failed")
+        late = await server.submit(a_task("c", argv=("no-such-command",)))
+        await server.until(late, "failed")
+        died = (await server.get(f"/v1/jobs/{late}/tasks/c")).json()
+        await poison(server)
 
-        everything = await counted(door)
-        since = await counted(door, since=died["finishedAt"], name="command")
-        of_job = await counted(door, jobId=early, queue="default", category="exit-code")
+        everything = await counted(server)
+        since = await counted(server, since=died["finishedAt"], name="command")
+        of_job = await counted(server, jobId=early, queue="default", category="exit-code")
         matching = {"since": died["finishedAt"], "name": "command"}
-        replayed = (await door.post(f"{LETTERS}/replay", {"matching": matching})).json()
-        again = (await door.post(f"{LETTERS}/replay", {"ids": [f"{early}_a", f"{late}_c"]})).json()
+        replayed = (await server.post(f"{LETTERS}/replay", {"matching": matching})).json()
+        again = (
+            await server.post(f"{LETTERS}/replay", {"ids": [f"{early}_a", f"{late}_c"]})
+        ).json()
 
         assert {key: everything[key] for key in ("count", "tasks", "messages")} == {
             "count": 4,
@@ -64,88 +66,88 @@ async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
         # The other has been replayed just now, or has even failed again since.
         assert {"requestId": f"{early}_a", "round": 2} in again["replayed"]
         for job_id in (early, late):
-            await door.until(job_id, "failed")
+            await server.until(job_id, "failed")
 
 
 @async_test
-async def test_a_message_that_leads_nowhere_is_examined_and_discarded(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        await poison(door)
-        (letter,) = (await door.get(LETTERS)).json()["deadLetters"]
+async def test_a_message_without_a_task_is_read_and_discarded(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        await poison(server)
+        (letter,) = (await server.get(LETTERS)).json()["deadLetters"]
         path = f"{LETTERS}/{letter['id']}"
 
-        examined = (await door.get(path)).json()
-        discarded = await door.send("DELETE", path)
+        examined = (await server.get(path)).json()
+        discarded = await server.send("DELETE", path)
 
         assert (letter["kind"], letter["receives"]) == ("message", RECEIVE_LIMIT)
         assert (examined["body"], examined["bodyBytes"]) == ("what is this", 12)
         assert examined["sentAt"] is not None
         assert (discarded.status_code, discarded.json()) == (200, letter)
-        assert (await door.get(path)).status_code == 404
-        assert (await door.get(LETTERS)).json()["count"] == 0
-        told = (await door.get("/v1/events?entity=QUEUE%23mail")).json()["events"]
-        assert told[-1]["properties"]["reason"].startswith("discarded by ann")
+        assert (await server.get(path)).status_code == 404
+        assert (await server.get(LETTERS)).json()["count"] == 0
+        events = (await server.get("/v1/events?entity=QUEUE%23mail")).json()["events"]
+        assert events[-1]["properties"]["reason"].startswith("discarded by ann")
 
 
 @async_test
-async def test_a_task_that_failed_is_history_and_cannot_be_discarded(tmp_path: Path) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
-        job_id = await door.submit(a_task("a", argv=FAILS))
-        await door.until(job_id, "failed")
+async def test_the_dead_letter_of_a_failed_task_cannot_be_discarded(tmp_path: Path) -> None:
+    async with run_server(tmp_path, with_worker=True) as server:
+        job_id = await server.submit(a_task("a", argv=FAILS))
+        await server.until(job_id, "failed")
 
-        answer = await door.send("DELETE", f"{LETTERS}/{job_id}_a")
+        answer = await server.send("DELETE", f"{LETTERS}/{job_id}_a")
 
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:longshore:problem:refused")
-        assert (await door.get(LETTERS)).json()["count"] == 1
+        assert (await server.get(LETTERS)).json()["count"] == 1
 
 
 @async_test
-async def test_pages_of_dead_letters_fit_together_while_more_die(tmp_path: Path) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
+async def test_pages_of_dead_letters_are_complete_while_more_are_added(tmp_path: Path) -> None:
+    async with run_server(tmp_path, with_worker=True) as server:
         keys = [f"t{number}" for number in range(5)]
-        job_id = await door.submit(*(a_task(key, argv=FAILS) for key in keys))
-        await door.until(job_id, "failed")
+        job_id = await server.submit(*(a_task(key, argv=FAILS) for key in keys))
+        await server.until(job_id, "failed")
 
-        page = (await door.get(f"{LETTERS}?limit=2")).json()
+        page = (await server.get(f"{LETTERS}?limit=2")).json()
         seen = [letter["id"] for letter in page["deadLetters"]]
-        more = await door.submit(a_task("late", argv=FAILS))
-        await door.until(more, "failed")
+        more = await server.submit(a_task("late", argv=FAILS))
+        await server.until(more, "failed")
         while page["cursor"]:
-            page = (await door.get(LETTERS, params={"limit": 2, "cursor": page["cursor"]})).json()
+            page = (await server.get(LETTERS, params={"limit": 2, "cursor": page["cursor"]})).json()
             seen += [letter["id"] for letter in page["deadLetters"]]
 
         assert sorted(seen) == [f"{job_id}_{key}" for key in keys]
 
 
 @async_test
-async def test_what_is_wrong_with_a_filter_is_told(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        query = await door.get(f"{LETTERS}/counts?since=soon&category=sad")
-        body = await door.post(f"{LETTERS}/replay", {"matching": {"since": "2030-01-31"}})
+async def test_an_invalid_filter_is_refused_with_the_paths_of_its_fields(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        query = await server.get(f"{LETTERS}/counts?since=soon&category=sad")
+        body = await server.post(f"{LETTERS}/replay", {"matching": {"since": "2030-01-31"}})
 
-        assert [one["path"] for one in query.json()["errors"]] == [
+        assert [error["path"] for error in query.json()["errors"]] == [
             "query.category",
             "query.since",
         ]
-        assert [one["path"] for one in body.json()["errors"]] == ["matching.since"]
+        assert [error["path"] for error in body.json()["errors"]] == ["matching.since"]
 
 
 @async_test
-async def test_a_message_that_leads_to_no_task_is_seen_by_the_tenant_that_runs_the_house_alone(
+async def test_a_message_without_a_task_is_visible_to_the_operator_tenant_only(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path) as door:
-        await poison(door)
-        (letter,) = (await door.get(LETTERS)).json()["deadLetters"]
-        place = f"{LETTERS}/{letter['id']}"
-        other = {"x-api-key": await door.key(ApiScope.ADMIN, tenant="other")}
+    async with run_server(tmp_path) as server:
+        await poison(server)
+        (letter,) = (await server.get(LETTERS)).json()["deadLetters"]
+        path = f"{LETTERS}/{letter['id']}"
+        other = {"x-api-key": await server.key(ApiScope.ADMIN, tenant="other")}
 
-        listed = (await door.get(LETTERS, headers=other)).json()
-        counted = (await door.get(f"{LETTERS}/counts", headers=other)).json()
-        read = await door.get(place, headers=other)
-        discarded = await door.send("DELETE", place, headers=other)
+        listed = (await server.get(LETTERS, headers=other)).json()
+        counted = (await server.get(f"{LETTERS}/counts", headers=other)).json()
+        read = await server.get(path, headers=other)
+        discarded = await server.send("DELETE", path, headers=other)
 
         assert (listed["count"], counted["messages"]) == (0, 0)
         assert (read.status_code, discarded.status_code) == (404, 404)
-        assert (await door.get(place)).json()["body"] == "what is this"
-        assert (await door.send("DELETE", place)).status_code == 200
+        assert (await server.get(path)).json()["body"] == "what is this"
+        assert (await server.send("DELETE", path)).status_code == 200

@@ -1,4 +1,4 @@
-"""Definitions and dead letters through the HTTP door: J9, H5."""
+"""Definitions and dead letters over HTTP: J9, H5."""
 
 from pathlib import Path
 
@@ -16,65 +16,71 @@ def test_the_openapi_document_has_every_state_and_error_category() -> None:
 
     schemas = openapi_document(app)["components"]["schemas"]
 
-    assert set(schemas["ErrorCategory"]["enum"]) == {one.value for one in ErrorCategory}
-    assert set(schemas["JobState"]["enum"]) == {one.value for one in JobState}
-    assert set(schemas["TaskState"]["enum"]) == {one.value for one in TaskState}
+    assert set(schemas["ErrorCategory"]["enum"]) == {member.value for member in ErrorCategory}
+    assert set(schemas["JobState"]["enum"]) == {member.value for member in JobState}
+    assert set(schemas["TaskState"]["enum"]) == {member.value for member in TaskState}
 
 
 @async_test
 async def test_a_definition_is_stored_in_versions_and_running_jobs_keep_theirs(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path) as door:
+    async with run_server(tmp_path) as server:
         path = "/v1/task-definitions/report"
-        first = {"runner": "command", "options": {"argv": ["true"]}, "timeout": "90s"}
+        definition = {"runner": "command", "options": {"argv": ["true"]}, "timeout": "90s"}
 
-        one = await door.send("PUT", path, first)
-        same = await door.send("PUT", path, one.json())
-        two = await door.send("PUT", path, {**first, "retry": {"maxAttempts": 5}})
-        gone = await door.send("DELETE", path)
-        again = await door.send("DELETE", path)
+        first = await server.send("PUT", path, definition)
+        same = await server.send("PUT", path, first.json())
+        second = await server.send("PUT", path, {**definition, "retry": {"maxAttempts": 5}})
+        gone = await server.send("DELETE", path)
+        again = await server.send("DELETE", path)
 
-        assert [answer.json()["version"] for answer in (one, same, two)] == [1, 1, 2]
-        assert one.json()["timeout"] == "1m30s"
+        assert [answer.json()["version"] for answer in (first, same, second)] == [1, 1, 2]
+        assert first.json()["timeout"] == "1m30s"
         assert (gone.status_code, again.status_code) == (204, 404)
-        assert (await door.get(path)).status_code == 404
-        assert (await door.get(f"{path}?version=2")).json()["retry"]["maxAttempts"] == 5
-        assert (await door.get("/v1/task-definitions")).json() == {"definitions": []}
-        assert (await door.get("/v1/task-definitions/command")).json()["version"] == 0
+        assert (await server.get(path)).status_code == 404
+        assert (await server.get(f"{path}?version=2")).json()["retry"]["maxAttempts"] == 5
+        assert (await server.get("/v1/task-definitions")).json() == {"definitions": []}
+        assert (await server.get("/v1/task-definitions/command")).json()["version"] == 0
 
 
 @async_test
-async def test_everything_that_is_wrong_with_a_definition_is_told(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        wrong = await door.send(
+async def test_an_invalid_definition_is_refused_with_every_error(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        wrong = await server.send(
             "PUT", "/v1/task-definitions/a", {"runner": "magic", "timeout": "x", "colour": 1}
         )
-        other = await door.send("PUT", "/v1/task-definitions/a", {"name": "b", "runner": "command"})
-        bad_name = await door.send("PUT", "/v1/task-definitions/a.b", {"runner": "command"})
-        no_object = await door.send("PUT", "/v1/task-definitions/a", [1])
+        other = await server.send(
+            "PUT", "/v1/task-definitions/a", {"name": "b", "runner": "command"}
+        )
+        bad_name = await server.send("PUT", "/v1/task-definitions/a.b", {"runner": "command"})
+        no_object = await server.send("PUT", "/v1/task-definitions/a", [1])
 
         assert wrong.status_code == 422
-        assert [one["path"] for one in wrong.json()["errors"]] == ["colour", "runner", "timeout"]
+        assert [error["path"] for error in wrong.json()["errors"]] == [
+            "colour",
+            "runner",
+            "timeout",
+        ]
         assert other.status_code == 422
         assert bad_name.json()["errors"][0]["path"] == "name"
         assert no_object.status_code == 422
-        assert (await door.get("/v1/task-definitions")).json()["definitions"] == []
+        assert (await server.get("/v1/task-definitions")).json()["definitions"] == []
 
 
 @async_test
-async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Path) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
-        job_id = await door.submit(a_task("a", argv=FAILS))
-        await door.until(job_id, "failed")
+async def test_a_failed_task_is_listed_read_and_replayed_as_a_dead_letter(tmp_path: Path) -> None:
+    async with run_server(tmp_path, with_worker=True) as server:
+        job_id = await server.submit(a_task("a", argv=FAILS))
+        await server.until(job_id, "failed")
 
-        page = (await door.get("/v1/dead-letters?category=exit-code")).json()
-        letter = (await door.get(f"/v1/dead-letters/{page['deadLetters'][0]['id']}")).json()
-        none = (await door.get("/v1/dead-letters?category=crash")).json()
+        page = (await server.get("/v1/dead-letters?category=exit-code")).json()
+        letter = (await server.get(f"/v1/dead-letters/{page['deadLetters'][0]['id']}")).json()
+        none = (await server.get("/v1/dead-letters?category=crash")).json()
         replayed = (
-            await door.post("/v1/dead-letters/replay", {"matching": {"jobId": job_id}})
+            await server.post("/v1/dead-letters/replay", {"matching": {"jobId": job_id}})
         ).json()
-        wrong = await door.post("/v1/dead-letters/replay", {})
+        wrong = await server.post("/v1/dead-letters/replay", {})
 
         assert (page["count"], none["count"]) == (1, 0)
         assert letter["lastLines"] == [{"stream": "stderr", "text": "oh no"}]
@@ -84,5 +90,5 @@ async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Pa
             "skipped": [],
         }
         assert wrong.status_code == 422
-        assert (await door.get("/v1/dead-letters/nothing")).status_code == 404
-        await door.until(job_id, "failed")
+        assert (await server.get("/v1/dead-letters/nothing")).status_code == 404
+        await server.until(job_id, "failed")

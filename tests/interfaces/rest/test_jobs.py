@@ -1,4 +1,4 @@
-"""Jobs through the HTTP door: J1 to J3, J7."""
+"""Jobs over HTTP: J1 to J3, J7."""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +7,9 @@ from tests.interfaces.rest.server import a_task, async_test, run_server
 
 
 @async_test
-async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        answer = await door.post(
+async def test_a_job_is_accepted_and_the_answer_has_its_location(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        answer = await server.post(
             "/v1/jobs", {"name": "n", "tasks": [a_task("a"), a_task("b", "a")]}
         )
 
@@ -27,7 +27,7 @@ async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
         }
         assert (accepted["status"], accepted["totalTasks"]) == ("running", 2)
         assert accepted["rootTasks"] == ["a"]
-        job = (await door.get(answer.headers["location"])).json()
+        job = (await server.get(answer.headers["location"])).json()
         assert (job["name"], job["progress"]["open"]) == ("n", 2)
         assert [task["status"] for task in job["tasks"]] == ["pending", "waiting"]
 
@@ -36,13 +36,13 @@ async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
 async def test_the_same_idempotency_key_gives_the_same_job_also_to_many_at_once(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path) as door:
+    async with run_server(tmp_path) as server:
         job, header = {"tasks": [a_task("a")]}, {"Idempotency-Key": "order 17"}
 
         answers = await asyncio.gather(
-            *(door.post("/v1/jobs", job, headers=header) for _ in range(10))
+            *(server.post("/v1/jobs", job, headers=header) for _ in range(10))
         )
-        other = await door.post("/v1/jobs", {"tasks": [a_task("b")]}, headers=header)
+        other = await server.post("/v1/jobs", {"tasks": [a_task("b")]}, headers=header)
 
         assert len({answer.json()["jobId"] for answer in answers}) == 1
         assert sorted(answer.status_code for answer in answers) == [200] * 9 + [201]
@@ -50,17 +50,17 @@ async def test_the_same_idempotency_key_gives_the_same_job_also_to_many_at_once(
             422,
             "urn:longshore:problem:request-id-used",
         )
-        assert len((await door.get("/v1/jobs")).json()["jobs"]) == 1
+        assert len((await server.get("/v1/jobs")).json()["jobs"]) == 1
 
 
 @async_test
-async def test_everything_that_is_wrong_with_a_job_is_told_with_its_place(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        answer = await door.post(
+async def test_an_invalid_job_is_refused_with_the_path_of_every_error(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        answer = await server.post(
             "/v1/jobs",
             {
                 "tasks": [
-                    {"taskId": "a", "name": "nobody"},
+                    {"taskId": "a", "name": "missing"},
                     a_task("b", "c"),
                     a_task("c", "b"),
                     a_task("a"),
@@ -72,45 +72,48 @@ async def test_everything_that_is_wrong_with_a_job_is_told_with_its_place(tmp_pa
         assert answer.status_code == 422
         assert answer.headers["content-type"] == "application/problem+json"
         assert problem["requestId"] == answer.headers["x-request-id"]
-        assert {(one["path"], one["message"]) for one in problem["errors"]} == {
-            ("tasks[0].name", "no definition is called 'nobody'"),
+        assert {(error["path"], error["message"]) for error in problem["errors"]} == {
+            ("tasks[0].name", "no definition is called 'missing'"),
             ("tasks[3].taskId", "'a' is already the id of tasks[0]"),
             ("tasks[1].dependsOn[0]", "each of these tasks depends on the next: b -> c -> b"),
         }
-        assert (await door.get("/v1/jobs")).json()["jobs"] == []
+        assert (await server.get("/v1/jobs")).json()["jobs"] == []
 
 
 @async_test
 async def test_jobs_are_listed_page_by_page_while_more_are_added(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        first = [await door.submit(a_task("a")) for _ in range(5)]
-        page = (await door.get("/v1/jobs?limit=2")).json()
+    async with run_server(tmp_path) as server:
+        first = [await server.submit(a_task("a")) for _ in range(5)]
+        page = (await server.get("/v1/jobs?limit=2")).json()
         seen = [job["jobId"] for job in page["jobs"]]
-        await door.submit(a_task("a"))
+        await server.submit(a_task("a"))
 
         while page["cursor"]:
             path = f"/v1/jobs?limit=2&cursor={page['cursor']}"
-            page = (await door.get(path)).json()
+            page = (await server.get(path)).json()
             seen += [job["jobId"] for job in page["jobs"]]
 
         assert seen == first[::-1]
-        assert (await door.get("/v1/jobs?status=completed")).json()["jobs"] == []
-        wrong = await door.get("/v1/jobs?limit=101&status=x&cursor=abc")
+        assert (await server.get("/v1/jobs?status=completed")).json()["jobs"] == []
+        wrong = await server.get("/v1/jobs?limit=101&status=x&cursor=abc")
         assert wrong.status_code == 422
-        assert [one["path"] for one in wrong.json()["errors"]] == ["query.limit", "query.status"]
-        assert (await door.get("/v1/jobs?cursor=abc")).status_code == 400
+        assert [error["path"] for error in wrong.json()["errors"]] == [
+            "query.limit",
+            "query.status",
+        ]
+        assert (await server.get("/v1/jobs?cursor=abc")).status_code == 400
 
 
 @async_test
 async def test_a_job_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        job_id = await door.submit(a_task("a"))
-        first = await door.get(f"/v1/jobs/{job_id}")
+    async with run_server(tmp_path) as server:
+        job_id = await server.submit(a_task("a"))
+        first = await server.get(f"/v1/jobs/{job_id}")
         tag = {"If-None-Match": f'"other", {first.headers["etag"]}'}
 
-        same = await door.get(f"/v1/jobs/{job_id}", headers=tag)
-        await door.post(f"/v1/jobs/{job_id}/cancel")
-        changed = await door.get(f"/v1/jobs/{job_id}", headers=tag)
+        same = await server.get(f"/v1/jobs/{job_id}", headers=tag)
+        await server.post(f"/v1/jobs/{job_id}/cancel")
+        changed = await server.get(f"/v1/jobs/{job_id}", headers=tag)
 
         assert (same.status_code, same.content) == (304, b"")
         assert (changed.status_code, changed.json()["status"]) == (200, "cancelled")
@@ -120,21 +123,21 @@ async def test_a_job_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> N
 async def test_tasks_are_added_to_a_job_under_way_and_get_the_results_of_old_ones(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
-        job_id = await door.submit(
+    async with run_server(tmp_path, with_worker=True) as server:
+        job_id = await server.submit(
             a_task("a", argv=("sh", "-c", 'echo \'{"type":"result","value":42}\' >&3')),
             a_task("z", argv=("sleep", "2")),
         )
-        while (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "completed":
+        while (await server.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "completed":
             await asyncio.sleep(0.02)  # another process works on it
         show = ("sh", "-c", "cat $LONGSHORE_ATTEMPT_DEPENDENCIES")
 
-        added = await door.post(
+        added = await server.post(
             f"/v1/jobs/{job_id}/tasks",
             {"tasks": [a_task("b", "a", argv=show), a_task("c", "b", "z")]},
             headers={"Idempotency-Key": "more"},
         )
-        again = await door.post(
+        again = await server.post(
             f"/v1/jobs/{job_id}/tasks",
             {"tasks": [a_task("b", "a", argv=show), a_task("c", "b", "z")]},
             headers={"Idempotency-Key": "more"},
@@ -142,10 +145,10 @@ async def test_tasks_are_added_to_a_job_under_way_and_get_the_results_of_old_one
 
         assert (added.status_code, added.json()["addedTasks"]) == (201, ["b", "c"])
         assert (again.status_code, again.json()["totalTasks"]) == (200, 4)
-        await door.until(job_id, "completed")
-        output = (await door.get(f"/v1/jobs/{job_id}/tasks/b/output")).json()["output"]
+        await server.until(job_id, "completed")
+        output = (await server.get(f"/v1/jobs/{job_id}/tasks/b/output")).json()["output"]
         assert "".join(piece["text"] for piece in output) == '{"a": 42}'
-        late = await door.post(f"/v1/jobs/{job_id}/tasks", {"tasks": [a_task("d")]})
+        late = await server.post(f"/v1/jobs/{job_id}/tasks", {"tasks": [a_task("d")]})
         assert (late.status_code, late.json()["type"]) == (409, "urn:longshore:problem:refused")
 
 
@@ -154,13 +157,13 @@ async def test_a_failed_job_is_resumed_and_what_completed_is_not_run_again(
     tmp_path: Path,
 ) -> None:
     marker = tmp_path / "marker"
-    async with run_server(tmp_path / "data", with_worker=True) as door:
-        job_id = await door.submit(
+    async with run_server(tmp_path / "data", with_worker=True) as server:
+        job_id = await server.submit(
             a_task("a"),
             a_task("b", "a", argv=("test", "-e", str(marker))),
             a_task("c", "b"),
         )
-        failed = await door.until(job_id, "failed")
+        failed = await server.until(job_id, "failed")
         assert failed["progress"] == {
             "completed": 1,
             "failed": 1,
@@ -170,27 +173,27 @@ async def test_a_failed_job_is_resumed_and_what_completed_is_not_run_again(
         }
         marker.touch()
 
-        resumed = (await door.post(f"/v1/jobs/{job_id}/resume", {"tasks": ["a", "b"]})).json()
+        resumed = (await server.post(f"/v1/jobs/{job_id}/resume", {"tasks": ["a", "b"]})).json()
 
         assert (resumed["round"], resumed["tasks"]) == (2, ["b"])
         assert list(resumed["refused"]) == ["a"]
-        job = await door.until(job_id, "completed")
+        job = await server.until(job_id, "completed")
         assert [task["attempt"] for task in job["tasks"]] == [1, 2, 1]
 
 
 @async_test
 async def test_a_running_job_is_cancelled_and_its_child_is_killed(tmp_path: Path) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
-        job_id = await door.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a"))
-        while (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "processing":
+    async with run_server(tmp_path, with_worker=True) as server:
+        job_id = await server.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a"))
+        while (await server.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "processing":
             await asyncio.sleep(0.02)  # another process works on it
 
-        answer = await door.post(f"/v1/jobs/{job_id}/cancel", {"reason": "wrong day"})
+        answer = await server.post(f"/v1/jobs/{job_id}/cancel", {"reason": "wrong day"})
 
         assert answer.status_code == 200
-        job = await door.until(job_id, "cancelled")
+        job = await server.until(job_id, "cancelled")
         assert [task["status"] for task in job["tasks"]] == ["cancelled", "cancelled"]
-        again = await door.post(f"/v1/jobs/{job_id}/cancel")
+        again = await server.post(f"/v1/jobs/{job_id}/cancel")
         assert again.status_code == 409
-        wrong = await door.post(f"/v1/jobs/{job_id}/cancel", {"reason": 7, "x": 1})
-        assert [one["path"] for one in wrong.json()["errors"]] == ["reason", "x"]
+        wrong = await server.post(f"/v1/jobs/{job_id}/cancel", {"reason": 7, "x": 1})
+        assert [error["path"] for error in wrong.json()["errors"]] == ["reason", "x"]

@@ -26,8 +26,8 @@ LINES = 10_000
 HALF = LINES // 2
 READERS = 200
 CHUNK_LINES = 100
-# Each message on the channel is a piece of output by itself, however busy whoever reads it is. Half
-# way the task waits until it is told to go on.
+# Each message on the channel becomes one chunk of output, however slow the reader is. After half of
+# the lines the task waits until the test opens the gate.
 CHATTY = f"""
 import json, sys
 channel = open(3, "w")
@@ -41,14 +41,14 @@ say({HALF}, {LINES})
 """
 PRINTED = "".join(f"line {number}\n" for number in range(LINES))
 MIB = 2**20
-# What a kernel takes for a socket before it says that it is full, and a little for everybody else.
+# What a kernel buffers for a socket before it is full, and a little for the server's own buffers.
 FITS = 8 * MIB
 UNLIMITED = {"requests_per_second": 1_000_000, "burst": 1_000_000}
 
 
 @dataclass
 class StreamReader:
-    """One who reads a stream, and may be cut off and come back."""
+    """A reader of a stream that can be cut off and reconnect."""
 
     server: RestServer
     path: str
@@ -63,7 +63,7 @@ class StreamReader:
         return host, int(port)
 
     async def read(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """Go on behind the last piece that came, until it is enough, or to the end."""
+        """Read after the last chunk received, until `enough()` or to the end."""
         reader, writer = await asyncio.open_connection(*self.address)
         with contextlib.closing(writer):
             writer.write(self.request())
@@ -94,17 +94,17 @@ class StreamReader:
 
 
 @async_test
-async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_when_it_comes_back(
+async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_after_a_reconnect(
     tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     go_on = os.open(gate, os.O_RDWR)
     argv = (sys.executable, "-c", CHATTY, str(gate))
-    async with run_server(tmp_path / "data", with_worker=True, **UNLIMITED) as door:
-        job_id = await door.submit(a_task("a", argv=argv))
+    async with run_server(tmp_path / "data", with_worker=True, **UNLIMITED) as server:
+        job_id = await server.submit(a_task("a", argv=argv))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
-        readers = [StreamReader(door, path) for _ in range(READERS)]
+        readers = [StreamReader(server, path) for _ in range(READERS)]
         behind = set(range(READERS))
 
         async def follow(number: int) -> None:
@@ -130,7 +130,7 @@ async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_when_
 
 
 async def print_chunks(server: RestServer, task_id: str, first: int, *chunks: bytes) -> None:
-    """Keep pieces, as a worker does."""
+    """Store chunks of output, as a worker does."""
     backend = server.services.backend
     now = backend.clock.now()
     entries = [
@@ -146,11 +146,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     updates = output_follow.follow_task
 
-    async def counted(*given: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        place = len(counts)
+    async def counted(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        index = len(counts)
         counts.append(0)
-        async for row, entries in updates(*given, **kwargs):
-            counts[place] += sum(len(entry.data) for entry in entries)
+        async for row, entries in updates(*args, **kwargs):
+            counts[index] += sum(len(entry.data) for entry in entries)
             yield row, entries
 
     monkeypatch.setattr(output_follow, "follow_task", counted)
@@ -158,17 +158,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @async_test
-async def test_for_a_reader_that_stops_no_more_is_held_than_fits_its_socket_and_a_little(
+async def test_for_a_reader_that_stops_the_server_buffers_little_more_than_its_socket(
     tmp_path: Path, taken: list[int]
 ) -> None:
-    async with run_server(tmp_path, **UNLIMITED) as door:
-        job_id = await door.submit(a_task("a"))
+    async with run_server(tmp_path, **UNLIMITED) as server:
+        job_id = await server.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
         # So many short ones that very many of them are read at once; then long ones.
         short, long = [b"a\n"] * 400, [b"a line\n" * 9_000] * 500
-        await print_chunks(door, f"{job_id}_a", 1, *short, *long)
-        await door.post(f"/v1/jobs/{job_id}/cancel")
-        stopped, reading = StreamReader(door, path), StreamReader(door, path)
+        await print_chunks(server, f"{job_id}_a", 1, *short, *long)
+        await server.post(f"/v1/jobs/{job_id}/cancel")
+        stopped, reading = StreamReader(server, path), StreamReader(server, path)
         with socket.socket() as never_read:
             never_read.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             never_read.connect(stopped.address)
@@ -183,23 +183,23 @@ async def test_for_a_reader_that_stops_no_more_is_held_than_fits_its_socket_and_
 
 
 @async_test
-async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
+async def test_readers_that_wait_for_the_same_output_share_the_reads_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines, count = 10, 50
     reads = 0
     read = SqliteOutputLog.read
 
-    async def counted(self: SqliteOutputLog, *given: Any, **named: Any) -> list[OutputChunk]:
+    async def counted(self: SqliteOutputLog, *args: Any, **named: Any) -> list[OutputChunk]:
         nonlocal reads
         reads += 1
-        return await read(self, *given, **named)
+        return await read(self, *args, **named)
 
     monkeypatch.setattr(SqliteOutputLog, "read", counted)
-    async with run_server(tmp_path, **UNLIMITED) as door:
-        job_id = await door.submit(a_task("a"))
+    async with run_server(tmp_path, **UNLIMITED) as server:
+        job_id = await server.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
-        readers = [StreamReader(door, path) for _ in range(count)]
+        readers = [StreamReader(server, path) for _ in range(count)]
         all_have_it = asyncio.Event()
         number = 0
 
@@ -211,10 +211,10 @@ async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
         reading = [asyncio.ensure_future(reader.read(enough)) for reader in readers]
         for number in range(1, lines + 1):
             all_have_it.clear()
-            await print_chunks(door, f"{job_id}_a", number, b"a line\n")
+            await print_chunks(server, f"{job_id}_a", number, b"a line\n")
             await all_have_it.wait()
-        for one in reading:
-            one.cancel()
+        for future in reading:
+            future.cancel()
         await asyncio.wait(reading)
 
     # At first each looks for itself; then one reads for all who wait, and some may come too late.
@@ -223,14 +223,14 @@ async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
 
 
 @async_test
-async def test_a_reader_that_leaves_takes_nothing_from_those_who_wait_with_it(
+async def test_a_reader_that_leaves_does_not_disturb_other_waiting_readers(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path) as door:
-        task_id = f"{await door.submit(a_task('a'))}_a"
+    async with run_server(tmp_path) as server:
+        task_id = f"{await server.submit(a_task('a'))}_a"
         streams = [
             output_follow.follow_task(
-                door.services.backend, task_id, poll_interval=timedelta(hours=1)
+                server.services.backend, task_id, poll_interval=timedelta(hours=1)
             )
             for _ in range(4)
         ]
@@ -239,26 +239,26 @@ async def test_a_reader_that_leaves_takes_nothing_from_those_who_wait_with_it(
         before = asyncio.all_tasks()
 
         waiting = await _waiting(streams)
-        await _left(waiting[0])  # the one for whom the wait was begun
-        await print_chunks(door, task_id, 1, b"a line\n")
+        await _left(waiting[0])  # the reader whose request began the wait
+        await print_chunks(server, task_id, 1, b"a line\n")
         got = await asyncio.gather(*waiting[1:])
-        for one in await _waiting(streams[1:]):
-            await _left(one)
+        for future in await _waiting(streams[1:]):
+            await _left(future)
         newcomer = output_follow.follow_task(
-            door.services.backend,
+            server.services.backend,
             task_id,
             after=OutputPosition(1, 1),
             poll_interval=timedelta(hours=1),
         )
         await anext(newcomer)
         (waiting_again,) = await _waiting([newcomer])
-        await print_chunks(door, task_id, 2, b"another\n")
+        await print_chunks(server, task_id, 2, b"another\n")
         got.append(await waiting_again)
 
         lines = [[b"a line\n"]] * 3 + [[b"another\n"]]
         assert [[entry.data for entry in entries] for _, entries in got] == lines
         while left := asyncio.all_tasks() - before:
-            await asyncio.wait(left)  # nobody waits for an hour on behalf of those who are gone
+            await asyncio.wait(left)  # no task still polls for a reader that left
 
 
 async def _waiting(streams: list[Any]) -> list[asyncio.Future[Any]]:
@@ -274,25 +274,25 @@ async def _left(reader: asyncio.Future[Any]) -> None:
 
 @pytest.mark.parametrize("follow", [False, True], ids=["stored", "followed"])
 @async_test
-async def test_much_output_of_several_tasks_comes_once_and_in_the_order_of_time(
+async def test_output_of_several_tasks_is_read_once_and_in_order_of_time(
     tmp_path: Path, follow: bool
 ) -> None:
-    async with run_server(tmp_path) as door:
+    async with run_server(tmp_path) as server:
         keys = ("a", "b", "c")
-        job_id = await door.submit(*(a_task(key) for key in keys))
-        wanted = []
+        job_id = await server.submit(*(a_task(key) for key in keys))
+        expected = []
         # Short pieces and then long ones, so that batches of every size are cut off somewhere.
         for number in range(1, 121):
             for key in keys:
                 data = f"{key} {number} ".encode() * (9_000 if number > 100 else 1)
-                await print_chunks(door, f"{job_id}_{key}", number, data)
-                wanted.append((key, data))
-        await door.post(f"/v1/jobs/{job_id}/cancel")
-        backend = door.services.backend
+                await print_chunks(server, f"{job_id}_{key}", number, data)
+                expected.append((key, data))
+        await server.post(f"/v1/jobs/{job_id}/cancel")
+        backend = server.services.backend
 
         pieces = output_follow.read_job_output(backend, job_id, follow=follow, attempt=None)
         got = [piece async for piece in pieces]
         of_one = [entry.data async for entry in output_follow.read_stored(backend, f"{job_id}_b")]
 
-        assert [(piece.key, piece.chunk.data) for piece in got] == wanted
-        assert of_one == [data for key, data in wanted if key == "b"]
+        assert [(piece.key, piece.chunk.data) for piece in got] == expected
+        assert of_one == [data for key, data in expected if key == "b"]

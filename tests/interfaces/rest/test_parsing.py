@@ -1,4 +1,4 @@
-"""Bodies from strangers: bounded in size, depth and numbers, and never a 500."""
+"""Untrusted bodies are bounded in size, depth and numbers, and never cause a 500."""
 
 import gzip
 import json
@@ -36,12 +36,12 @@ DEEP = b'{"tasks":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
 )
 @async_test
-async def test_a_body_that_makes_no_sense_gets_an_answer_that_says_why(
+async def test_an_invalid_body_is_refused_with_the_reason(
     body: bytes, status: int, words: str, tmp_path: Path
 ) -> None:
-    async with run_server(tmp_path, body_bytes=KIB * KIB) as door:
+    async with run_server(tmp_path, body_bytes=KIB * KIB) as server:
         for path in ("/v1/jobs", "/v1/jobs/job-x/tasks"):
-            answer = await door.post(path, body)
+            answer = await server.post(path, body)
             expected = 404 if path.endswith("/tasks") and status in (201, 422) else status
             assert answer.status_code == expected, answer.text
             if words:
@@ -49,26 +49,28 @@ async def test_a_body_that_makes_no_sense_gets_an_answer_that_says_why(
 
 
 @async_test
-async def test_a_packed_body_is_unpacked_as_far_as_the_limit_goes(tmp_path: Path) -> None:
-    async with run_server(tmp_path, body_bytes=KIB * KIB) as door:
+async def test_a_compressed_body_is_decompressed_up_to_the_limit(tmp_path: Path) -> None:
+    async with run_server(tmp_path, body_bytes=KIB * KIB) as server:
         header = {"content-encoding": "gzip"}
         explodes = gzip.compress(b" " * (64 * KIB * KIB), 9)
 
-        accepted = await door.post("/v1/jobs", gzip_json({"tasks": [a_task("a")]}), headers=header)
-        bomb = await door.post("/v1/jobs", explodes, headers=header)
-        twice = await door.post("/v1/jobs", gzip.compress(explodes), headers=header)
-        lies = await door.post("/v1/jobs", b"{}", headers=header)
-        cut = await door.post("/v1/jobs", gzip_json({"tasks": []})[:-6], headers=header)
-        other = await door.post("/v1/jobs", b"{}", headers={"content-encoding": "br"})
+        accepted = await server.post(
+            "/v1/jobs", gzip_json({"tasks": [a_task("a")]}), headers=header
+        )
+        bomb = await server.post("/v1/jobs", explodes, headers=header)
+        twice = await server.post("/v1/jobs", gzip.compress(explodes), headers=header)
+        lies = await server.post("/v1/jobs", b"{}", headers=header)
+        cut = await server.post("/v1/jobs", gzip_json({"tasks": []})[:-6], headers=header)
+        other = await server.post("/v1/jobs", b"{}", headers={"content-encoding": "br"})
 
         answers = [accepted, bomb, twice, lies, cut, other]
-        assert [one.status_code for one in answers] == [201, 413, 400, 400, 400, 415]
+        assert [answer.status_code for answer in answers] == [201, 413, 400, 400, 400, 415]
 
 
 @async_test
-async def test_a_body_of_another_kind_is_refused(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
-        answer = await door.post("/v1/jobs", b"a=b", headers={"content-type": "text/plain"})
+async def test_a_body_of_another_content_type_is_refused(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        answer = await server.post("/v1/jobs", b"a=b", headers={"content-type": "text/plain"})
 
         assert (answer.status_code, answer.json()["type"]) == (
             415,
@@ -77,15 +79,15 @@ async def test_a_body_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_body_that_comes_in_pieces_is_limited_too(tmp_path: Path) -> None:
-    async with run_server(tmp_path, body_bytes=KIB) as door:
+async def test_a_chunked_body_is_limited_too(tmp_path: Path) -> None:
+    async with run_server(tmp_path, body_bytes=KIB) as server:
 
         async def pieces():  # type: ignore[no-untyped-def]
             for _ in range(100):
                 yield b" " * 100
 
-        answer = await door.client.post(
-            "/v1/jobs", content=pieces(), headers={"x-api-key": door.keys["all"]}
+        answer = await server.client.post(
+            "/v1/jobs", content=pieces(), headers={"x-api-key": server.keys["all"]}
         )
 
         assert isinstance(answer, httpx.Response)

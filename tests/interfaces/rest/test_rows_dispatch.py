@@ -1,4 +1,4 @@
-"""Jobs as graphs, run by a real crew behind the HTTP door: J4, J5, J6."""
+"""Jobs as graphs, run by a real worker behind the HTTP server: J4, J5, J6."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ async def _printed(server: RestServer, job_id: str, key: str) -> str:
 
 
 def _diamonds(many: int) -> list[dict[str, Any]]:
-    """One before many, many before one."""
+    """A graph: one task, then many that depend on it, then one that depends on all of these."""
     between = [f"m{number}" for number in range(many)]
     return [a_task("first"), *(a_task(key, "first") for key in between), a_task("last", *between)]
 
@@ -37,8 +37,8 @@ def _diamonds(many: int) -> list[dict[str, Any]]:
 async def test_a_task_begins_when_all_before_it_are_done_and_gets_their_results(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
-        job_id = await door.submit(
+    async with run_server(tmp_path, with_worker=True) as server:
+        job_id = await server.submit(
             a_task("a", argv=(*SAYS_NUMBER, "1")),
             a_task("b", "a", argv=(*SAYS_NUMBER, "2")),
             a_task("c", "a", "b", argv=SHOWS),
@@ -46,30 +46,30 @@ async def test_a_task_begins_when_all_before_it_are_done_and_gets_their_results(
             a_task("d", "big", argv=SHOWS),
         )
 
-        await door.until(job_id, "completed")
+        await server.until(job_id, "completed")
 
-        assert json.loads(await _printed(door, job_id, "c")) == {"a": 1, "b": 2}
-        # One that is too large to stand in a row or a message arrives whole all the same.
-        assert json.loads(await _printed(door, job_id, "d")) == {"big": "x".rjust(BLANKS)}
-        order = [
+        assert json.loads(await _printed(server, job_id, "c")) == {"a": 1, "b": 2}
+        # A result that is too large for a row or a message arrives whole, too.
+        assert json.loads(await _printed(server, job_id, "d")) == {"big": "x".rjust(BLANKS)}
+        events = [
             (event["entityId"].removeprefix(f"{job_id}_"), event["eventType"])
-            for event in await door.events(job_id, "Task Processing Started", "Task Completed")
+            for event in await server.events(job_id, "Task Processing Started", "Task Completed")
         ]
         for before, after in (("a", "b"), ("b", "c"), ("a", "c"), ("big", "d")):
-            done = order.index((before, "Task Completed"))
-            assert done < order.index((after, "Task Processing Started"))
+            done = events.index((before, "Task Completed"))
+            assert done < events.index((after, "Task Processing Started"))
 
 
 @async_test
-async def test_each_task_is_sent_once_also_when_two_dispatch_at_once_and_hear_everything_twice(
+async def test_each_task_is_sent_once_also_when_two_dispatchers_settle_the_same_tasks(
     tmp_path: Path,
 ) -> None:
     async with (
-        run_server(tmp_path, with_worker=True) as door,
+        run_server(tmp_path, with_worker=True) as server,
         open_services(settings_in(tmp_path)) as elsewhere,
     ):
-        job_id = await door.submit(*_diamonds(8))
-        keys = list((await door.get(f"/v1/jobs/{job_id}/statuses")).json()["statuses"])
+        job_id = await server.submit(*_diamonds(8))
+        keys = list((await server.get(f"/v1/jobs/{job_id}/statuses")).json()["statuses"])
 
         async def also_dispatches() -> None:
             while True:
@@ -77,31 +77,31 @@ async def test_each_task_is_sent_once_also_when_two_dispatch_at_once_and_hear_ev
                 await asyncio.sleep(0)
 
         beside = asyncio.ensure_future(also_dispatches())
-        await door.until(job_id, "completed")
+        await server.until(job_id, "completed")
         beside.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await beside
 
-        told = Counter(
+        counts = Counter(
             (event["entityId"].removeprefix(f"{job_id}_"), event["eventType"])
-            for event in await door.events(job_id)
+            for event in await server.events(job_id)
         )
         for kind in ("Task Pending", "Task Processing Started", "Task Completed"):
-            assert {key: told[key, kind] for key in keys} == dict.fromkeys(keys, 1)
-        assert told[job_id, "Job Completed"] == 1
+            assert {key: counts[key, kind] for key in keys} == dict.fromkeys(keys, 1)
+        assert counts[job_id, "Job Completed"] == 1
 
 
 @async_test
-async def test_every_way_in_which_a_task_ends_moves_its_job_on(tmp_path: Path) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
+async def test_a_job_ends_after_every_kind_of_end_of_its_tasks(tmp_path: Path) -> None:
+    async with run_server(tmp_path, with_worker=True) as server:
         hangs = {
             "runner": "command",
             "timeout": "300ms",
             "retry": {"maxAttempts": 1},
             "options": {"argv": ["sleep", "1000"]},
         }
-        await door.send("PUT", "/v1/task-definitions/hangs", hangs)
-        job_id = await door.submit(
+        await server.send("PUT", "/v1/task-definitions/hangs", hangs)
+        job_id = await server.submit(
             {"taskId": "timed-out", "name": "hangs"},
             a_task("behind-timed-out", "timed-out"),
             a_task("cancelled", argv=("sleep", "1000")),
@@ -111,12 +111,12 @@ async def test_every_way_in_which_a_task_ends_moves_its_job_on(tmp_path: Path) -
             a_task("done"),
             a_task("behind-done", "done"),
         )
-        await door.until_task(job_id, "cancelled", "processing")
-        await door.post(f"/v1/jobs/{job_id}/tasks/cancelled/cancel")
+        await server.until_task(job_id, "cancelled", "processing")
+        await server.post(f"/v1/jobs/{job_id}/tasks/cancelled/cancel")
 
-        job = await door.until(job_id, "failed", "completed", "cancelled")
+        job = await server.until(job_id, "failed", "completed", "cancelled")
 
-        statuses = (await door.get(f"/v1/jobs/{job_id}/statuses")).json()["statuses"]
+        statuses = (await server.get(f"/v1/jobs/{job_id}/statuses")).json()["statuses"]
         assert job["status"] == "failed"
         assert statuses == {
             "timed-out": "failed",
@@ -135,18 +135,18 @@ async def test_every_way_in_which_a_task_ends_moves_its_job_on(tmp_path: Path) -
             "blocked": 3,
             "open": 0,
         }
-        assert len(await door.events(job_id, "Task Timeout")) == 1
-        assert await door.events(job_id, "Job Completed") == []
+        assert len(await server.events(job_id, "Task Timeout")) == 1
+        assert await server.events(job_id, "Job Completed") == []
 
 
 @async_test
-async def test_a_failure_is_told_once_a_round_and_what_does_not_depend_on_it_goes_on(
+async def test_a_failure_is_recorded_once_a_round_and_independent_tasks_still_run(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path / "data", with_worker=True) as door:
+    async with run_server(tmp_path / "data", with_worker=True) as server:
         go = tmp_path / "go"
         waits = ("sh", "-c", f"until test -e {go}; do sleep 0.02; done")
-        job_id = await door.submit(
+        job_id = await server.submit(
             a_task("bad", argv=("false",)),
             a_task("bad-too", argv=("false",)),
             a_task("behind", "bad"),
@@ -154,17 +154,17 @@ async def test_a_failure_is_told_once_a_round_and_what_does_not_depend_on_it_goe
             a_task("after-slow", "slow"),
         )
         for key in ("bad", "bad-too"):
-            await door.until_task(job_id, key, "failed")
-        await door.until_task(job_id, "slow", "processing")
-        meanwhile = (await door.get(f"/v1/jobs/{job_id}")).json()
+            await server.until_task(job_id, key, "failed")
+        await server.until_task(job_id, "slow", "processing")
+        meanwhile = (await server.get(f"/v1/jobs/{job_id}")).json()
         go.touch()
-        failed = await door.until(job_id, "failed")
-        first = await door.events(job_id, "Job Failure Detected")
+        failed = await server.until(job_id, "failed")
+        first = await server.events(job_id, "Job Failure Detected")
 
-        await door.post(f"/v1/jobs/{job_id}/resume")
-        while (await door.get(f"/v1/jobs/{job_id}/tasks/bad")).json()["attempt"] < 2:
+        await server.post(f"/v1/jobs/{job_id}/resume")
+        while (await server.get(f"/v1/jobs/{job_id}/tasks/bad")).json()["attempt"] < 2:
             await asyncio.sleep(0.02)  # another process works on it
-        await door.until(job_id, "failed")
+        await server.until(job_id, "failed")
 
         assert meanwhile["status"] == "running"
         assert {task["taskId"]: task["status"] for task in failed["tasks"]} == {
@@ -175,24 +175,24 @@ async def test_a_failure_is_told_once_a_round_and_what_does_not_depend_on_it_goe
             "after-slow": "completed",
         }
         assert len(first) == 1
-        assert len(await door.events(job_id, "Job Failure Detected")) == 2
-        attempts = (await door.get(f"/v1/jobs/{job_id}")).json()["tasks"]
+        assert len(await server.events(job_id, "Job Failure Detected")) == 2
+        attempts = (await server.get(f"/v1/jobs/{job_id}")).json()["tasks"]
         assert {task["taskId"]: task["attempt"] for task in attempts}["slow"] == 1
 
 
 @async_test
 async def test_a_job_s_state_follows_from_its_tasks(tmp_path: Path) -> None:
-    async with run_server(tmp_path, with_worker=True) as door:
+    async with run_server(tmp_path, with_worker=True) as server:
         jobs = {
-            "completed": await door.submit(a_task("a"), a_task("b", "a")),
-            "failed": await door.submit(a_task("a"), a_task("b", "a", argv=("false",))),
-            "cancelled": await door.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a")),
-            "running": await door.submit(a_task("a", delay=1_000)),
+            "completed": await server.submit(a_task("a"), a_task("b", "a")),
+            "failed": await server.submit(a_task("a"), a_task("b", "a", argv=("false",))),
+            "cancelled": await server.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a")),
+            "running": await server.submit(a_task("a", delay=1_000)),
         }
-        await door.post(f"/v1/jobs/{jobs['cancelled']}/cancel")
+        await server.post(f"/v1/jobs/{jobs['cancelled']}/cancel")
 
         for status in ("completed", "failed", "cancelled"):
-            assert (await door.until(jobs[status], status))["finishedAt"] is not None
-        listed = (await door.get("/v1/jobs")).json()["jobs"]
+            assert (await server.until(jobs[status], status))["finishedAt"] is not None
+        listed = (await server.get("/v1/jobs")).json()["jobs"]
 
         assert {job["status"]: job["jobId"] for job in listed} == jobs

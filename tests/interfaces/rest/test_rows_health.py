@@ -1,4 +1,4 @@
-"""Health and alerts through the HTTP door: H1, H2, H3."""
+"""Health and alerts over HTTP: H1, H2, H3."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from tests.interfaces.rest.server import FAST_WORKER, RestServer, a_task, async_
 
 SECRET = "a secret of thirty-two bytes or more"
 LONG = {"argv": ["sleep", "1000"]}
-# What counts as long or silent is a matter of milliseconds for some, so that nobody has to wait.
+# Some limits are a few milliseconds, so that the tests need not wait.
 KINDS: dict[str, dict[str, str]] = {
     "overtime": {"longestRun": "1ms"},
     "critical": {"healthyWithin": "1ms", "warningWithin": "2ms"},
@@ -30,52 +30,52 @@ EIGHT_SLOTS = FAST_WORKER.model_copy(update={"concurrency": 8})
 async def running(
     folder: Path, *kinds: str, **others: Any
 ) -> AsyncIterator[tuple[RestServer, dict[str, str]]]:
-    """A door with a running task of each kind, and their ids."""
+    """A server with a running task of each kind, and their ids."""
     async with run_server(
         folder, with_worker=True, others={"worker": EIGHT_SLOTS, **others}
-    ) as door:
+    ) as rest_server:
         for kind in kinds:
             definition = {"runner": "command", "health": KINDS[kind]}
-            await door.send("PUT", f"/v1/task-definitions/{kind}", definition)
-        job_id = await door.submit(
+            await rest_server.send("PUT", f"/v1/task-definitions/{kind}", definition)
+        job_id = await rest_server.submit(
             *({"taskId": kind, "name": kind, "input": LONG} for kind in kinds)
         )
         for kind in kinds:
-            await until_seen(door, job_id, kind)
-        yield door, {f"{job_id}_{kind}": kind for kind in kinds}
-        await door.post(f"/v1/jobs/{job_id}/cancel")
-        await door.until(job_id, "cancelled")
+            await until_seen(rest_server, job_id, kind)
+        yield rest_server, {f"{job_id}_{kind}": kind for kind in kinds}
+        await rest_server.post(f"/v1/jobs/{job_id}/cancel")
+        await rest_server.until(job_id, "cancelled")
 
 
 async def until_seen(server: RestServer, job_id: str, key: str) -> dict[str, Any]:
-    """A running task's health when it has been silent for longer than some may be."""
+    """The health of a running task once it has been silent for more than 10 ms."""
     while True:
-        found: dict[str, Any] = (await server.get(f"/v1/jobs/{job_id}/tasks/{key}/health")).json()
-        if (found["silentMs"] or 0) > 10:
-            return found
+        health: dict[str, Any] = (await server.get(f"/v1/jobs/{job_id}/tasks/{key}/health")).json()
+        if (health["silentMs"] or 0) > 10:
+            return health
         await asyncio.sleep(0.005)  # another process works on it
 
 
 @async_test
-async def test_a_check_sees_each_running_task_once_as_its_definition_judges_it(
+async def test_a_check_reports_each_running_task_once_by_the_limits_of_its_definition(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path, *KINDS) as (door, kinds):
-        await door.send(
+    async with running(tmp_path, *KINDS) as (rest_server, kinds):
+        await rest_server.send(
             "PUT",
             "/v1/task-definitions/reviewed",
             {"runner": "command", "requiresReview": True, "health": KINDS["overtime"]},
         )
-        beside = await door.submit(
+        beside = await rest_server.submit(
             {"taskId": "reviewed", "name": "reviewed", "input": {"argv": ["true"]}},
             a_task("pending", delay=1_000),
             a_task("waiting", "pending"),
             a_task("done"),
         )
-        await door.until_task(beside, "reviewed", "in_review")
-        await door.until_task(beside, "done", "completed")
+        await rest_server.until_task(beside, "reviewed", "in_review")
+        await rest_server.until_task(beside, "done", "completed")
 
-        report = (await door.post("/v1/health-check")).json()
+        report = (await rest_server.post("/v1/health-check")).json()
 
         # What waits, is in review or is over is not stuck, and so not there.
         assert {task["requestId"]: task["health"] for task in report["tasks"]} == kinds
@@ -85,18 +85,20 @@ async def test_a_check_sees_each_running_task_once_as_its_definition_judges_it(
 
 
 @async_test
-async def test_the_clock_checks_by_itself_and_tells_history(tmp_path: Path) -> None:
-    async with running(tmp_path, "overtime", health={"every": "1s"}) as (door, kinds):
-        never = await door.get("/v1/health-check")
-        clock = asyncio.ensure_future(door.services.health_check.run())
+async def test_the_periodic_check_runs_and_writes_an_event(tmp_path: Path) -> None:
+    async with running(tmp_path, "overtime", health={"every": "1s"}) as (rest_server, kinds):
+        never = await rest_server.get("/v1/health-check")
+        clock = asyncio.ensure_future(rest_server.services.health_check.run())
         try:
-            while (last := await door.get("/v1/health-check")).status_code == 404:
+            while (last := await rest_server.get("/v1/health-check")).status_code == 404:
                 await asyncio.sleep(0.05)  # by the real clock: nothing wakes us
         finally:
             clock.cancel()
             await asyncio.gather(clock, return_exceptions=True)
 
-        (event, *_) = (await door.get("/v1/events?eventType=Task Health Check")).json()["events"]
+        (event, *_) = (await rest_server.get("/v1/events?eventType=Task Health Check")).json()[
+            "events"
+        ]
 
         assert never.status_code == 404
         assert {task["requestId"] for task in last.json()["tasks"]} == set(kinds)
@@ -104,86 +106,86 @@ async def test_the_clock_checks_by_itself_and_tells_history(tmp_path: Path) -> N
 
 
 @async_test
-async def test_a_check_by_hand_is_an_event_like_any_other(tmp_path: Path) -> None:
-    async with running(tmp_path, "critical") as (door, _):
-        report = (await door.post("/v1/health-check")).json()
+async def test_a_requested_check_writes_an_event(tmp_path: Path) -> None:
+    async with running(tmp_path, "critical") as (rest_server, _):
+        report = (await rest_server.post("/v1/health-check")).json()
 
         path = "/v1/events?entity=SYSTEM%23health-check"
-        (event,) = (await door.get(path)).json()["events"]
+        (event,) = (await rest_server.get(path)).json()["events"]
         assert {**event["properties"], "checkedAt": report["checkedAt"]} == report
-        assert (await door.get("/v1/health-check")).json() == report
-        (found,) = report["tasks"]
-        assert found["lastEventType"] == "Task Processing Started"
-        assert found["elapsed"] >= found["timeSinceLastEvent"] > 0
+        assert (await rest_server.get("/v1/health-check")).json() == report
+        (task,) = report["tasks"]
+        assert task["lastEventType"] == "Task Processing Started"
+        assert task["elapsed"] >= task["timeSinceLastEvent"] > 0
 
 
 @async_test
-async def test_one_task_is_checked_by_hand_and_nobody_else_is_told(tmp_path: Path) -> None:
-    async with running(tmp_path, "critical") as (door, kinds):
+async def test_reading_the_health_of_a_task_writes_no_report(tmp_path: Path) -> None:
+    async with running(tmp_path, "critical") as (rest_server, kinds):
         (task_id,) = kinds
         job_id, _, key = task_id.partition("_")
 
-        found = (await door.get(f"/v1/jobs/{job_id}/tasks/{key}/health")).json()
+        health = (await rest_server.get(f"/v1/jobs/{job_id}/tasks/{key}/health")).json()
 
-        assert (found["status"], found["health"]) == ("processing", "critical")
-        assert found["workerId"] is not None
-        assert (await door.get("/v1/health-check")).status_code == 404
+        assert (health["status"], health["health"]) == ("processing", "critical")
+        assert health["workerId"] is not None
+        assert (await rest_server.get("/v1/health-check")).status_code == 404
 
 
 @async_test
-async def test_who_may_only_look_cannot_have_people_alarmed(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as door:
+async def test_only_a_key_that_may_operate_can_start_a_health_check(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as rest_server:
         for scope, status in (
             (ApiScope.READ, 403),
             (ApiScope.SUBMIT, 403),
             (ApiScope.OPERATE, 200),
         ):
-            headers = {"x-api-key": await door.key(scope)}
-            answer = await door.post("/v1/health-check", headers=headers)
+            headers = {"x-api-key": await rest_server.key(scope)}
+            answer = await rest_server.post("/v1/health-check", headers=headers)
             assert answer.status_code == status
 
 
 def _signed(received: Received) -> bool:
     at, _, rest = received.headers["longshore-signature"].partition(",")
     signed = f"{at.removeprefix('t=')}.".encode() + received.body
-    mark = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
-    return f"v1={mark}" in rest.split(",")
+    signature = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    return f"v1={signature}" in rest.split(",")
 
 
 @async_test
-async def test_people_are_told_of_each_problem_once_and_of_its_end(tmp_path: Path) -> None:
+async def test_an_alert_is_sent_once_for_a_problem_and_once_for_its_end(tmp_path: Path) -> None:
     with Server().running() as server:
         alerts = {"webhook_url": server.url, "webhook_secrets": [SECRET]}
-        async with running(tmp_path, *KINDS, alerts=alerts) as (door, kinds):
+        async with running(tmp_path, *KINDS, alerts=alerts) as (rest_server, kinds):
             for _ in range(3):
-                assert (await door.post("/v1/health-check")).status_code == 200
+                assert (await rest_server.post("/v1/health-check")).status_code == 200
             first = list(server.received)
             (gone,) = (task_id for task_id, kind in kinds.items() if kind == "overtime")
             job_id, _, key = gone.partition("_")
-            await door.post(f"/v1/jobs/{job_id}/tasks/{key}/cancel")
-            await door.until_task(job_id, key, "cancelled")
-            await door.post("/v1/health-check")
+            await rest_server.post(f"/v1/jobs/{job_id}/tasks/{key}/cancel")
+            await rest_server.until_task(job_id, key, "cancelled")
+            await rest_server.post("/v1/health-check")
 
-            assert [_signed(one) for one in first] == [True]
+            assert [_signed(received) for received in first] == [True]
             assert gone in first[0].body.decode()
-            assert [_signed(one) for one in server.received[1:]] == [True]
+            assert [_signed(received) for received in server.received[1:]] == [True]
             assert gone in server.received[1].body.decode()
 
 
 @pytest.mark.parametrize("answer", [Answer(status=500), Answer(status=404), Answer(hangs_up=True)])
 @async_test
-async def test_an_alert_that_cannot_be_brought_fails_no_check_and_is_brought_later(
+async def test_an_alert_that_cannot_be_delivered_fails_no_check_and_is_delivered_later(
     answer: Answer, tmp_path: Path
 ) -> None:
     with Server().running() as server:
         server.answers_with(answer)
         alerts = {"webhook_url": server.url, "webhook_secrets": [SECRET], "timeout": "2s"}
-        async with running(tmp_path, "overtime", alerts=alerts) as (door, kinds):
-            failing = await door.post("/v1/health-check")
+        async with running(tmp_path, "overtime", alerts=alerts) as (rest_server, kinds):
+            failing = await rest_server.post("/v1/health-check")
             before = len(server.received)
             server.answers_with(Answer())
             for _ in range(2):
-                assert (await door.post("/v1/health-check")).status_code == 200
+                assert (await rest_server.post("/v1/health-check")).status_code == 200
 
             assert failing.status_code == 200
             assert {task["requestId"] for task in failing.json()["tasks"]} == set(kinds)

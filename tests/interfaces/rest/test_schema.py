@@ -1,4 +1,4 @@
-"""The whole OpenAPI document, called with whatever fits it and whatever does not."""
+"""The whole OpenAPI document, called with valid and with invalid values."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from schemathesis import GenerationMode
 
 from tests.interfaces.rest.schema_fuzz import FuzzedServer, fuzz_routes
 
-# So many a route in each of four passes; ``schema_run`` does it at length.
+# Examples of a route in each of four passes; ``schema_fuzz`` as a program can run more.
 EXAMPLES = 5
 
 
@@ -18,15 +18,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzedServer]:
         yield server
 
 
-@pytest.mark.parametrize("of_what_is_there", [False, True], ids=["of-anything", "of-what-is-there"])
+@pytest.mark.parametrize("existing_ids", [False, True], ids=["any-ids", "existing-ids"])
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_no_request_gets_a_server_error_or_an_answer_that_is_not_documented(
-    served: FuzzedServer, mode: GenerationMode, of_what_is_there: bool
+    served: FuzzedServer, mode: GenerationMode, existing_ids: bool
 ) -> None:
-    answers = fuzz_routes(served, mode, EXAMPLES, existing_ids=of_what_is_there)
+    answers = fuzz_routes(served, mode, EXAMPLES, existing_ids=existing_ids)
 
     assert answers.total() > EXAMPLES
-    assert set(answers) >= ({200, 409, 422} if of_what_is_there else {200, 404, 422})
+    assert set(answers) >= ({200, 409, 422} if existing_ids else {200, 404, 422})
 
 
 def test_the_document_describes_every_route_with_words(served: FuzzedServer) -> None:

@@ -48,10 +48,10 @@ OWN = {
     "post /v1/health-check",
     "get /v1/budget",
     "post /v1/budget",
-    # A pause holds for all, and so may all know of it.
+    # A pause affects all tenants, so all may read it.
     "get /v1/queues",
 }
-# These would touch everybody's work: only those who run the house may do so.
+# These affect the work of all tenants: only the operator tenant may call them.
 OPERATOR_ROUTES = {"post /v1/queues/{name}/pause", "post /v1/queues/{name}/resume"}
 
 
@@ -97,23 +97,23 @@ async def _seen_by_acme(
 
 
 @async_test
-async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path) -> None:
+async def test_no_route_shows_or_changes_data_of_another_tenant(tmp_path: Path) -> None:
     a_day = {"agent": AgentSettings(usd_per_day=10)}
-    async with run_server(tmp_path, with_worker=True, others=a_day) as door:
-        ids = await _everything_of_acme(door)
-        routes = (await door.get("/v1/openapi.json")).json()["paths"]
-        before = await _seen_by_acme(door, routes, ids)
+    async with run_server(tmp_path, with_worker=True, others=a_day) as server:
+        ids = await _everything_of_acme(server)
+        routes = (await server.get("/v1/openapi.json")).json()["paths"]
+        before = await _seen_by_acme(server, routes, ids)
         assert sum(SECRET_TEXT in text for text in before.values()) >= 15
         assert {path for path, text in before.items() if '"problem' in text} == set()
         assert {route.partition(" ")[2] for route in (*OWN, *OPERATOR_ROUTES)} <= set(routes)
-        stranger = await door.key(ApiScope.ADMIN, tenant=OTHER, name="eve")
+        other_key = await server.key(ApiScope.ADMIN, tenant=OTHER, name="eve")
 
         walked = 0
         for path, methods in routes.items():
             for method in methods:
                 route = f"{method} {path}"
-                headers = {"x-api-key": stranger, "Idempotency-Key": SECRET_TEXT}
-                answer: httpx.Response = await door.send(
+                headers = {"x-api-key": other_key, "Idempotency-Key": SECRET_TEXT}
+                answer: httpx.Response = await server.send(
                     method.upper(), _filled(path, ids), BODIES.get(route), headers=headers
                 )
                 walked += 1
@@ -126,12 +126,12 @@ async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path
                     assert answer.status_code == 404, (route, answer.text)
 
         assert walked >= 51
-        after = await _seen_by_acme(door, routes, ids)
+        after = await _seen_by_acme(server, routes, ids)
         assert after == before
 
 
 def _without_names(text: str) -> str:
-    """What an answer says but for names that the stranger itself has just used."""
+    """The text of an answer without the names that the other tenant sent itself."""
     for name in ("no definition '{}'", '"name":"{}"', '"requestId":"{}"', "no artifact '{}'"):
         text = text.replace(name.format(SECRET_TEXT), "")
         text = text.replace(name.format(f"attempt-1/artifacts/{SECRET_TEXT}.txt"), "")
