@@ -165,19 +165,19 @@ DEAD_LETTER_FAULTS = (
         name="dead letters are reported at every check",
         at="core.alerts:_change_of",
         do=Value("return cool_down_passed()", "$1"),
-        caught_by=f"{_ALERTS}::test_that_there_are_some_is_told_once_with_what_was_found",
+        caught_by=f"{_ALERTS}::test_the_first_items_are_reported_once_with_the_backlog",
     ),
     _fault(
         name="a dead letter that comes as another goes is not noticed",
         at="core.alerts:_change_of",
         do=Drop("> sort_key"),
-        caught_by=f"{_ALERTS}::test_new_ones_are_told_at_once_and_once",
+        caught_by=f"{_ALERTS}::test_new_items_are_reported_at_once_and_once",
     ),
     _fault(
         name="a dead letter of a clock that is behind is not noticed",
         at="core.alerts:_change_of",
         do=Drop("> minimum_count"),
-        caught_by=f"{_ALERTS}::test_new_ones_are_told_at_once_and_once",
+        caught_by=f"{_ALERTS}::test_new_items_are_reported_at_once_and_once",
     ),
     _fault(
         name="old dead letters are reported again after new ones",
@@ -189,7 +189,7 @@ DEAD_LETTER_FAULTS = (
         name="the end of the backlog is reported repeatedly",
         at="core.alerts:reported_backlog_after",
         do=Value("return None", "last"),
-        caught_by=f"{_ALERTS}::test_that_none_is_left_is_told_once_and_then_all_begins_anew",
+        caught_by=f"{_ALERTS}::test_an_emptied_backlog_is_reported_once_and_the_next_item_is_a_first_one",
     ),
     _fault(
         name="a damaged alert state counts as an empty one",
@@ -202,7 +202,7 @@ DEAD_LETTER_FAULTS = (
         name="a report of parked tasks counts as one of dead letters",
         at="core.alerts:state_after",
         do=Argument("reported_backlog_after() parked_tasks", 1, "$1.dead_letters"),
-        caught_by=f"{_ALERTS}::test_dead_letters_and_parked_tasks_are_told_each_for_itself",
+        caught_by=f"{_ALERTS}::test_dead_letters_and_parked_tasks_are_reported_independently",
     ),
     _fault(
         name="tasks that go on by themselves hide parked ones that never do",
