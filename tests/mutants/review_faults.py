@@ -57,7 +57,7 @@ REVIEW_FAULTS = (
         name="only the last decision counts as made",
         at="services.operator_commands:ReviewDecisions._already_decided",
         do=Value("return in", "$1 in $2[-1:]"),
-        caught_by=f"{_REVIEWING}::test_a_repeated_decision_succeeds_whatever_was_decided_since",
+        caught_by=f"{_REVIEWING}::test_a_repeated_decision_succeeds_after_a_later_decision",
     ),
     _fault(
         name="a revision whose answer was lost is asked for again",

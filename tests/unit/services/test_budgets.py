@@ -1,4 +1,4 @@
-"""Operators look at the budget of a task and add to it, and it goes on."""
+"""Operators read the budget of a task and add to it, and the task resumes."""
 
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ async def test_what_has_no_budget_may_spend_what_it_will(
 
 
 @pytest.mark.parametrize(
-    ("more", "request_id", "said"),
+    ("more", "request_id", "message"),
     [
         (MORE, "", "a request id must be"),
         (MORE, "x" * 257, "a request id must be"),
@@ -151,7 +151,7 @@ async def test_what_has_no_budget_may_spend_what_it_will(
 )
 @scenario
 async def test_what_adds_nothing_or_has_no_name_is_refused(
-    tmp_path: Path, more: Budget, request_id: str, said: str
+    tmp_path: Path, more: Budget, request_id: str, message: str
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, day_budget=DAY)
@@ -162,5 +162,5 @@ async def test_what_adds_nothing_or_has_no_name_is_refused(
             harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **named),
             harness.budget_operations.add_to_day_budget(TENANT, more, **named),
         ):
-            with pytest.raises(UsageError, match=said):
+            with pytest.raises(UsageError, match=message):
                 await adding

@@ -1,4 +1,4 @@
-"""What is added to a tenant's day, and what goes on by itself when there is some again."""
+"""Budget is added to a tenant's day, and parked tasks resume when the day has budget again."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -223,7 +223,7 @@ async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> 
         await park(harness, "b", BudgetScope.JOB)
         assert await harness.budget_operations.unpark_ready() == 0
 
-        # It had spent nothing that anybody knows of, and nobody asks for it again.
+        # It had no recorded spending, and no attempt asks for the reservation again.
         await harness.end_lease("a")
 
         assert await harness.budget_operations.unpark_ready() == 1

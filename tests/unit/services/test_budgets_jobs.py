@@ -1,4 +1,4 @@
-"""What is added to a job's budget lets its tasks go on, whoever dies meanwhile."""
+"""Budget that is added to a job lets its tasks continue, despite crashes."""
 
 from contextlib import suppress
 from itertools import count

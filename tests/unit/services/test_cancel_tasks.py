@@ -1,4 +1,4 @@
-"""One task is cancelled, the others go on; and nobody's wish reaches into another tenant."""
+"""One task is cancelled, the others continue; no request affects another tenant."""
 
 from pathlib import Path
 
@@ -237,7 +237,7 @@ async def test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed(
         with pytest.raises(NotFound):
             await harness.canceller.cancel_task(OTHER, task_id("b"), by="eve")
         with pytest.raises(NotFound):
-            await harness.canceller.cancel_task(TENANT, task_id("nobody"), by="eve")
+            await harness.canceller.cancel_task(TENANT, task_id("missing"), by="eve")
         with pytest.raises(NotFound):
             await harness.canceller.cancel_job(job_id(), by="eve", tenant=OTHER)
         with pytest.raises(NotFound):

@@ -1,4 +1,4 @@
-"""When a task ends its dependents may start and its job may end, and somebody sees to it."""
+"""When a task ends the dispatcher releases its dependents and ends its job."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: 
                 await harness.complete(task_id(key))
             await harness.dispatch()
             states = await harness.states()
-            seen.append([states[each] for each in "abcd"])
+            seen.append([states[key] for key in "abcd"])
 
         assert seen == [
             [PENDING, WAITING, WAITING, WAITING],

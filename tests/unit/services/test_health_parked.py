@@ -1,4 +1,4 @@
-"""People hear that tasks are parked: once, again when more are, and when none is any more."""
+"""Alerts report parked tasks: the first ones, new ones, and when none is left."""
 
 from pathlib import Path
 

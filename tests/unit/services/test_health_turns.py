@@ -1,4 +1,4 @@
-"""One process of a machine checks, at a steady pace, and goes on whatever breaks."""
+"""One process of a machine checks, at a steady pace, and continues after every error."""
 
 import asyncio
 import logging
@@ -155,7 +155,7 @@ async def test_it_continues_after_an_unexpected_error(
 
 
 class UnreachableRegistry(FakeWorkerRegistry):
-    """A machine on which nobody can find out who fills a role."""
+    """A machine on which the holder of a role cannot be determined."""
 
     def acquire_role(self, role: str) -> bool:
         raise OSError("disk full")

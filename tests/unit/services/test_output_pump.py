@@ -271,7 +271,9 @@ async def test_a_log_that_stays_down_does_not_hold_up_the_attempt_for_ever(
 STEPS = st.lists(
     st.one_of(
         st.integers(1, 400).map(lambda size: ("print", size)),
-        st.sampled_from([("wait", 0.06), ("wait", 2.0), ("break", 0), ("forget", 0), ("mend", 0)]),
+        st.sampled_from(
+            [("wait", 0.06), ("wait", 2.0), ("break", 0), ("forget", 0), ("recover", 0)]
+        ),
     ),
     max_size=30,
 )

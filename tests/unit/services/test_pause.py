@@ -1,4 +1,4 @@
-"""Queues are paused and resumed by somebody, for a reason, and both are told."""
+"""Queues are paused and resumed; the events record who did it and for what reason."""
 
 import logging
 from pathlib import Path

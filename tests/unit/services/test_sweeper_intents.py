@@ -257,7 +257,7 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
             half_done += 1
             await harness.canceller.cancel_job(job_id(), by="bob")
 
-            # Whoever finds what is left of the resume must not undo the cancellation.
+            # A service that finishes the rest of the resume must not undo the cancellation.
             await harness.sweeper.sweep()
             await harness.dispatch()
             assert set((await harness.states()).values()) == {TaskState.CANCELLED}

@@ -1,4 +1,4 @@
-"""Agents that do not fit into memory wait for room; nobody else does."""
+"""Agents that do not fit into memory wait for room; other tasks do not."""
 
 import asyncio
 from datetime import timedelta

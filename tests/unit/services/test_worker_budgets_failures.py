@@ -171,7 +171,7 @@ async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
         harness = await agent_harness(backend)
         await submit(harness, budget=5.0)
 
-        async def somebody_else() -> None:
+        async def other_attempt() -> None:
             row = await harness.task("a")
             await harness.end_lease("a")
             claimed = await harness.claim(row.id, "worker-2")
@@ -184,7 +184,7 @@ async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
                 requested=usd(1.0),
             )
 
-        accounts = InterposedPort(backend.budgets, "get", before=somebody_else)
+        accounts = InterposedPort(backend.budgets, "get", before=other_attempt)
         async with harness.with_ports(budgets=accounts).running_worker():
             await harness.advance(SECOND)
 

@@ -1,4 +1,4 @@
-"""A worker that is told to stop takes no more work, and what runs is finished or given back."""
+"""A worker that is stopped takes no more work, and its attempts are finished or given back."""
 
 import asyncio
 from datetime import timedelta
@@ -42,7 +42,7 @@ async def test_a_stopping_worker_lets_its_attempts_finish_within_the_grace(
 
         assert (before, running.done()) == (False, True)
         assert (await harness.task("a")).state is TaskState.COMPLETED
-        assert [order.key for order in harness.runner.specs] == ["a"]
+        assert [spec.key for spec in harness.runner.specs] == ["a"]
         assert harness.worker_registry.calls[-1] == ("deregister", "worker-1")
 
 

@@ -142,4 +142,4 @@ async def test_a_worker_serves_only_its_own_queues(kind: str, tmp_path: Path) ->
         async with harness.running_worker(queues=("fast", "slow")):
             await harness.advance(SECOND)
 
-        assert {order.key for order in harness.runner.specs} == {"a", "b"}
+        assert {spec.key for spec in harness.runner.specs} == {"a", "b"}
