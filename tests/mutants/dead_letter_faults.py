@@ -183,7 +183,7 @@ DEAD_LETTER_FAULTS = (
         name="old dead letters are reported again after new ones",
         at="core.alerts:reported_backlog_after",
         do=Argument("ReportedBacklog()", "at", "last.at if last else $0"),
-        caught_by=f"{_ALERTS}::test_what_is_new_begins_another_cool_down",
+        caught_by=f"{_ALERTS}::test_new_items_start_another_cool_down",
     ),
     _fault(
         name="the end of the backlog is reported repeatedly",

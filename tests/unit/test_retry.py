@@ -185,7 +185,7 @@ def test_a_cancelled_call_is_not_repeated() -> None:
     assert len(flaky.calls) == 1
 
 
-def test_it_decorates_with_and_without_options() -> None:
+def test_the_decorator_works_with_and_without_options() -> None:
     naps = Naps()
     errors = [TimeoutError()]
 

@@ -143,7 +143,7 @@ def test_a_failure_names_the_task_and_has_what_it_raised_as_its_cause() -> None:
     assert "Fail: no such city" in ran.output["broken"]
 
 
-def test_what_may_pass_is_tried_again_until_the_attempts_are_used_up() -> None:
+def test_a_transient_error_is_retried_until_the_attempts_are_used_up() -> None:
     @longshore.task(max_attempts=5)
     def offline() -> int:
         raise ConnectionError
@@ -323,7 +323,7 @@ def test_the_same_job_goes_the_same_way_each_time() -> None:
     assert history() == history()
 
 
-def test_what_is_printed_as_bytes_or_to_the_other_stream_is_output_too() -> None:
+def test_output_includes_bytes_and_the_other_stream() -> None:
     @longshore.task
     def talk() -> None:
         sys.stdout.buffer.write(b"bytes\n")

@@ -181,7 +181,7 @@ def test_a_warning_that_came_back_unreported_and_gets_worse_is_reported() -> Non
     assert channel.check(a_check(NOON + 4 * MINUTE, a=CRITICAL)) == {"a": "critical"}
 
 
-def test_what_is_over_is_forgotten_after_the_cool_down() -> None:
+def test_a_recovered_problem_is_removed_from_the_state_after_the_cool_down() -> None:
     channel = AlertChannel()
     channel.check(a_check(a=CRITICAL))
     channel.check(a_check(NOON + MINUTE))

@@ -108,7 +108,7 @@ def test_new_items_are_reported_at_once_and_once(channel: BacklogChannel, later:
 @pytest.mark.parametrize(
     "later", [make_backlog(2), make_backlog(1, "0"), make_backlog(1, "z", NOON - HOUR)]
 )
-def test_that_there_are_fewer_is_no_news(channel: BacklogChannel, later: Backlog) -> None:
+def test_a_backlog_that_shrinks_is_not_reported(channel: BacklogChannel, later: Backlog) -> None:
     channel.check(make_backlog(3))
 
     assert channel.check(later, 5) is None
@@ -147,7 +147,7 @@ def test_a_backlog_is_reported_again_after_each_cool_down(
     }
 
 
-def test_what_is_new_begins_another_cool_down(channel: BacklogChannel) -> None:
+def test_new_items_start_another_cool_down(channel: BacklogChannel) -> None:
     channel.check(make_backlog(3))
     channel.check(make_backlog(4), 30)
 
@@ -204,7 +204,7 @@ def test_the_end_of_a_backlog_that_was_never_reported_is_not_reported(
     assert channel.check(EMPTY_BACKLOG, 5) is None
 
 
-def test_what_could_not_be_found_out_is_no_news_and_changes_nothing(
+def test_an_unknown_backlog_is_not_reported_and_changes_no_state(
     channel: BacklogChannel,
 ) -> None:
     channel.check(make_backlog(3))

@@ -147,7 +147,7 @@ def test_a_task_that_began_long_ago_is_in_the_report() -> None:
     assert [task.health for task in result.tasks] == [Health.OVERTIME]
 
 
-def test_what_does_not_run_and_what_is_another_tenants_is_not_in_it() -> None:
+def test_a_report_excludes_tasks_that_do_not_run_and_tasks_of_other_tenants() -> None:
     result = report(
         a_task(state=TaskState.IN_REVIEW, spec=a_spec("r")),
         a_task(state=TaskState.PENDING, spec=a_spec("p")),
@@ -208,7 +208,7 @@ def test_each_task_is_judged_by_its_own_policy() -> None:
         ),
     ],
 )
-def test_what_a_definition_does_not_say_is_as_usual(
+def test_thresholds_that_a_definition_omits_come_from_the_policy(
     own: HealthThresholds, expected: HealthPolicy
 ) -> None:
     assert own.applied_to(POLICY) == expected

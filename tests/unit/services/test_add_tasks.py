@@ -118,7 +118,7 @@ async def test_a_parent_whose_end_the_job_has_not_recorded_is_waited_for(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume(
+async def test_a_task_added_behind_a_failed_task_waits_and_runs_after_a_resume(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

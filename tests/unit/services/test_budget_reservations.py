@@ -79,7 +79,7 @@ async def test_a_shared_budget_that_was_never_used_is_empty(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_many_at_once_each_counts_and_none_twice(kind: str, tmp_path: Path) -> None:
+async def test_concurrent_reservations_count_once_each(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, other = await agent_harness(backend), ServiceHarness(backend)
         keys = [f"t{number}" for number in range(8)]
@@ -184,7 +184,9 @@ async def test_reservations_of_dead_attempts_do_not_limit_others(kind: str, tmp_
 
 
 @scenario
-async def test_what_the_next_attempt_of_a_task_holds_is_not_the_deads(tmp_path: Path) -> None:
+async def test_the_reservation_of_a_dead_attempt_is_released_although_the_task_has_a_new_lease(
+    tmp_path: Path,
+) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         first, waits = await claimed(harness, "a", "b")
@@ -200,7 +202,9 @@ async def test_what_the_next_attempt_of_a_task_holds_is_not_the_deads(tmp_path: 
 
 
 @scenario
-async def test_the_living_are_left_alone_and_who_is_refused_has_nothing(tmp_path: Path) -> None:
+async def test_a_live_reservation_is_retained_and_a_refused_request_reserves_nothing(
+    tmp_path: Path,
+) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         alive, waits = await claimed(harness, "a", "b")

@@ -77,7 +77,7 @@ async def test_an_addition_whose_answer_was_lost_counts_once(kind: str, tmp_path
 
 
 @scenario
-async def test_what_has_ended_is_refused(tmp_path: Path) -> None:
+async def test_adding_to_the_budget_of_an_ended_task_is_refused(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, budget=1.0)
         await submit(harness)
@@ -150,7 +150,7 @@ async def test_what_has_no_budget_may_spend_what_it_will(
     ids=["no request", "too long", "nothing"],
 )
 @scenario
-async def test_what_adds_nothing_or_has_no_name_is_refused(
+async def test_an_empty_addition_or_one_without_a_request_id_is_refused(
     tmp_path: Path, more: Budget, request_id: str, message: str
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

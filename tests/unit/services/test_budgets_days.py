@@ -71,7 +71,7 @@ async def test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once(
 
 
 @scenario
-async def test_it_is_for_this_day_only_and_for_this_tenant(tmp_path: Path) -> None:
+async def test_an_addition_is_for_this_day_and_this_tenant_only(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, day_budget=DAY)
         await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
@@ -138,7 +138,7 @@ async def test_a_note_that_cannot_be_kept_costs_no_budget(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("day", [NO_BUDGET, Budget(tokens=5)], ids=str)
 @scenario
-async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, day: Budget) -> None:
+async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, day: Budget) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend, day_budget=day)
 
@@ -212,7 +212,9 @@ async def test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on(
 
 
 @scenario
-async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> None:
+async def test_the_released_reservation_of_a_dead_attempt_lets_another_task_resume(
+    tmp_path: Path,
+) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         await submit(harness, "a", "b", budget=1.0)

@@ -129,7 +129,7 @@ async def test_an_addition_to_a_job_whose_answer_was_lost_counts_once(
 
 @pytest.mark.parametrize("more", [Budget(usd=1.0, tokens=5), Budget(minutes=1.0)])
 @scenario
-async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, more: Budget) -> None:
+async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, more: Budget) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         await submit(harness, budget={"usd": 1.0})

@@ -55,7 +55,7 @@ async def stored(backend: Backend, name: str = "feed") -> tuple[int, str] | None
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_new_or_changed_is_stored_and_what_is_not_is_left(
+async def test_new_and_changed_definitions_are_stored_and_others_are_left(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -96,7 +96,7 @@ async def test_a_file_that_did_not_change_does_not_overrule_what_others_stored(
 
 
 @scenario
-async def test_what_was_deleted_stays_so_until_its_file_changes(tmp_path: Path) -> None:
+async def test_a_deleted_definition_stays_deleted_until_its_file_changes(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         await sync_files(backend, ORIGINAL)
         await backend.definitions.delete(TENANT, "feed")
@@ -169,7 +169,7 @@ async def test_the_later_of_two_processes_does_not_overrule_who_came_between(
 
 
 @scenario
-async def test_what_a_slow_process_stored_too_late_does_not_stay(tmp_path: Path) -> None:
+async def test_a_late_write_of_a_slow_process_is_replaced(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         quick = DefinitionSync(backend)
 

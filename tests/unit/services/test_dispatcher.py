@@ -288,7 +288,7 @@ async def test_a_process_without_the_role_sweeps_rarely(
 
 
 @scenario
-async def test_one_that_begins_to_lead_follows_at_once(tmp_path: Path) -> None:
+async def test_a_dispatcher_that_becomes_the_leader_starts_at_once(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         presence = FakeWorkerRegistry(leading=False)
         harness = ServiceHarness(backend, worker_registry=presence)

@@ -156,7 +156,9 @@ async def test_an_event_of_an_unknown_job_does_not_block_the_others(
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_what_was_not_acknowledged_is_delivered_again(kind: str, tmp_path: Path) -> None:
+async def test_an_event_that_was_not_acknowledged_is_delivered_again(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*DIAMOND)

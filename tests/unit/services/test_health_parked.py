@@ -108,7 +108,7 @@ async def test_new_parked_tasks_are_reported_by_the_next_check_and_old_ones_afte
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_stuck_dead_and_parked_is_one_message(kind: str, tmp_path: Path) -> None:
+async def test_stuck_dead_and_parked_tasks_are_one_message(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         await harness.submit(make_task("stuck"))

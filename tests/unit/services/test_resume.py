@@ -177,7 +177,7 @@ async def test_a_missing_job_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_behind_another_failure_stays_behind_it(kind: str, tmp_path: Path) -> None:
+async def test_a_task_behind_another_failed_task_stays_waiting(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         tasks = [make_task("a"), make_task("b"), make_task("x", "a"), make_task("y", "a", "b")]

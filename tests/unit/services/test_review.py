@@ -47,7 +47,9 @@ async def in_review(backend: Backend, *behind: dict[str, Any]) -> ServiceHarness
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_waited_for_an_approval_goes_on_at_once(kind: str, tmp_path: Path) -> None:
+async def test_a_task_that_waited_for_an_approval_continues_at_once(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend, make_task("b", "a"))
 
@@ -163,7 +165,7 @@ async def test_another_tenant_s_task_is_not_there(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_not_in_review_cannot_be_reviewed(kind: str, tmp_path: Path) -> None:
+async def test_a_task_that_is_not_in_review_cannot_be_reviewed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -212,7 +214,7 @@ async def test_an_approval_that_the_job_did_not_record_is_finished_by_a_repeated
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_who_asks_for_a_revision_twice_gets_one(kind: str, tmp_path: Path) -> None:
+async def test_a_revision_that_is_requested_twice_happens_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
         review = make_review_decisions(harness)

@@ -267,7 +267,7 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
 
 
 @scenario
-async def test_who_finishes_a_resume_when_the_job_is_cancelled_changes_nothing_any_more(
+async def test_finishing_a_resume_changes_nothing_after_the_job_is_cancelled(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

@@ -101,7 +101,7 @@ async def test_an_agent_is_answered_until_its_tasks_budget_is_used_up(
 
 
 @scenario
-async def test_what_earlier_attempts_have_spent_counts_for_the_task(tmp_path: Path) -> None:
+async def test_spending_of_earlier_attempts_counts_for_the_task(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, budget=0.5)
         harness.runner.set_scripts(
@@ -284,7 +284,7 @@ async def test_a_child_is_not_even_started_if_nothing_is_left(tmp_path: Path) ->
 
 
 @scenario
-async def test_what_is_no_agent_has_no_budget(tmp_path: Path) -> None:
+async def test_a_task_that_is_no_agent_has_no_budget(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend, day_budget=DAY)
         harness.runner.set_scripts("a", Script(reports=[spend_request(1, estimate=99.0)]))

@@ -52,7 +52,7 @@ async def test_a_task_that_is_cancelled_when_it_is_parked_is_cancelled(
 
 
 @scenario
-async def test_what_is_drained_is_released_and_what_it_had_reserved_is_free(
+async def test_a_drained_attempt_is_released_and_its_reservation_is_free(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -211,7 +211,7 @@ async def test_a_budget_check_that_cannot_be_closed_costs_no_outcome(tmp_path: P
 
 
 @scenario
-async def test_what_a_dead_worker_had_reserved_is_free_when_its_lease_is_ended(
+async def test_the_reservation_of_a_dead_worker_is_free_when_its_lease_is_ended(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

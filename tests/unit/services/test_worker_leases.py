@@ -39,7 +39,9 @@ def end_of_lease(harness: ServiceHarness, row: TaskRow) -> timedelta:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_runs_is_renewed_and_its_message_kept_hidden(kind: str, tmp_path: Path) -> None:
+async def test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         harness = ServiceHarness(watched)

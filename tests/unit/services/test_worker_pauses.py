@@ -99,9 +99,7 @@ async def test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_an_attempt_whose_queue_is_paused_runs_to_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", Script(reports=[3 * MINUTE]))

@@ -111,7 +111,7 @@ def test_progress_reads_like_a_sentence(progress: ProgressReport, text: str) -> 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_a_given_back_attempt_has_used_is_not_forgotten(
+async def test_the_usage_of_an_attempt_that_was_given_back_is_recorded(
     kind: str, tmp_path: Path
 ) -> None:
     usage = Usage(input_tokens=7, cost_usd=0.5)

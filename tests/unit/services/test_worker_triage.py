@@ -62,7 +62,7 @@ async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_two_who_claim_at_once_only_the_one_whose_commit_came_first_runs_the_task(
+async def test_of_two_concurrent_claims_only_the_first_commit_runs_the_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

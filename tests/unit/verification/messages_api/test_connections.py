@@ -64,7 +64,7 @@ async def test_a_connection_serves_one_request_after_another() -> None:
 
 
 @scenario
-async def test_who_does_not_speak_http_is_hung_up_on() -> None:
+async def test_a_connection_that_does_not_speak_http_is_closed() -> None:
     async with MessagesApi() as api, _connected(api) as (reader, writer):
         writer.write(b"\n")
 

@@ -77,7 +77,7 @@ async def test_a_wrong_word_to_the_control_is_answered_with_what_is_wrong(
 
 
 @scenario
-async def test_what_comes_over_the_control_is_no_request() -> None:
+async def test_a_call_of_the_control_api_is_no_request() -> None:
     async with MessagesApi() as api:
         await _control(api, "GET", "requests")
 

@@ -105,7 +105,7 @@ def test_another_question_does_not_ask_again() -> None:
 @pytest.mark.parametrize(
     "state", [state for state in RequestState if state is not RequestState.ANSWERED]
 )
-def test_what_was_not_answered_whole_may_be_asked_again(state: RequestState) -> None:
+def test_a_request_that_was_not_answered_completely_may_be_repeated(state: RequestState) -> None:
     first = request(("user", "do it"))
     first.state = state
 

@@ -210,7 +210,7 @@ async def test_an_error_in_mid_stream_meets_a_request_without_a_stream_as_its_st
 
 
 @scenario
-async def test_what_whole_answers_cost_is_added_up() -> None:
+async def test_the_cost_of_complete_answers_is_added_up() -> None:
     async with MessagesApi([text(usage=USAGE), error(500), structured({}, usage=USAGE)]) as api:
         for _ in range(3):
             await send_request(api.url)
