@@ -32,7 +32,7 @@ _LONG = timedelta(seconds=3)
 _EVERY = timedelta(seconds=5)
 _COOL_DOWN = timedelta(seconds=30)
 _SECOND = timedelta(seconds=1)
-_UNSERVED = "nobodys"  # a queue that no worker serves
+_UNSERVED = "unserved"  # a queue that no worker serves
 
 
 async def readers(harness: ErrorHarness) -> None:
