@@ -81,7 +81,7 @@ BUDGET_FAULTS = (
         at="core.tasks.operator:unpark",
         do=Drop("< to_tick()"),
         caught_by=f"{_PARKING}::TestUnpark::"
-        "test_what_goes_on_by_itself_does_so_when_its_time_has_come_and_not_before",
+        "test_a_task_with_a_resume_time_resumes_then_and_not_before",
     ),
     _fault(
         name="what earlier attempts have spent does not count",
@@ -166,24 +166,24 @@ BUDGET_FAULTS = (
         name="only the first page of parked tasks is resumed",
         at="services.reads:iter_tasks",
         do=Replace("if cursor", "return"),
-        caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_goes_on",
+        caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_resumes",
     ),
     _fault(
         name="many that rest hide one that may go on",
         at="services.reads:list_all",
         do=Replace("*=", "break"),
-        caught_by=f"{_DAYS}::test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on",
+        caught_by=f"{_DAYS}::test_many_tasks_parked_for_another_reason_do_not_hide_one_that_may_resume",
     ),
     _fault(
         name="what is added to the day lets nothing go on",
         at="services.budgets:BudgetOperations.add_to_day_budget",
         do=Drop("_unpark()"),
-        caught_by=f"{_DAYS}::test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once",
+        caught_by=f"{_DAYS}::test_tasks_parked_for_this_budget_resume_and_the_same_request_adds_once",
     ),
     _fault(
         name="all go on although only a little is left",
         at="services.budgets:BudgetOperations._unpark_one_per_budget",
         do=Replace("setdefault()", "first[$2.spec.tenant, $2.id] = $2"),
-        caught_by=f"{_DAYS}::test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on",
+        caught_by=f"{_DAYS}::test_one_task_resumes_when_a_shared_budget_has_something_left_again",
     ),
 )

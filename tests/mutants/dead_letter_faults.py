@@ -208,7 +208,7 @@ DEAD_LETTER_FAULTS = (
         name="tasks that go on by themselves hide parked ones that never do",
         at="services.reads:list_all",
         do=Replace("*=", "break"),
-        caught_by=f"{_PARKED}::test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do",
+        caught_by=f"{_PARKED}::test_many_tasks_that_resume_by_themselves_do_not_hide_those_that_never_do",
     ),
     _fault(
         name="parked tasks of other tenants are reported",

@@ -49,7 +49,7 @@ OPERATOR_COMMAND_FAULTS = (
         name="a resume that is under way is left to the sweeper for ever",
         at="services.operator_commands:Resumer._resume",
         do=Drop("finish_resume()"),
-        caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on",
+        caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_continues",
     ),
     _fault(
         name="a resume takes back a newer failure",

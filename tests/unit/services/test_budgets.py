@@ -31,7 +31,7 @@ from tests.unit.services.port_wrappers import InterposedPort
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("scope", [BudgetScope.TASK, BudgetScope.STEP])
 @scenario
-async def test_a_task_that_rests_goes_on_and_the_same_request_adds_once(
+async def test_a_parked_task_resumes_and_the_same_request_adds_once(
     kind: str, scope: BudgetScope, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -39,7 +39,7 @@ LATER = {**ANN, "request_id": "r2"}
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
+async def test_tasks_parked_for_this_budget_resume_and_those_parked_for_another_do_not(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -63,7 +63,7 @@ async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
 
 
 @scenario
-async def test_more_than_a_page_of_tasks_goes_on(
+async def test_more_than_a_page_of_tasks_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)

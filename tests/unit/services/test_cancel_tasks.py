@@ -59,7 +59,9 @@ async def test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_waiting_task_is_cancelled_and_its_parents_go_on(kind: str, tmp_path: Path) -> None:
+async def test_a_waiting_task_is_cancelled_and_its_parents_continue(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))

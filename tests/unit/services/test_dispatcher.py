@@ -253,7 +253,7 @@ async def test_the_work_for_a_completed_task_does_not_grow_with_its_job(
 
 
 @scenario
-async def test_a_dispatcher_goes_on_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
+async def test_a_dispatcher_continues_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*DIAMOND)

@@ -183,7 +183,7 @@ async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do(
+async def test_many_tasks_that_resume_by_themselves_do_not_hide_those_that_never_do(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)

@@ -41,7 +41,7 @@ async def rounds_of(harness: ServiceHarness, key: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on(
+async def test_a_failed_task_runs_again_and_what_waited_behind_it_continues(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

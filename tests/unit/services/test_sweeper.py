@@ -356,7 +356,7 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
+async def test_a_sweeper_continues_after_the_store_was_out_of_reach(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

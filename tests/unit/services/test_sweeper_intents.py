@@ -97,7 +97,7 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_dependencies(
+async def test_a_cancelled_job_that_is_resumed_continues_in_the_order_of_its_dependencies(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

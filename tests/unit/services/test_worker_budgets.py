@@ -212,7 +212,7 @@ async def test_a_jobs_budget_is_shared_and_parks_tasks_when_nothing_is_left(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_go_on(
+async def test_a_day_that_is_used_up_parks_tasks_until_the_sweeper_resumes_them_at_midnight(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

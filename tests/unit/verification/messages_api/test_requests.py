@@ -83,7 +83,7 @@ def test_the_same_question_after_a_whole_answer_asks_again() -> None:
     assert repeated_requests([first, second]) == [(second, first)]
 
 
-def test_a_question_that_goes_on_without_the_answer_asks_again() -> None:
+def test_a_question_that_continues_without_the_answer_asks_again() -> None:
     first = _answered(("user", "do it"))
 
     assert request(("user", "do it"), ("user", "Go on.")).repeats(first)
