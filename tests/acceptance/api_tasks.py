@@ -1,4 +1,4 @@
-"""Tasks of a user's module, for whole stories with real children."""
+"""Tasks of a user's module, for acceptance tests with real child processes."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def waiting(folder: Path) -> str:
     print("waiting", flush=True)  # noqa: T201 - its output
     (folder / f"pid-{os.getpid()}").touch()
     while not (folder / "go").exists():
-        time.sleep(0.01)  # noqa: TID251 - another process makes the file, and nothing tells
+        time.sleep(0.01)  # noqa: TID251 - another process creates the file without a signal
     return "gone on"
 
 

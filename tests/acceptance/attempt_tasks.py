@@ -1,4 +1,4 @@
-"""Functions that end in every way there is, for whole stories with real children."""
+"""Functions that end in every possible way, for acceptance tests with real child processes."""
 
 import os
 import signal
@@ -70,8 +70,8 @@ def waits(begun: str, *, stubborn: bool = False) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     below = os.fork()
     if below:
-        # Complete when it is there at all: whoever waits for it reads it at once.
+        # The rename makes the file appear complete: a waiting test reads it at once.
         Path(f"{begun}.part").write_text(f"{os.getpid()} {below}")
         Path(f"{begun}.part").rename(begun)
     while True:
-        time.sleep(60)  # noqa: TID251 - whatever happens to it comes from outside
+        time.sleep(60)  # noqa: TID251 - another process ends it

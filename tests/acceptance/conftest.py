@@ -1,4 +1,4 @@
-"""What whole stories need: a data folder, workers in processes of their own, and patience."""
+"""Fixtures of the acceptance tests: a data folder, worker processes, and waiting with a timeout."""
 
 import asyncio
 import json

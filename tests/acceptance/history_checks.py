@@ -1,4 +1,4 @@
-"""What must be true of every task, whatever happened to it; read from what is stored alone."""
+"""Invariants of every task after any sequence of faults, checked on the stored rows and events."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ async def read_checked_history(backend: Backend, task_id: str) -> tuple[TaskRow,
 
 
 def starts(history: Sequence[Event]) -> list[Event]:
-    """The events that tell of an attempt's beginning."""
+    """The events that record the start of an attempt."""
     return [event for event in history if event.type == STARTED]
 
 
@@ -57,7 +57,7 @@ def _check_fences(row: TaskRow, history: Sequence[Event]) -> None:
 
 
 def _check_attempt_order(history: Sequence[Event]) -> None:
-    """Nothing is told of an attempt before it began, after it ended, or while another runs."""
+    """No event of an attempt precedes its start, follows its end, or occurs while another runs."""
     current: int | None = None
     for event in history:
         number = getattr(event.body, "attempt_number", None)

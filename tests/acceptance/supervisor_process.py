@@ -31,7 +31,7 @@ class SupervisorProcess:
         )
         self.lines: list[str] = []
         self._handles: list[int] = []
-        # Read all the time: nobody may wait because a pipe is full.
+        # Read all the time: no process may block because a pipe is full.
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -77,7 +77,7 @@ class SupervisorProcess:
             raise
 
     def wait(self) -> int:
-        """The exit code; everything it said has been read then."""
+        """The exit code; all output of the process has been read then."""
         code = self.process.wait(TIMEOUT_S)
         self._reading.join(TIMEOUT_S)
         return code

@@ -1,4 +1,4 @@
-"""SIGTERM while twenty tasks run: nothing is lost, nothing is done twice, nobody waits for long."""
+"""SIGTERM while twenty tasks run: nothing is lost, nothing is done twice, the drain is short."""
 
 import asyncio
 import os

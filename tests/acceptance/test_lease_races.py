@@ -1,7 +1,7 @@
-"""Whoever lost a lease changes nothing: fifteen hundred races for a lease that has just run out.
+"""A process that lost a lease changes nothing: 1,500 races for a lease that has just expired.
 
 The holder and those who want to take over act at the same moment, each as a process with services
-of its own, on a store that loses calls and answers. Whatever comes of it, the task completes once,
+of its own, on a store that loses calls and answers. After every race, the task completed once,
 its history adds up to its row, and every write under an old fence is refused.
 """
 
@@ -87,7 +87,7 @@ class FlakyLedger:
 
 
 class LeapingClock(FakeClock):
-    """Whoever sleeps takes the clock along: nobody has to move it for a pause after an error."""
+    """A sleep advances the clock: a pause after an error needs no other caller to move it."""
 
     async def sleep(self, duration: timedelta) -> None:
         self.advance(duration)
@@ -117,7 +117,7 @@ class Process:
         self.harness = ServiceHarness(replace(backend, ledger=self.ledger))
         self.refused = 0
         self._apply = self.harness.transitions.apply_to_task
-        # Whatever the process does, its worker and its sweeper too, goes through here.
+        # Every change of the process, also by its worker and its sweeper, goes through here.
         self.harness.transitions.apply_to_task = self._counting  # type: ignore[method-assign]
 
     async def _counting(self, *arguments: Any, **named: Any) -> TaskRow:
@@ -211,7 +211,7 @@ class Races:
         await self._check_outcome(id_, won=won, report=report)
 
     async def _at_the_barrier(
-        self, id_: str, held: TaskRow, report: c.Command
+        self, id_: str, holder_row: TaskRow, report: c.Command
     ) -> tuple[bool, list[tuple[Process, TaskRow]]]:
         """Who was faster: whether it was the holder, and who has claimed the task since."""
         takers = self._takers[: self._chance.randint(1, TAKERS)]
@@ -220,7 +220,7 @@ class Races:
 
         async def holding() -> TaskRow | None:
             # A worker decides from the row as it last knew it.
-            existing = held if self._chance.random() < 0.5 else None
+            existing = holder_row if self._chance.random() < 0.5 else None
             await barrier.wait()
             return await self._holder.apply(id_, report, row=existing)
 
@@ -251,7 +251,7 @@ class Races:
         assert (row, history) == await read_checked_history(self._reliable.backend, id_)
 
     async def _completes(self, id_: str, claims: Sequence[tuple[Process, TaskRow]]) -> None:
-        """Whoever has the task now sees it to its end; if nobody has it, the next one does."""
+        """The holder completes the task; without a holder, a taker claims and completes it."""
         row, _ = await read_checked_history(self._reliable.backend, id_)
         if row.state is TaskState.PENDING:
             assert row.due_at is not None
@@ -270,7 +270,7 @@ class Races:
         assert row.state is TaskState.COMPLETED
         (completed,) = [event.body for event in history if event.type == COMPLETED]
         if isinstance(report, c.Complete):
-            # It is told that it won exactly if it did, also where the answer was lost.
+            # The holder's call succeeds exactly if it won, also where the answer was lost.
             assert won == (completed.attempt_number == 1)
             assert len(starts(history)) == 1 or not won
         outcome = f"{type(report).__name__} {'won' if won else 'lost'}"
@@ -332,9 +332,9 @@ def test_late_writes_that_were_refused_are_counted() -> None:
 
 
 class WorkerRace:
-    """Three real workers; the one that has the task stands still until its lease is over.
+    """Three real workers; the holder of the task is suspended until its lease is over.
 
-    When it goes on, its child ends, its renewal is due, its trust has ended, and the message is
+    When it resumes, its child ends, its renewal is due, its trust has ended, and the message is
     there for the others: all of it in the same moment.
     """
 
@@ -348,7 +348,7 @@ class WorkerRace:
         """How many attempts it took."""
         holder, *takers = self.processes
         await self.reliable.submit(make_task(maxAttempts=100))
-        # A pause of a moment less or more: sometimes nobody may take over yet.
+        # A pause of a moment less or more: sometimes a takeover is not allowed yet.
         early = timedelta(milliseconds=self._chance.choice([-1, 0, 0, 0, 1]))
         away = LEASE.duration + LEASE.skew_margin + early
         holder.harness.runner.set_scripts(
@@ -393,5 +393,5 @@ def test_of_workers_that_wake_up_around_the_end_of_a_lease_one_completes_the_tas
     taken_over = sum(attempt > 1 for attempt in attempts)
     print(f"{taken_over} taken over, {sum(refused)} writes refused")  # noqa: T201 - figures
     assert 0 < taken_over < WORKER_RACES
-    # A holder that was replaced has tried to renew or to complete, and was told so.
+    # A holder that was replaced has tried to renew or to complete, and was refused.
     assert all(refused[n] > 0 for n, attempt in enumerate(attempts) if attempt > 1)

@@ -1,4 +1,4 @@
-"""Urgent work goes first and stops nobody for ever; what is for later waits; queues are apart."""
+"""Urgent tasks start first and starve no others; delayed tasks wait; queues are independent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -29,8 +29,8 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     """A test that is a coroutine."""
 
     @wraps(function)
-    def test(**given: Any) -> None:
-        asyncio.run(function(**given))
+    def test(**arguments: Any) -> None:
+        asyncio.run(function(**arguments))
 
     return test
 
@@ -96,7 +96,7 @@ async def completed(services: Services, job_id: str, *keys: str) -> None:
     await wait_until(look)
 
 
-async def order_of_starts(services: Services, job_id: str) -> list[TaskRow]:
+async def tasks_in_start_order(services: Services, job_id: str) -> list[TaskRow]:
     """The tasks that have begun, the first first; each has begun once."""
     begun = []
     for row in await rows(services, job_id):
@@ -119,12 +119,14 @@ async def test_a_stream_of_urgent_tasks_slows_the_others_down_and_never_stops_th
         async with running_worker(services):
             await completed(services, job_id, *(task["taskId"] for task in patient))
 
-        order = [row.spec.priority for row in await order_of_starts(services, job_id)]
-        lows = [position for position, priority in enumerate(order) if priority is Priority.LOW]
-        normals = [
-            position for position, priority in enumerate(order) if priority is Priority.NORMAL
+        priorities = [row.spec.priority for row in await tasks_in_start_order(services, job_id)]
+        lows = [
+            position for position, priority in enumerate(priorities) if priority is Priority.LOW
         ]
-        assert order[0] is Priority.HIGH
+        normals = [
+            position for position, priority in enumerate(priorities) if priority is Priority.NORMAL
+        ]
+        assert priorities[0] is Priority.HIGH
         # Never more than so many in a row before one of them has its turn.
         assert lows[0] < LOW_EVERY
         assert lows[1] - lows[0] <= LOW_EVERY
@@ -132,7 +134,7 @@ async def test_a_stream_of_urgent_tasks_slows_the_others_down_and_never_stops_th
         assert all(b - a <= LOW_EVERY for a, b in pairwise(normals))
         # And the urgent ones have nearly all the rest.
         share = NORMAL_EVERY - 1
-        assert order[: lows[1]].count(Priority.HIGH) >= lows[1] * share // NORMAL_EVERY
+        assert priorities[: lows[1]].count(Priority.HIGH) >= lows[1] * share // NORMAL_EVERY
 
 
 @BACKENDS
@@ -155,11 +157,11 @@ async def test_a_low_task_is_served_while_urgent_ones_keep_coming(
                 urgent.append(new)
             await completed(services, low)
 
-        (begun,) = await order_of_starts(services, low)
+        (begun,) = await tasks_in_start_order(services, low)
         before = [
             row
             for job_id in urgent
-            for row in await order_of_starts(services, job_id)
+            for row in await tasks_in_start_order(services, job_id)
             if row.started_at < begun.started_at
         ]
         assert len(before) < LOW_EVERY
@@ -180,7 +182,7 @@ async def test_each_of_two_workers_serves_a_low_task_within_its_bound(tmp_path: 
                 worker.stop()
 
         by_worker: dict[str, list[str]] = {}
-        for row in await order_of_starts(services, job_id):
+        for row in await tasks_in_start_order(services, job_id):
             _, history = await read_checked_history(services.backend, row.id)
             by_worker.setdefault(starts(history)[0].body.worker_id, []).append(row.spec.key)
         (places,) = [keys.index("low-0") for keys in by_worker.values() if "low-0" in keys]
@@ -210,7 +212,7 @@ async def test_a_delayed_task_starts_when_it_is_due_and_delays_no_other(
         async with running_worker(services):
             await completed(services, job_id, "now", "then", "soon")
 
-        begun = {row.spec.key: row for row in await order_of_starts(services, job_id)}
+        begun = {row.spec.key: row for row in await tasks_in_start_order(services, job_id)}
         due = begun["soon"].spec.not_before
         assert set(begun) == {"now", "then", "soon"}
         assert due >= now + SOON
@@ -229,7 +231,7 @@ async def test_a_task_that_depends_on_another_and_is_for_later_waits_for_both(
         async with running_worker(services):
             await completed(services, job_id)
 
-        first, second = await order_of_starts(services, job_id)
+        first, second = await tasks_in_start_order(services, job_id)
         assert (first.spec.key, second.spec.key) == ("first", "later")
         assert second.started_at >= to_tick(second.spec.not_before)
         assert second.started_at >= first.finished_at
@@ -259,7 +261,7 @@ async def test_a_worker_takes_only_from_its_own_queues(backend: str, tmp_path: P
             "answer": TaskState.COMPLETED,
             "plain": TaskState.PENDING,
         }
-        assert len(await order_of_starts(services, job_id)) == 4
+        assert len(await tasks_in_start_order(services, job_id)) == 4
 
 
 @BACKENDS
@@ -276,5 +278,5 @@ async def test_what_comes_later_to_one_queue_keeps_no_worker_from_the_other(
         async with running_worker(services, "busy", "quiet"):
             await completed(services, job_id, "quiet")
 
-        order = [row.spec.key for row in await order_of_starts(services, job_id)]
-        assert order.index("quiet") <= len(earlier)
+        keys = [row.spec.key for row in await tasks_in_start_order(services, job_id)]
+        assert keys.index("quiet") <= len(earlier)

@@ -1,4 +1,4 @@
-"""What comes of an attempt in a real child, on each backend: as with one that plays a script."""
+"""An attempt in a real child has the same outcome as a scripted one, on each backend."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -39,8 +39,8 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     """A test that is a coroutine."""
 
     @wraps(function)
-    def test(**given: Any) -> None:
-        asyncio.run(function(**given))
+    def test(**arguments: Any) -> None:
+        asyncio.run(function(**arguments))
 
     return test
 
@@ -73,7 +73,7 @@ class RunningJob:
         await wait_until(look)
 
     async def release(self, key: str) -> None:
-        """Return when nobody holds the task any more."""
+        """Return when the task has no lease any more."""
 
         async def look() -> bool:
             row = await self.services.backend.ledger.get_task(f"{self._job_id}_{key}")

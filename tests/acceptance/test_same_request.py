@@ -27,7 +27,7 @@ async def main(folder, document, times):
 sys.stdin.readline()  # everybody begins together
 asyncio.run(main(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])))
 """
-PROCESSES, THREADS, EACH = 5, 10, 10
+PROCESSES, THREADS, CALLS_PER_PROCESS = 5, 10, 10
 
 
 async def submit(folder: str) -> tuple[str, bool]:
@@ -40,7 +40,14 @@ def test_a_hundred_submits_at_once_from_threads_and_processes_give_one_job(
     settings: Settings,
 ) -> None:
     folder = str(settings.data_dir)
-    arguments = [sys.executable, "-c", _SUBMIT, folder, json.dumps(DOCUMENT), str(EACH)]
+    arguments = [
+        sys.executable,
+        "-c",
+        _SUBMIT,
+        folder,
+        json.dumps(DOCUMENT),
+        str(CALLS_PER_PROCESS),
+    ]
     processes = [
         subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(PROCESSES)
@@ -67,7 +74,7 @@ def test_a_hundred_submits_at_once_from_threads_and_processes_give_one_job(
             depth = await services.backend.queue.depth("default")
             return len(jobs.items), len(tasks.items), depth.ready
 
-    assert len(answers) == 50 + PROCESSES * EACH
+    assert len(answers) == 50 + PROCESSES * CALLS_PER_PROCESS
     assert len({job_id for job_id, _ in answers}) == 1
     assert [created for _, created in answers].count(True) == 1
     assert asyncio.run(rows()) == (1, 1, 1)

@@ -1,7 +1,7 @@
 """No secret leaves through events, logs, errors or the process list.
 
 Secrets lie in the worker's environment, in what tasks raise, in what they print on stderr and in
-URLs; then everything that Longshore tells of the tasks is searched for them. What a task prints is
+URLs; then everything that Longshore reports of the tasks is searched for them. A task's output is
 its user's own data: it stays in its output, as it was printed, and must not get anywhere else.
 """
 
@@ -153,7 +153,7 @@ def test_a_secret_in_an_error_or_on_stderr_gets_into_no_event_no_log_and_no_answ
 
     assert leaks_in(shown(worked)) == []
     assert leaks_in(*map(shown, answers)) == []
-    # Each error is told, without its secret (a note is not part of the message); and what was
+    # Each error is reported, without its secret (a note is not part of the message); and what was
     # printed has not been lost.
     masked = {name for name, errors in notices.items() if "[masked]" in errors[0]}
     assert masked == {*RAISING, "channel"} - {"by_note"}
@@ -188,10 +188,10 @@ def start_worker(cli: Cli) -> Iterator[subprocess.Popen]:
 
 
 def processes_with(secret: str, file: str) -> set[int]:
-    """Those of the whole machine in whose ``environ`` or ``cmdline`` the text stands."""
+    """All processes of the machine whose ``environ`` or ``cmdline`` contains the text."""
     result = set()
     for folder in Path("/proc").iterdir():
-        # One that has just ended, or belongs to somebody else.
+        # A process that has just ended, or belongs to another user.
         with suppress(OSError):
             if folder.name.isdigit() and secret.encode() in (folder / file).read_bytes():
                 result.add(int(folder.name))

@@ -24,8 +24,8 @@ QUICKLY = {"supervisor_restart_delay": "50ms"}
 def supervise(settings: Settings) -> Iterator[Supervise]:
     started = []
 
-    def start(*options: str, **given: str) -> SupervisorProcess:
-        supervised = SupervisorProcess(settings.data_dir, *options, **{**QUICKLY, **given})
+    def start(*options: str, **environment: str) -> SupervisorProcess:
+        supervised = SupervisorProcess(settings.data_dir, *options, **{**QUICKLY, **environment})
         started.append(supervised)
         return supervised
 

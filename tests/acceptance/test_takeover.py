@@ -1,4 +1,4 @@
-"""A worker is killed in mid task, again and again; the other one goes on, and nothing is doubled.
+"""A worker is killed during a task, repeatedly; another worker takes over, nothing is done twice.
 
 How soon is a figure and no assertion, as machines are noisy: ``python -m benchmarks --only
 takeover`` measures a hundred kills against what is wanted, here a few are printed.
@@ -49,7 +49,7 @@ async def _taken_over(backend: Backend, kill: Takeover) -> None:
     ]
     assert first.process_id == kill.killed
     assert second.process_id != kill.killed
-    # It was noticed that the worker is gone: nobody waited for the end of its lease.
+    # The death of the worker was detected: the takeover did not wait for the end of its lease.
     assert second.started_at < first.effective_until
     # Both began, and only the second came to its end.
     assert kill.lines == ("1", "2", "end")

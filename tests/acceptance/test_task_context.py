@@ -1,4 +1,4 @@
-"""What a running task tells and leaves, from a real child to those who read it."""
+"""Readers see what a task in a real child reports and stores."""
 
 import asyncio
 import subprocess

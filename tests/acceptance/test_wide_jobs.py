@@ -28,7 +28,7 @@ from longshore.wiring.services import Services
 
 NO_TIME = timedelta(0)
 SMALL, LARGE = 100, 400
-# The first and the last are told of once, so in a smaller job others have a smaller share.
+# The first and the last task are reported once, so the other tasks' share grows with the job.
 ROUNDING = 1.02
 # One bit a task in the job's row and in the one that awaits them all, four to a hexadecimal digit;
 # both are read and written. Nothing else may grow with the job.
@@ -45,7 +45,7 @@ async def open_services(kind: str, folder: Path) -> AsyncIterator[Backend]:
 
 
 def measure(kind: str, folder: Path, size: int, *, fails: bool) -> dict[str, float]:
-    """What the dispatcher did for each task that ended; each end was heard alone."""
+    """What the dispatcher did for each task that ended; each end was dispatched alone."""
     folder.mkdir()
     worked = StatementCounter() if kind == "sqlite" else Probe()
 

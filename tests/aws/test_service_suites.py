@@ -72,7 +72,7 @@ TWO_MESSAGES = (
     "test_the_message_for_the_next_attempt_ends_the_task_too",
 )
 # Until midnight a worker asks SQS again and again, and each time is a request that is really made.
-TOO_LONG = ("test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_go_on",)
+TOO_LONG = ("test_a_day_that_is_used_up_parks_tasks_until_the_sweeper_resumes_them_at_midnight",)
 ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + TWO_MESSAGES + TOO_LONG
 
 

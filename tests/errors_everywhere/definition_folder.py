@@ -77,6 +77,6 @@ async def folder(harness: ErrorHarness) -> None:
 async def _stop(harness: ErrorHarness, running: asyncio.Future[None]) -> None:
     if running.done():
         error = running.exception()
-        harness.worker_errors.append(error or RuntimeError("nobody follows the folder any more"))
+        harness.worker_errors.append(error or RuntimeError("the folder is not followed any more"))
     running.cancel()
     await asyncio.wait({running})

@@ -28,7 +28,7 @@ class _RecordingChannel:
 
 
 async def functions(harness: ErrorHarness) -> None:
-    """A change is relayed, an undelivered event kept and told again, a dead message taken."""
+    """A change is relayed, an undelivered event is stored and replayed, a dead message is taken."""
     await harness.submit("relayed", make_task("relayed"))
     await harness.wait_for_jobs("relayed")
     await _relay_records(harness)
@@ -92,7 +92,7 @@ async def _undelivered(harness: ErrorHarness) -> None:
     assert stored == letter
 
     async def replayed() -> None:
-        # Who asks again because the answer was lost finds that it is told.
+        # A call that is repeated because its answer was lost finds the event replayed.
         try:
             await service.replay(letter.id)
         except NotFound:

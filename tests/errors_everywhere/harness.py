@@ -56,7 +56,7 @@ LARGE = "x" * 3_000
 _POLL_INTERVAL_S = 0.5
 _MAX_POLLS = 600
 _TRIES = 3
-_REPEATED_ERROR = "people are told the same error again and again"
+_REPEATED_ERROR = "callers get the same error again and again"
 
 
 class InlineLoop(VirtualLoop):
@@ -68,7 +68,7 @@ class InlineLoop(VirtualLoop):
         answer = self.create_future()
         try:
             answer.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        except Exception as error:  # noqa: BLE001 - any error is the answer
             answer.set_exception(error)
         return answer
 
@@ -78,7 +78,7 @@ class Stuck(Exception):
 
 
 class ErrorHarness:
-    """One run: its store, its people, its machine, and whoever is at work."""
+    """One run: its store, its callers, its machine and its workers."""
 
     def __init__(
         self, folder: Path, *, atomic: bool, fault: InjectedFault | None, leading: bool = True
@@ -97,12 +97,12 @@ class ErrorHarness:
         )
         self.faulty.runner = PortProxy(injector, "runner", self.children)
         self.worker_errors: list[BaseException] = []  # what ended a worker
-        self.caller_errors: list[BaseException] = []  # errors that people were told
-        self.expected_errors: list[BaseException] = []  # errors that are part of the scene
+        self.caller_errors: list[BaseException] = []  # errors that callers got
+        self.expected_errors: list[BaseException] = []  # errors that are part of the scenario
         self._workers_started = 0
 
     async def prepare(self) -> None:
-        """What every scene needs."""
+        """Store the definitions that every scenario needs."""
         for definition in (STORED, SHORT_TIMEOUT, ELSEWHERE, TALKATIVE):
             await self.raw.definitions.put(TENANT, definition)
 
@@ -124,7 +124,7 @@ class ErrorHarness:
         )
 
     def start_worker(self) -> asyncio.Future[None]:
-        """Have a worker at work until it is told to stop; one that breaks is replaced."""
+        """Run a worker until it is stopped; a worker that breaks is replaced."""
         self.group = self._build_group()
         self._stopping = False
         self.worker_task = asyncio.ensure_future(self._keep_working())
@@ -135,7 +135,7 @@ class ErrorHarness:
             try:
                 async with self.group:
                     await self.group.wait()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is judged later
+            except Exception as error:  # noqa: BLE001 - any error is checked later
                 if error not in self.expected_errors:
                     self.worker_errors.append(error)
                 if self._stopping:
@@ -145,12 +145,12 @@ class ErrorHarness:
                 return
 
     async def stop_worker(self) -> None:
-        """Stop whoever works, and wait until it has."""
+        """Stop the worker, and wait until it has stopped."""
         self.request_stop()
         await self.worker_task
 
     def request_stop(self, *, now: bool = False) -> None:
-        """Tell whoever works to stop."""
+        """Ask the worker to stop."""
         self._stopping = True
         if now:
             self.group.stop_now()
@@ -158,7 +158,7 @@ class ErrorHarness:
             self.group.stop()
 
     async def call_with_retry(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
-        """As people do: told of an error, they try again; None: the first time had been enough."""
+        """Repeat a call that failed, as callers do; None: the first call had been carried out."""
         notices = False
         for _ in range(_TRIES):
             try:
@@ -229,8 +229,8 @@ class ErrorHarness:
             await self.wait_until(ended, f"{request} does not end")
 
     async def wait_until_idle(self) -> None:
-        """Wait until nobody has anything to do, and nothing is left behind."""
-        await self.wait_until(self._is_idle, "nobody comes to rest")
+        """Wait until every service is idle, and nothing is left behind."""
+        await self.wait_until(self._is_idle, "the services do not become idle")
 
     async def _is_idle(self) -> bool:
         ledger = self.raw.ledger

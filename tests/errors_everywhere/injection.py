@@ -1,4 +1,4 @@
-"""The wire between services and ports: hears each call, and lets one of them go wrong."""
+"""The proxies between services and ports: they record each call, and make one of them fail."""
 
 import asyncio
 import sys
@@ -35,7 +35,7 @@ class Call:
 
     site: Site
     path: CallPath
-    started: bool = False  # whoever made it was still there when it was to be carried out
+    started: bool = False  # the caller was still there when the call was to be carried out
     answered: bool = False  # and when the answer came, and it did not break
 
 
@@ -100,7 +100,7 @@ class FaultInjector:
 
 
 def _applies_first(kind: ErrorKind, arguments: tuple[Any, ...]) -> bool:
-    # A row that was to be created is in conflict only if it is there: somebody else created it.
+    # A row that was to be created is in conflict only if it is there: another caller created it.
     return kind.applied or (kind.name == "VersionConflict" and any(map(_creates, arguments)))
 
 
@@ -109,7 +109,7 @@ def _creates(change: Any) -> bool:
 
 
 class PortProxy:
-    """Stands before a port and hands on everything, but for the trouble that there is to be."""
+    """Forwards every call to a port, except the one that fails by the injected fault."""
 
     def __init__(self, injector: FaultInjector, name: str, port: Any) -> None:
         self._injector = injector
@@ -139,13 +139,13 @@ class PortProxy:
             return carried_out(*injector.record_call(method), arguments, named)
 
         async def carried_out(
-            trouble: InjectedFault | None, call: Call | None, arguments: Any, named: Any
+            fault: InjectedFault | None, call: Call | None, arguments: Any, named: Any
         ) -> Any:
             await asyncio.sleep(0)
             if call:
                 call.started = True
-            if trouble and not _applies_first(trouble.kind, arguments):
-                injector.fail(trouble)
+            if fault and not _applies_first(fault.kind, arguments):
+                injector.fail(fault)
             if hook := injector.before_call.get(method):
                 await hook(*arguments)
             answer = await function(*arguments, **named)
@@ -155,8 +155,8 @@ class PortProxy:
                 await asyncio.sleep(0)
             if call:
                 call.answered = True
-            if trouble:
-                injector.fail(trouble)
+            if fault:
+                injector.fail(fault)
             return PortProxy(injector, "child", answer) if method == "runner.start" else answer
 
         return call
@@ -178,7 +178,7 @@ class PortProxy:
             async for item in function(*arguments, **named):
                 yield item
                 if fault:
-                    break  # in the middle: what was said before has been heard
+                    break  # in the middle: earlier items have been received
             if fault:
                 injector.fail(fault)
 

@@ -1,7 +1,7 @@
 """Which errors a call may meet: those that its contract names, read from it, and those of any call.
 
 Every call of a backend may be out of reach, and may be carried out or not without an answer. Every
-call of anything may be refused for good, or break by a fault in its adapter that nobody thought of.
+call of anything may be refused for good, or break by an unforeseen fault in its adapter.
 """
 
 import inspect
@@ -32,7 +32,7 @@ _STORES = frozenset(
 )
 _LISTED_RAISES = re.compile(r"^\s*(?P<name>[A-Z]\w+): ", re.MULTILINE)
 _INLINE_RAISES = re.compile(r"Raises (?P<name>[A-Z]\w+) ")
-# What only a caller that breaks the rules is told, which the services do not.
+# Errors of a caller that breaks the contract, which the services do not.
 _MISUSE = frozenset({("ledger.commit", "UsageError")})
 _FACTORIES: dict[str, Callable[[], Exception]] = {
     "VersionConflict": lambda: errors.VersionConflict("a row", 1),
@@ -61,13 +61,13 @@ class ErrorKind:
 
     @property
     def transient(self) -> bool:
-        """Whether nobody may have to suffer for it: another try is all it takes."""
+        """Whether it must not cost a task: another try is all it takes."""
         passing = ("BackendUnavailable", "OutcomeUnknown", "VersionConflict", "AlertFailed")
         return self.name in passing
 
     @property
     def unexpected(self) -> bool:
-        """Whether no contract names it: somebody has to be told of it with all that is known."""
+        """Whether no contract names it: it has to be reported with all its details."""
         return self.name in ("BackendRejected", "RuntimeError")
 
     def __str__(self) -> str:

@@ -55,21 +55,21 @@ class Summary:
 
 @cache
 def baseline(scenario: Scenario, *, atomic: bool) -> Report:
-    """The scene without any error."""
+    """The scenario without any error."""
     report = run(scenario, atomic=atomic)
     assert not report.violations, (scenario.name, report.violations)
     return report
 
 
 def scenario_variants() -> Iterator[tuple[Scenario, bool]]:
-    """Every scene, on a ledger of each kind."""
+    """Every scenario, on a ledger of each kind."""
     for scenario in SCENARIOS:
         for atomic in (False, True):
             yield scenario, atomic
 
 
 def reached_sites() -> set[Site]:
-    """The places that calls come from in some scene."""
+    """The sites that call a port in some scenario."""
     return {
         call.site
         for scenario, atomic in scenario_variants()

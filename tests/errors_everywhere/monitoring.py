@@ -32,7 +32,7 @@ _LONG = timedelta(seconds=3)
 _EVERY = timedelta(seconds=5)
 _COOL_DOWN = timedelta(seconds=30)
 _SECOND = timedelta(seconds=1)
-_UNSERVED = "nobodys"  # a queue that no worker serves
+_UNSERVED = "unserved"  # a queue that no worker serves
 
 
 async def readers(harness: ErrorHarness) -> None:
@@ -48,7 +48,7 @@ async def readers(harness: ErrorHarness) -> None:
     await harness.submit(
         "printing", make_task("chatty"), make_task("other"), make_task("mute", "other")
     )
-    # Somebody else may have to finish what the error broke off.
+    # Another service may have to finish what the error broke off.
     await harness.wait_for_task("printing", "chatty", TaskState.PENDING, TaskState.PROCESSING)
     chatty = task_id("chatty", "printing")
     row = await harness.clean.task("chatty", "printing")
@@ -70,13 +70,13 @@ async def readers(harness: ErrorHarness) -> None:
         )
 
     live = [updated, of_task(True, None), of_task(True, 1), of_job(True, None)]
-    received = await asyncio.gather(*[_read(harness, one) for one in live])
+    received = await asyncio.gather(*[_read(harness, stream) for stream in live])
     await harness.wait_for_jobs("printing")
-    for one, pieces in zip(live, received, strict=True):
-        # Those of several tasks may have been heard in another order than they were printed.
-        assert sorted(map(repr, pieces)) == sorted(map(repr, await _collect(one(harness.raw))))
-    for one in (of_task(False, None), of_task(False, 1), of_job(False, None), of_job(False, 1)):
-        assert await _read(harness, one) == await _collect(one(harness.raw))
+    for stream, pieces in zip(live, received, strict=True):
+        # Pieces of several tasks may have been received in another order than they were printed.
+        assert sorted(map(repr, pieces)) == sorted(map(repr, await _collect(stream(harness.raw))))
+    for stream in (of_task(False, None), of_task(False, 1), of_job(False, None), of_job(False, 1)):
+        assert await _read(harness, stream) == await _collect(stream(harness.raw))
 
     async def of_entity(backend: Backend) -> AsyncIterator[Any]:
         queries = _queries(backend)
@@ -127,7 +127,7 @@ class _RecordingChannel:
 
 
 async def health(harness: ErrorHarness) -> None:
-    """A task runs too long, others are dead, one is parked: people hear of it, and when it is over.
+    """Alerts report a task that runs too long, dead tasks and a parked task, and the end of each.
 
     Then all is forgotten.
     """
@@ -147,7 +147,7 @@ async def health(harness: ErrorHarness) -> None:
     async def notices() -> bool:
         return bool(people.notices) or (await harness.state_of("slow", "slow")).terminal
 
-    await harness.wait_until(notices, "nobody is told of a task that runs too long")
+    await harness.wait_until(notices, "no alert reports a task that runs too long")
     await harness.call_until_answered(lambda: check.check_tenant(TENANT))
     await harness.wait_for_jobs("slow")
 
@@ -156,14 +156,14 @@ async def health(harness: ErrorHarness) -> None:
         recovered = {task.task_id for notice in people.notices for task in notice.recovered}
         return urgent == recovered
 
-    await harness.wait_until(over, "nobody is told that it is over")
+    await harness.wait_until(over, "no alert reports that it is over")
     await _dead_letters(harness, people)
     await _parked(harness, people)
 
     async def forgotten() -> bool:
         return not await harness.raw.blobs.list_keys(CHANNEL_STATE_PREFIX, after="", limit=1)
 
-    await harness.wait_until(forgotten, "what was told is never forgotten")
+    await harness.wait_until(forgotten, "the state of the channel is never deleted")
     if running.done():
         error = running.exception()
         harness.worker_errors.append(error or RuntimeError("the health check has ended"))
@@ -182,17 +182,17 @@ async def _prepare_dead_messages(harness: ErrorHarness) -> None:
 
 
 async def _dead_letters(harness: ErrorHarness, channel: _RecordingChannel) -> None:
-    """People hear of what is dead, see to it, and hear that nothing is any more."""
+    """An alert reports dead letters; they are settled, and an alert reports that none is left."""
 
     async def notices() -> bool:
         return any(notice.dead_letters for notice in channel.notices)
 
-    await harness.wait_until(notices, "nobody is told of dead letters")
+    await harness.wait_until(notices, "no alert reports dead letters")
     for message in await harness.raw.queue.dead_letters(_UNSERVED, limit=10):
         await harness.raw.queue.delete_dead_letter(message.id)
 
     async def nothing_dead() -> bool:
-        # Whatever the error made fail is among them.
+        # Tasks that failed because of the error are among them.
         failed = await harness.raw.ledger.failed_tasks(TENANT, limit=10)
         for task in failed:
             await harness.clean.dead_letters.replay(TENANT, [task.task_id], by="ann")
@@ -205,7 +205,7 @@ async def _dead_letters(harness: ErrorHarness, channel: _RecordingChannel) -> No
         news = [notice.dead_letters.change for notice in channel.notices if notice.dead_letters]
         return news[-1] is BacklogChange.NONE_LEFT
 
-    await harness.wait_until(nothing_left, "nobody is told that nothing is dead")
+    await harness.wait_until(nothing_left, "no alert reports that no dead letter is left")
 
 
 async def _park(harness: ErrorHarness) -> None:
@@ -223,12 +223,12 @@ async def _park(harness: ErrorHarness) -> None:
 
 
 async def _parked(harness: ErrorHarness, channel: _RecordingChannel) -> None:
-    """People hear of what is parked, allow more, and hear that nothing is any more."""
+    """An alert reports parked tasks; the budget is raised; an alert reports that none is left."""
 
     async def notices() -> bool:
         return any(notice.parked_tasks for notice in channel.notices)
 
-    await harness.wait_until(notices, "nobody is told of parked tasks")
+    await harness.wait_until(notices, "no alert reports parked tasks")
     parked = task_id("parked", "parked")
     await harness.clean.transitions.apply_to_task(
         parked, c.Unpark(scope=BudgetScope.TASK, by="ann")
@@ -239,7 +239,7 @@ async def _parked(harness: ErrorHarness, channel: _RecordingChannel) -> None:
         news = [notice.parked_tasks.change for notice in channel.notices if notice.parked_tasks]
         return news[-1] is BacklogChange.NONE_LEFT
 
-    await harness.wait_until(nothing_left, "nobody is told that nothing is parked")
+    await harness.wait_until(nothing_left, "no alert reports that no parked task is left")
 
 
 def _health_check(harness: ErrorHarness, channel: _RecordingChannel) -> HealthCheck:

@@ -57,7 +57,7 @@ async def _grow(harness: ErrorHarness) -> None:
 
 
 async def _cancel_tasks(harness: ErrorHarness) -> None:
-    """One that nobody runs and one that runs are cancelled; what waits can be explained."""
+    """A task that runs and one that does not are cancelled; a waiting task can be explained."""
     harness.children.set_scripts("endless", _ENDLESS)
     await harness.submit(
         "stopped",
@@ -99,7 +99,7 @@ async def _explain(harness: ErrorHarness, *ids: str) -> None:
 
 
 async def _review(harness: ErrorHarness) -> None:
-    """A result is sent back and the next one is approved, each by somebody who asks twice."""
+    """A result is sent back and the next one is approved, each by a reviewer who asks twice."""
     harness.children.set_scripts(
         "essay", Script(ending=succeeds("first")), Script(ending=succeeds("best"))
     )
@@ -135,7 +135,7 @@ async def _review(harness: ErrorHarness) -> None:
 
 
 async def _resume_without_an_answer(harness: ErrorHarness) -> None:
-    """The answer to a resume is lost: it had been carried out, or somebody else was faster."""
+    """The answer to a resume is lost: it had been carried out, or another caller was faster."""
     injector, others = harness.injector, harness.clean
 
     async def resumed_by_bob(request: str, key: str) -> None:
@@ -217,7 +217,7 @@ async def keys(harness: ErrorHarness) -> None:
     )
     for _ in range(2):
         await harness.call_until_answered(lambda: access.ensure("ensured", TENANT, name="ensured"))
-    # Somebody else made the same key known between the question and the answer.
+    # Another caller stored the same key between the query and its answer.
     late = ApiKeys(
         backend=replace(harness.faulty.backend, keys=_LateKeys(harness.faulty.backend.keys)),
         app=APP,

@@ -1,4 +1,4 @@
-"""One run of a scene with one error in it, and what must be true of it in the end."""
+"""One run of a scenario with one error in it, and the conditions that must hold at its end."""
 
 import asyncio
 import gc
@@ -64,7 +64,7 @@ class _LogRecorder(logging.Handler):
 
 
 def run(scenario: Scenario, *, atomic: bool, fault: InjectedFault | None = None) -> Report:
-    """Carry out a scene; what is wrong is in the report."""
+    """Carry out a scenario; the report has the violations."""
     report = Report(fault)
     loop = InlineLoop()
     unheard: list[str] = []
@@ -90,7 +90,7 @@ def run(scenario: Scenario, *, atomic: bool, fault: InjectedFault | None = None)
 
 
 def _described(context: dict[str, Any]) -> str:
-    return f"nobody heard of it: {context.get('message')} {context.get('exception')!r}"
+    return f"an error was not handled: {context.get('message')} {context.get('exception')!r}"
 
 
 @contextmanager
@@ -137,7 +137,7 @@ async def _run_scenario(
         or set(log.exceptions) - set(run_scenario.expected_errors)
     ):
         report.violations.append(
-            f"without any trouble: {run_scenario.worker_errors} {log.exceptions}"
+            f"without any fault: {run_scenario.worker_errors} {log.exceptions}"
         )
     await run_scenario.close()
 
@@ -179,7 +179,7 @@ def _check_fault(harness: ErrorHarness, report: Report, log: _LogRecorder) -> No
         if not allowed:
             report.violations.append(f"the worker ended by {error!r}")
     if kind.unexpected and not _was_reported(raised, harness, log):
-        report.violations.append("nobody was told of it")
+        report.violations.append("the error was not reported")
     for error in log.exceptions:
         if not isinstance(error, LongshoreError) and raised not in _chain(error):
             report.violations.append(f"a service broke: {error!r}")
@@ -191,8 +191,8 @@ def _was_reported(raised: Exception, harness: ErrorHarness, log: _LogRecorder) -
         for error in (*harness.caller_errors, *harness.worker_errors, *log.exceptions)
     ):
         return True
-    # For one of ours the words are enough; of anything else the trace is wanted. Only of a channel
-    # to people nothing but the name is told: what its library says may hold a secret.
+    # For one of ours the words are enough; of anything else the trace is wanted. Of an alert
+    # channel only the name is reported: the message of its library may contain a secret.
     assert harness.injector.fault is not None
     if harness.injector.fault.site.method == "alerts.send":
         return any(type(raised).__name__ in word for word in log.messages)

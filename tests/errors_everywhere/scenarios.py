@@ -1,4 +1,4 @@
-"""What happens in a run: scenes that together come to every call that services make of ports."""
+"""The scenarios of the runs: together they make every call of a service to a port."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -256,7 +256,7 @@ async def _prepare_leftovers(harness: ErrorHarness) -> None:
 
 
 async def _prepare_unreported(harness: ErrorHarness) -> None:
-    """Jobs that know of an end, and nobody did what follows from it."""
+    """Jobs that recorded the end of a task whose consequences were not carried out."""
     others = harness.clean
     await others.submit(make_task("known"), make_task("waits", "known"), request_id="unreported")
     await others.complete(task_id("known", "unreported"))
@@ -280,7 +280,7 @@ async def _prepare_half_done(harness: ErrorHarness) -> None:
     """Operations on many rows whose process died after the first; in one commit, all are done."""
     others = harness.clean
     three = (make_task("a", name="stored", input=LARGE), make_task("b", "a"), make_task("c", "b"))
-    # Not to be run before somebody has had time to finish its cancellation.
+    # Not to be run before a service has had time to finish its cancellation.
     asleep = ({**three[0], "delay": 60}, *three[1:])
     await others.submit(*asleep, request_id="half-cancelled")
     await others.submit(make_task("old", delay=60), request_id="half-grown")
@@ -315,7 +315,7 @@ async def sweeping(harness: ErrorHarness) -> None:
 
 
 async def stopping(harness: ErrorHarness) -> None:
-    """Workers are told to stop at every moment; the next one goes on."""
+    """Workers are stopped at every moment; the next worker continues."""
     scripts, injector = harness.children, harness.injector
     scripts.set_scripts("drained", ENDLESS, Script())
     _fail_runner_open(harness)
@@ -352,7 +352,7 @@ async def stopping(harness: ErrorHarness) -> None:
 
 
 def _fail_runner_open(harness: ErrorHarness) -> None:
-    """The first worker is told to load what nobody can load."""
+    """The first worker has to load a module that does not exist."""
     error = UsageError("no module named 'nothing'")
     harness.expected_errors.append(error)
 
@@ -384,7 +384,7 @@ async def _cancel_at_claim(harness: ErrorHarness) -> None:
 
 
 async def standby(harness: ErrorHarness) -> None:
-    """Somebody else of the machine leads, and does nothing."""
+    """Another process of the machine leads, and does nothing."""
     await harness.submit("pair", make_task("one"), make_task("two", "one"))
     await harness.wait_for_jobs("pair")
 

@@ -27,7 +27,7 @@ from longshore.ports.runner import Runner, RunningAttempt
 from longshore.ports.task_queue import TaskQueue
 from longshore.ports.worker_registry import WorkerRegistry
 
-# Not the clock: its contract has no errors, and whoever cannot tell the time cannot go on.
+# Not the clock: its contract has no errors, and no service can continue without the time.
 PORTS: dict[str, type] = {
     "ledger": Ledger,
     "queue": TaskQueue,
@@ -105,7 +105,7 @@ def _port_in(annotation: ast.expr) -> str | None:
 
 
 def _annotated_names(tree: ast.AST, *, in_classes: bool) -> dict[str, str]:
-    """Names that are said to hold a port; fields of classes hold it wherever they are read."""
+    """Names that are annotated as a port; fields of classes hold it wherever they are read."""
     result: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) or (isinstance(node, ast.arg) and not in_classes):

@@ -1,6 +1,6 @@
 """Each error of each contract, once at each place where a service calls a port.
 
-The services survive, or fail the one task; the worker goes on and does what comes next. The whole
+The services survive, or fail the one task; the worker continues with the next task. The whole
 of it, each single call, is ``python -m tests.errors_everywhere``.
 """
 
@@ -47,11 +47,11 @@ def test_every_place_is_tried_with_every_error_of_its_contract() -> None:
     assert {(case.fault.site, case.fault.kind) for case in trials(Depth.SITES)} == options
 
 
-@pytest.mark.parametrize("scene", SCENARIOS, ids=lambda scene: scene.name)
-def test_a_scenario_is_deterministic(scene: Scenario) -> None:
-    first = baseline(scene, atomic=False)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_scenario_is_deterministic(scenario: Scenario) -> None:
+    first = baseline(scenario, atomic=False)
     baseline.cache_clear()
-    second = baseline(scene, atomic=False)
+    second = baseline(scenario, atomic=False)
 
     assert first.ends == second.ends
     assert first.calls == second.calls

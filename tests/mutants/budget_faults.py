@@ -81,13 +81,13 @@ BUDGET_FAULTS = (
         at="core.tasks.operator:unpark",
         do=Drop("< to_tick()"),
         caught_by=f"{_PARKING}::TestUnpark::"
-        "test_what_goes_on_by_itself_does_so_when_its_time_has_come_and_not_before",
+        "test_a_task_with_a_resume_time_resumes_then_and_not_before",
     ),
     _fault(
         name="what earlier attempts have spent does not count",
         at="services.worker.budget_check:BudgetCheck._check_own",
         do=Drop("usage"),
-        caught_by=f"{_WORKER}::test_what_earlier_attempts_have_spent_counts_for_the_task",
+        caught_by=f"{_WORKER}::test_spending_of_earlier_attempts_counts_for_the_task",
     ),
     _fault(
         name="a step pays for those before it",
@@ -118,7 +118,7 @@ BUDGET_FAULTS = (
         name="what an attempt has reserved outlives it",
         at="services.worker.budget_check:BudgetCheck.close",
         do=Drop("close()"),
-        caught_by=f"{_FAILURES}::test_what_is_drained_is_released_and_what_it_had_reserved_is_free",
+        caught_by=f"{_FAILURES}::test_a_drained_attempt_is_released_and_its_reservation_is_free",
     ),
     _fault(
         name="more is spent before it is written down what was",
@@ -130,7 +130,7 @@ BUDGET_FAULTS = (
         name="a conflict is taken for done",
         at="services.budgets:BudgetReservations.change",
         do=Drop("continue"),
-        caught_by=f"{_ACCOUNTING}::test_of_many_at_once_each_counts_and_none_twice",
+        caught_by=f"{_ACCOUNTING}::test_concurrent_reservations_count_once_each",
     ),
     _fault(
         name="the dead keep what they had reserved",
@@ -142,19 +142,19 @@ BUDGET_FAULTS = (
         name="what the dead had reserved keeps those who rest from going on",
         at="services.budgets:BudgetReservations.exhaustion",
         do=Condition("_close_leaked()", False),
-        caught_by=f"{_DAYS}::test_what_the_dead_had_reserved_lets_another_go_on",
+        caught_by=f"{_DAYS}::test_the_released_reservation_of_a_dead_attempt_lets_another_task_resume",
     ),
     _fault(
         name="the living are taken for dead",
         at="services.budgets:BudgetReservations._close_leaked",
         do=Value("= not in", "list(reservations)"),
-        caught_by=f"{_ACCOUNTING}::test_the_living_are_left_alone_and_who_is_refused_has_nothing",
+        caught_by=f"{_ACCOUNTING}::test_a_live_reservation_is_retained_and_a_refused_request_reserves_nothing",
     ),
     _fault(
         name="the next attempt of a task keeps what the first had",
         at="services.budgets:BudgetReservations._close_leaked",
         do=Replace("attempt row", "1"),
-        caught_by=f"{_ACCOUNTING}::test_what_the_next_attempt_of_a_task_holds_is_not_the_deads",
+        caught_by=f"{_ACCOUNTING}::test_the_reservation_of_a_dead_attempt_is_released_although_the_task_has_a_new_lease",
     ),
     _fault(
         name="an addition whose answer was lost is refused",
@@ -166,24 +166,24 @@ BUDGET_FAULTS = (
         name="only the first page of parked tasks is resumed",
         at="services.reads:iter_tasks",
         do=Replace("if cursor", "return"),
-        caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_goes_on",
+        caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_resumes",
     ),
     _fault(
         name="many that rest hide one that may go on",
         at="services.reads:list_all",
         do=Replace("*=", "break"),
-        caught_by=f"{_DAYS}::test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on",
+        caught_by=f"{_DAYS}::test_many_tasks_parked_for_another_reason_do_not_hide_one_that_may_resume",
     ),
     _fault(
         name="what is added to the day lets nothing go on",
         at="services.budgets:BudgetOperations.add_to_day_budget",
         do=Drop("_unpark()"),
-        caught_by=f"{_DAYS}::test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once",
+        caught_by=f"{_DAYS}::test_tasks_parked_for_this_budget_resume_and_the_same_request_adds_once",
     ),
     _fault(
         name="all go on although only a little is left",
         at="services.budgets:BudgetOperations._unpark_one_per_budget",
         do=Replace("setdefault()", "first[$2.spec.tenant, $2.id] = $2"),
-        caught_by=f"{_DAYS}::test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on",
+        caught_by=f"{_DAYS}::test_one_task_resumes_when_a_shared_budget_has_something_left_again",
     ),
 )

@@ -29,7 +29,7 @@ DEFINITION_FILE_FAULTS = (
         name="what a slow process stored too late stays",
         at="services.definitions:DefinitionSync._sync_file",
         do=Condition("or", True),
-        caught_by=f"{_SYNC}::test_what_a_slow_process_stored_too_late_does_not_stay",
+        caught_by=f"{_SYNC}::test_a_late_write_of_a_slow_process_is_replaced",
     ),
     _fault(
         name="the later of two processes overrules who came between",

@@ -30,7 +30,7 @@ OPERATOR_COMMAND_FAULTS = (
         name="a task behind another failure is resumed",
         at="services.operator_commands:Resumer._job_change",
         do=Argument("ResumeJob()", "blocked", "NumberSet()"),
-        caught_by=f"{_RESUMING}::test_what_is_behind_another_failure_stays_behind_it",
+        caught_by=f"{_RESUMING}::test_a_task_behind_another_failed_task_stays_waiting",
     ),
     _fault(
         name="a resume whose answer was lost is made again",
@@ -49,7 +49,7 @@ OPERATOR_COMMAND_FAULTS = (
         name="a resume that is under way is left to the sweeper for ever",
         at="services.operator_commands:Resumer._resume",
         do=Drop("finish_resume()"),
-        caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on",
+        caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_continues",
     ),
     _fault(
         name="a resume takes back a newer failure",
@@ -150,7 +150,7 @@ OPERATOR_COMMAND_FAULTS = (
         at="services.submit:Producer._commit_addition",
         do=Argument("AddTasks()", "blocked", None),
         caught_by=f"{_ADDING}::"
-        "test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume",
+        "test_a_task_added_behind_a_failed_task_waits_and_runs_after_a_resume",
     ),
     _fault(
         name="later dependents of a task are unknown",

@@ -240,7 +240,7 @@ PAUSE_FAULTS = (
         name="a queue of any name is paused",
         at="services.operator_commands:_check_name",
         do=Condition("is_name()", False),
-        caught_by=f"{_PAUSING}::test_what_no_queue_can_be_called_is_refused_and_changes_nothing",
+        caught_by=f"{_PAUSING}::test_an_invalid_queue_name_is_refused_and_changes_nothing",
     ),
     _fault(
         name="a reason of any length is kept",

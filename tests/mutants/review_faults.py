@@ -27,7 +27,7 @@ REVIEW_FAULTS = (
         name="what waits for an approval is left to the dispatcher",
         at="services.operator_commands:ReviewDecisions.approve",
         do=Drop("settle()"),
-        caught_by=f"{_REVIEWING}::test_what_waited_for_an_approval_goes_on_at_once",
+        caught_by=f"{_REVIEWING}::test_a_task_that_waited_for_an_approval_continues_at_once",
     ),
     _fault(
         name="one who decides twice is refused",
@@ -39,13 +39,13 @@ REVIEW_FAULTS = (
         name="one who decides twice and names no attempt is refused",
         at="services.operator_commands:ReviewDecisions._already_decided",
         do=Condition("attempt", False, nth=2),
-        caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
+        caught_by=f"{_REVIEWING}::test_a_revision_that_is_requested_twice_happens_once",
     ),
     _fault(
         name="a decision by another reviewer or with other feedback is answered as one's own",
         at="services.operator_commands:ReviewDecisions._already_decided",
         do=Value("return replace()", "True"),
-        caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
+        caught_by=f"{_REVIEWING}::test_a_revision_that_is_requested_twice_happens_once",
     ),
     _fault(
         name="all decisions are about the first attempt",
@@ -57,7 +57,7 @@ REVIEW_FAULTS = (
         name="only the last decision counts as made",
         at="services.operator_commands:ReviewDecisions._already_decided",
         do=Value("return in", "$1 in $2[-1:]"),
-        caught_by=f"{_REVIEWING}::test_a_repeated_decision_succeeds_whatever_was_decided_since",
+        caught_by=f"{_REVIEWING}::test_a_repeated_decision_succeeds_after_a_later_decision",
     ),
     _fault(
         name="a revision whose answer was lost is asked for again",

@@ -156,7 +156,7 @@ SWEEPER_FAULTS = (
         name="an outage ends the sweeper",
         at="services.sweeper:Sweeper.run",
         do=Replace("warning()", "raise error"),
-        caught_by=f"{_SWEEPER}::test_a_sweeper_goes_on_after_the_store_was_out_of_reach",
+        caught_by=f"{_SWEEPER}::test_a_sweeper_continues_after_the_store_was_out_of_reach",
     ),
     _fault(
         name="repairs before an outage are not counted",

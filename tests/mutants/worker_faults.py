@@ -36,7 +36,7 @@ WORKER_FAULTS = (
         name="a renewal that succeeded is not believed",
         at="services.worker.attempt:Attempt.apply_renewal",
         do=Replace("max()", "$1"),
-        caught_by=f"{_LEASES}::test_what_runs_is_renewed_and_its_message_kept_hidden",
+        caught_by=f"{_LEASES}::test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden",
     ),
     _fault(
         name="one who no longer trusts its lease reports all the same",
@@ -180,7 +180,7 @@ WORKER_FAULTS = (
         name="the message of what runs is seen again",
         at="services.worker.worker:Worker._renew_all",
         do=Drop("extend()"),
-        caught_by=f"{_LEASES}::test_what_runs_is_renewed_and_its_message_kept_hidden",
+        caught_by=f"{_LEASES}::test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden",
     ),
     _fault(
         name="leases are not kept while a worker drains",
@@ -193,14 +193,14 @@ WORKER_FAULTS = (
         at="services.worker.worker:Worker._drain",
         do=Drop("release_all()"),
         caught_by=f"{_DRAINING}::"
-        "test_what_outlasts_the_grace_is_released_at_once_and_costs_no_attempt",
+        "test_an_attempt_that_outlasts_the_grace_period_is_released_and_costs_no_attempt",
     ),
     _fault(
         name="what is being claimed at the end is run to its end",
         at="services.worker.worker:Worker._run",
         do=Drop("if _releasing"),
         caught_by=f"{_DRAINING}::"
-        "test_what_is_being_claimed_when_everything_is_given_back_is_given_back_too",
+        "test_a_task_that_is_being_claimed_when_all_are_given_back_is_given_back_too",
     ),
     _fault(
         name="a stopping worker claims all the same",
@@ -238,7 +238,7 @@ WORKER_FAULTS = (
         at="services.worker.outcomes:Outcomes.released",
         do=Replace("_facts", "{'fence': self._fence}"),
         caught_by="unit/services/test_worker_reports.py::"
-        "test_what_a_given_back_attempt_has_used_is_not_forgotten",
+        "test_the_usage_of_an_attempt_that_was_given_back_is_recorded",
     ),
     _fault(
         name="of the steps only the last is given",

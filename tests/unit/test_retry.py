@@ -154,11 +154,11 @@ def test_the_server_is_given_the_time_it_asked_for() -> None:
     assert naps.seconds == [120.0]
 
 
-@pytest.mark.parametrize("order", [KeyboardInterrupt("timed out"), SystemExit(1)])
-def test_an_order_to_stop_goes_through(order: BaseException) -> None:
-    flaky, naps = Flaky(order), Naps()
+@pytest.mark.parametrize("error", [KeyboardInterrupt("timed out"), SystemExit(1)])
+def test_an_exception_that_ends_the_process_is_not_retried(error: BaseException) -> None:
+    flaky, naps = Flaky(error), Naps()
 
-    with pytest.raises(type(order)):
+    with pytest.raises(type(error)):
         with_retry(flaky.plain, sleep=naps.plain)()
 
     assert len(flaky.calls) == 1
@@ -175,9 +175,9 @@ def test_a_group_with_a_cancellation_in_it_is_not_repeated() -> None:
 
 
 def test_a_cancelled_call_is_not_repeated() -> None:
-    order = asyncio.CancelledError()
-    order.__cause__ = TimeoutError()
-    flaky, naps = Flaky(order), Naps()
+    error = asyncio.CancelledError()
+    error.__cause__ = TimeoutError()
+    flaky, naps = Flaky(error), Naps()
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(with_retry(flaky.awaited, sleep=naps.awaited)())
@@ -185,7 +185,7 @@ def test_a_cancelled_call_is_not_repeated() -> None:
     assert len(flaky.calls) == 1
 
 
-def test_it_decorates_with_and_without_options() -> None:
+def test_the_decorator_works_with_and_without_options() -> None:
     naps = Naps()
     errors = [TimeoutError()]
 

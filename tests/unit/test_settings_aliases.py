@@ -113,16 +113,17 @@ def on_aws(**more: str) -> dict[str, Any]:
     return {"LONGSHORE_BACKEND": "aws", **more}
 
 
-@pytest.mark.parametrize("stage", ["prod-eu", "Prod", "prod_eu", "1prod", "p" * 21])
+@pytest.mark.parametrize("environment", ["prod-eu", "Prod", "prod_eu", "1prod", "p" * 21])
 def test_a_stage_that_could_be_taken_for_anothers_or_not_be_named_is_refused_on_aws(
-    tmp_path: Path, stage: str
+    tmp_path: Path, environment: str
 ) -> None:
-    (problem,) = refused(tmp_path, **on_aws(LONGSHORE_ENVIRONMENT=stage))
+    (problem,) = refused(tmp_path, **on_aws(LONGSHORE_ENVIRONMENT=environment))
 
-    assert problem.startswith(f"environment ({stage}) ")
+    assert problem.startswith(f"environment ({environment}) ")
     assert "no '-': `prod-eu` is `prodeu`" in problem
     assert (
-        load_settings_for_test(tmp_path, LONGSHORE_ENVIRONMENT=stage).settings.environment == stage
+        load_settings_for_test(tmp_path, LONGSHORE_ENVIRONMENT=environment).settings.environment
+        == environment
     )
 
 

@@ -99,10 +99,10 @@ def test_steps_are_kept_from_attempt_to_attempt() -> None:
     @longshore.task
     def steps() -> list[int]:
         step = longshore.current().step
-        kept = [step(name, lambda name=name: done.append(name) or len(done)) for name in "ab"]
+        results = [step(name, lambda name=name: done.append(name) or len(done)) for name in "ab"]
         if longshore.current().attempt == 1:
             raise ConnectionError
-        return kept
+        return results
 
     ran = testing.run(steps.of())
 
@@ -143,7 +143,7 @@ def test_a_failure_names_the_task_and_has_what_it_raised_as_its_cause() -> None:
     assert "Fail: no such city" in ran.output["broken"]
 
 
-def test_what_may_pass_is_tried_again_until_the_attempts_are_used_up() -> None:
+def test_a_transient_error_is_retried_until_the_attempts_are_used_up() -> None:
     @longshore.task(max_attempts=5)
     def offline() -> int:
         raise ConnectionError
@@ -159,10 +159,10 @@ def test_what_may_pass_is_tried_again_until_the_attempts_are_used_up() -> None:
 def test_a_long_chain_of_awaits_does_not_move_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = memory_ledger.MemoryLedger.commit
 
-    async def long_chain(*given: Any, **options: Any) -> Any:
+    async def long_chain(*arguments: Any, **options: Any) -> Any:
         for _ in range(200):
             await asyncio.sleep(0)
-        return await commit(*given, **options)
+        return await commit(*arguments, **options)
 
     monkeypatch.setattr(memory_ledger.MemoryLedger, "commit", long_chain)
 
@@ -238,8 +238,8 @@ def test_a_command_needs_a_stand_in() -> None:
 
 
 def test_a_document_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidJob, match="no definition is called 'nobody'"):
-        testing.run({"tasks": [{"taskId": "a", "name": "nobody"}]})
+    with pytest.raises(InvalidJob, match="no definition is called 'missing'"):
+        testing.run({"tasks": [{"taskId": "a", "name": "missing"}]})
 
 
 def test_a_result_that_waits_for_review_is_not_there() -> None:
@@ -323,14 +323,14 @@ def test_the_same_job_goes_the_same_way_each_time() -> None:
     assert history() == history()
 
 
-def test_what_is_printed_as_bytes_or_to_the_other_stream_is_output_too() -> None:
+def test_output_includes_bytes_and_the_other_stream() -> None:
     @longshore.task
     def talk() -> None:
         sys.stdout.buffer.write(b"bytes\n")
         print("words", file=sys.stderr)  # noqa: T201 - its output
-        longshore.current().log("said")
+        longshore.current().log("logged")
 
-    assert testing.run(talk.of()).output == {"talk": "bytes\nwords\nsaid\n"}
+    assert testing.run(talk.of()).output == {"talk": "bytes\nwords\nlogged\n"}
 
 
 def test_only_what_is_there_can_be_taken_from_the_package() -> None:

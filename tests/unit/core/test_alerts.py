@@ -1,4 +1,4 @@
-"""What is told of a check: each problem once, its end once, and only what was delivered counts."""
+"""A channel gets each problem of a check once and its end once; only delivered notices count."""
 
 from datetime import datetime, timedelta
 
@@ -46,12 +46,12 @@ def a_check(at: datetime = NOON, attempt: int = 1, **tasks: Health) -> HealthRep
 
 
 def news(report: HealthReport, state: ChannelState, cool_down: timedelta = HOUR) -> HealthNotice:
-    found = HealthFinding(tenant=report.tenant, at=report.at, tasks=report)
-    return notice_of(found, state, cool_down=cool_down)
+    finding = HealthFinding(tenant=report.tenant, at=report.at, tasks=report)
+    return notice_of(finding, state, cool_down=cool_down)
 
 
 class AlertChannel:
-    """Somebody who is told what a check finds, and remembers it."""
+    """A channel that gets the notices of checks, and stores its state."""
 
     def __init__(self, cool_down: timedelta = HOUR) -> None:
         self.state = EMPTY_CHANNEL_STATE
@@ -61,11 +61,11 @@ class AlertChannel:
         notice = news(report, self.state, self.cool_down)
         if delivered:
             self.state = state_after(self.state, notice, cool_down=self.cool_down)
-        problems = {one.task_id: one.health.value for one in (*notice.urgent, *notice.warnings)}
-        return problems | {one.task_id: "recovered" for one in notice.recovered}
+        problems = {task.task_id: task.health.value for task in (*notice.urgent, *notice.warnings)}
+        return problems | {task.task_id: "recovered" for task in notice.recovered}
 
 
-def test_what_is_urgent_and_what_is_a_warning_are_told_apart_with_the_whole_summary() -> None:
+def test_a_notice_separates_urgent_tasks_from_warnings_and_has_the_whole_summary() -> None:
     report = a_check(a=CRITICAL, b=WARNING, c=OVERTIME, d=Health.HEALTHY)
 
     notice = news(report, EMPTY_CHANNEL_STATE)
@@ -78,12 +78,12 @@ def test_what_is_urgent_and_what_is_a_warning_are_told_apart_with_the_whole_summ
     assert notice
 
 
-def test_of_a_house_in_good_health_nothing_is_told() -> None:
+def test_a_healthy_task_causes_no_notice() -> None:
     assert not news(a_check(a=Health.HEALTHY), EMPTY_CHANNEL_STATE)
 
 
 @pytest.mark.parametrize("health", [WARNING, CRITICAL, OVERTIME])
-def test_a_problem_is_told_once(health: Health) -> None:
+def test_a_problem_is_reported_once(health: Health) -> None:
     channel = AlertChannel()
 
     assert channel.check(a_check(a=health)) == {"a": health.value}
@@ -91,7 +91,7 @@ def test_a_problem_is_told_once(health: Health) -> None:
         assert channel.check(a_check(NOON + minutes * MINUTE, a=health)) == {}
 
 
-def test_it_is_told_again_after_the_cool_down_and_then_not_before_another() -> None:
+def test_a_problem_is_reported_again_after_each_cool_down() -> None:
     channel = AlertChannel()
     channel.check(a_check(a=CRITICAL))
 
@@ -100,19 +100,19 @@ def test_it_is_told_again_after_the_cool_down_and_then_not_before_another() -> N
     assert channel.check(a_check(NOON + 2 * HOUR - SECOND, a=CRITICAL)) == {}
 
 
-def test_without_a_cool_down_it_is_told_at_every_check() -> None:
+def test_without_a_cool_down_a_problem_is_reported_at_every_check() -> None:
     channel = AlertChannel(cool_down=timedelta(0))
 
     assert [channel.check(a_check(a=WARNING)) for _ in range(2)] == [{"a": "warning"}] * 2
 
 
-def test_it_is_told_again_when_it_changes() -> None:
+def test_a_problem_is_reported_again_when_it_changes() -> None:
     channel = AlertChannel()
-    story = [WARNING, CRITICAL, OVERTIME]
+    healths = [WARNING, CRITICAL, OVERTIME]
 
-    told = [channel.check(a_check(NOON + n * MINUTE, a=one)) for n, one in enumerate(story)]
+    reported = [channel.check(a_check(NOON + n * MINUTE, a=h)) for n, h in enumerate(healths)]
 
-    assert told == [{"a": "warning"}, {"a": "critical"}, {"a": "overtime"}]
+    assert reported == [{"a": "warning"}, {"a": "critical"}, {"a": "overtime"}]
 
 
 def test_the_same_problem_in_another_attempt_is_another_problem_and_no_recovery() -> None:
@@ -122,7 +122,7 @@ def test_the_same_problem_in_another_attempt_is_another_problem_and_no_recovery(
     assert channel.check(a_check(NOON + MINUTE, attempt=2, a=CRITICAL)) == {"a": "critical"}
 
 
-def test_what_could_not_be_delivered_is_told_by_the_next_check() -> None:
+def test_a_notice_that_could_not_be_delivered_is_repeated_by_the_next_check() -> None:
     channel = AlertChannel()
 
     assert channel.check(a_check(a=CRITICAL), delivered=False) == {"a": "critical"}
@@ -131,21 +131,21 @@ def test_what_could_not_be_delivered_is_told_by_the_next_check() -> None:
     assert channel.check(a_check(NOON + 3 * MINUTE)) == {"a": "recovered"}
 
 
-def test_a_problem_that_was_never_told_is_over_without_a_word() -> None:
+def test_the_end_of_a_problem_that_was_never_reported_is_not_reported() -> None:
     channel = AlertChannel()
     channel.check(a_check(a=CRITICAL), delivered=False)
 
     assert channel.check(a_check(NOON + MINUTE)) == {}
 
 
-def test_the_end_of_a_problem_is_told_once_with_what_became_of_the_task() -> None:
-    told = ChannelState(
+def test_the_end_of_a_problem_is_reported_once_with_the_current_task() -> None:
+    before = ChannelState(
         {name: ReportedProblem(attempt=1, health=CRITICAL, at=NOON) for name in ("a", "b")}
     )
     report = a_check(NOON + MINUTE, a=Health.HEALTHY)
 
-    notice = news(report, told)
-    after = state_after(told, notice, cool_down=HOUR)
+    notice = news(report, before)
+    after = state_after(before, notice, cool_down=HOUR)
 
     assert notice.recovered == (
         RecoveredTask(task_id="a", attempt=1, previous=CRITICAL, current=report.tasks[0]),
@@ -154,7 +154,7 @@ def test_the_end_of_a_problem_is_told_once_with_what_became_of_the_task() -> Non
     assert not news(a_check(NOON + 2 * MINUTE, a=Health.HEALTHY), after)
 
 
-def test_an_urgent_problem_that_comes_back_is_told_at_once() -> None:
+def test_an_urgent_problem_that_comes_back_is_reported_at_once() -> None:
     channel = AlertChannel()
     channel.check(a_check(a=CRITICAL))
     channel.check(a_check(NOON + MINUTE, a=Health.HEALTHY))
@@ -162,18 +162,18 @@ def test_an_urgent_problem_that_comes_back_is_told_at_once() -> None:
     assert channel.check(a_check(NOON + 2 * MINUTE, a=CRITICAL)) == {"a": "critical"}
 
 
-def test_a_warning_that_comes_and_goes_is_told_once_a_cool_down() -> None:
+def test_a_warning_that_comes_and_goes_is_reported_once_a_cool_down() -> None:
     channel = AlertChannel()
-    told = []
+    reported = []
     for minutes in range(0, 120, 5):
         health = Health.HEALTHY if minutes % 10 else WARNING
-        if heard := channel.check(a_check(NOON + minutes * MINUTE, a=health)):
-            told.append((minutes, heard["a"]))
+        if problems := channel.check(a_check(NOON + minutes * MINUTE, a=health)):
+            reported.append((minutes, problems["a"]))
 
-    assert told == [(0, "warning"), (5, "recovered"), (60, "warning"), (65, "recovered")]
+    assert reported == [(0, "warning"), (5, "recovered"), (60, "warning"), (65, "recovered")]
 
 
-def test_a_warning_that_came_back_unheard_and_gets_worse_is_told() -> None:
+def test_a_warning_that_came_back_unreported_and_gets_worse_is_reported() -> None:
     channel = AlertChannel()
     for minutes, health in enumerate([WARNING, Health.HEALTHY, WARNING]):
         channel.check(a_check(NOON + minutes * MINUTE, a=health))
@@ -181,7 +181,7 @@ def test_a_warning_that_came_back_unheard_and_gets_worse_is_told() -> None:
     assert channel.check(a_check(NOON + 4 * MINUTE, a=CRITICAL)) == {"a": "critical"}
 
 
-def test_what_is_over_is_forgotten_after_the_cool_down() -> None:
+def test_a_recovered_problem_is_removed_from_the_state_after_the_cool_down() -> None:
     channel = AlertChannel()
     channel.check(a_check(a=CRITICAL))
     channel.check(a_check(NOON + MINUTE))
@@ -193,13 +193,13 @@ def test_what_is_over_is_forgotten_after_the_cool_down() -> None:
 
 
 def test_tasks_that_could_not_be_looked_at_have_not_recovered() -> None:
-    told = ChannelState({"a": ReportedProblem(attempt=1, health=CRITICAL, at=NOON)})
+    before = ChannelState({"a": ReportedProblem(attempt=1, health=CRITICAL, at=NOON)})
 
-    notice = notice_of(HealthFinding(tenant=TENANT, at=NOON + HOUR), told, cool_down=HOUR)
+    notice = notice_of(HealthFinding(tenant=TENANT, at=NOON + HOUR), before, cool_down=HOUR)
 
     assert not notice
     assert (notice.tenant, notice.at, notice.summary) == (TENANT, NOON + HOUR, None)
-    assert state_after(told, notice, cool_down=HOUR) == told
+    assert state_after(before, notice, cool_down=HOUR) == before
 
 
 def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_down() -> None:
@@ -223,19 +223,21 @@ def test_each_tenant_has_its_own_place() -> None:
         max_size=12,
     )
 )
-def test_nobody_is_left_believing_what_is_not_so(
-    story: list[tuple[dict[str, Health], bool]],
+def test_the_reported_problems_match_the_last_delivered_check(
+    checks: list[tuple[dict[str, Health], bool]],
 ) -> None:
     channel = AlertChannel()
-    for number, (tasks, delivered) in enumerate(story):
+    for number, (tasks, delivered) in enumerate(checks):
         channel.check(a_check(NOON + 5 * number * MINUTE, **tasks), delivered=delivered)
-    last = {} if not story else story[-1][0]
-    at = NOON + 5 * len(story) * MINUTE
+    last = {} if not checks else checks[-1][0]
+    at = NOON + 5 * len(checks) * MINUTE
     channel.check(a_check(at, **last))
 
-    believed = {
-        name: one.health for name, one in channel.state.problems.items() if not one.resolved
+    reported = {
+        name: problem.health
+        for name, problem in channel.state.problems.items()
+        if not problem.resolved
     }
     urgent = {name: health for name, health in last.items() if health.urgent}
-    assert urgent.items() <= believed.items()
-    assert all(last.get(name) is health for name, health in believed.items())
+    assert urgent.items() <= reported.items()
+    assert all(last.get(name) is health for name, health in reported.items())

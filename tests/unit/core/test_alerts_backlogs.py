@@ -1,5 +1,5 @@
-"""Dead letters and parked tasks are told when there are some, when new ones come, now and then, and
-when none is left."""
+"""Alerts report dead letters and parked tasks: the first, new ones, after each cool-down, and when
+none is left."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -37,8 +37,8 @@ def make_backlog(
     total: int, newest: str = "a", at: datetime = NOON, *, more: bool = False
 ) -> Backlog:
     kind = BacklogGroup(queue="default", reason="crash", count=total)
-    one = BacklogItem(id=newest, queue="default", reason="crash", at=at)
-    return Backlog(total=total, truncated=more, groups=(kind,), newest=(one,))
+    item = BacklogItem(id=newest, queue="default", reason="crash", at=at)
+    return Backlog(total=total, truncated=more, groups=(kind,), newest=(item,))
 
 
 def make_finding(
@@ -49,7 +49,7 @@ def make_finding(
 
 
 class BacklogChannel:
-    """Somebody who is told of one sort of pile, and remembers it as it is kept."""
+    """A channel that gets the notices of one sort of backlog, and stores its state."""
 
     def __init__(self, sort: str, cool_down: timedelta = HOUR) -> None:
         self.sort = sort
@@ -62,11 +62,11 @@ class BacklogChannel:
         notice = notice_of(
             make_finding(self.sort, count, minutes), self.state, cool_down=self.cool_down
         )
-        heard: BacklogNotice | None = getattr(notice, self.sort)
-        assert bool(notice) is (heard is not None)
+        backlog: BacklogNotice | None = getattr(notice, self.sort)
+        assert bool(notice) is (backlog is not None)
         if delivered:
             self.state = state_after(self.state, notice, cool_down=self.cool_down)
-        return heard.change if heard else None
+        return backlog.change if backlog else None
 
 
 @pytest.fixture(params=SORTS)
@@ -74,11 +74,11 @@ def channel(request: pytest.FixtureRequest) -> BacklogChannel:
     return BacklogChannel(request.param)
 
 
-def test_where_nothing_lies_nothing_is_told(channel: BacklogChannel) -> None:
+def test_an_empty_backlog_is_not_reported(channel: BacklogChannel) -> None:
     assert channel.check(EMPTY_BACKLOG) is None
 
 
-def test_that_there_are_some_is_told_once_with_what_was_found(channel: BacklogChannel) -> None:
+def test_the_first_items_are_reported_once_with_the_backlog(channel: BacklogChannel) -> None:
     count = make_backlog(3)
 
     first = notice_of(make_finding(channel.sort, count), EMPTY_CHANNEL_STATE, cool_down=HOUR)
@@ -98,7 +98,7 @@ def test_that_there_are_some_is_told_once_with_what_was_found(channel: BacklogCh
         pytest.param(make_backlog(4, "z", NOON - HOUR), id="more by a clock that is behind"),
     ],
 )
-def test_new_ones_are_told_at_once_and_once(channel: BacklogChannel, later: Backlog) -> None:
+def test_new_items_are_reported_at_once_and_once(channel: BacklogChannel, later: Backlog) -> None:
     channel.check(make_backlog(3))
 
     assert channel.check(later, 5) is BacklogChange.MORE
@@ -108,7 +108,7 @@ def test_new_ones_are_told_at_once_and_once(channel: BacklogChannel, later: Back
 @pytest.mark.parametrize(
     "later", [make_backlog(2), make_backlog(1, "0"), make_backlog(1, "z", NOON - HOUR)]
 )
-def test_that_there_are_fewer_is_no_news(channel: BacklogChannel, later: Backlog) -> None:
+def test_a_backlog_that_shrinks_is_not_reported(channel: BacklogChannel, later: Backlog) -> None:
     channel.check(make_backlog(3))
 
     assert channel.check(later, 5) is None
@@ -124,7 +124,7 @@ def test_a_part_of_a_millisecond_makes_nothing_newer(channel: BacklogChannel) ->
     ]
 
 
-def test_of_more_than_are_counted_a_newer_one_is_told_and_the_same_ones_are_not(
+def test_beyond_the_count_limit_a_newer_item_is_reported_and_the_same_items_are_not(
     channel: BacklogChannel,
 ) -> None:
     channel.check(make_backlog(COUNT_LIMIT))
@@ -135,19 +135,19 @@ def test_of_more_than_are_counted_a_newer_one_is_told_and_the_same_ones_are_not(
     assert channel.check(newer, 15) is BacklogChange.MORE
 
 
-def test_they_are_told_again_after_the_cool_down_and_then_not_before_another(
+def test_a_backlog_is_reported_again_after_each_cool_down(
     channel: BacklogChannel,
 ) -> None:
-    story = {minutes: channel.check(make_backlog(3), minutes) for minutes in range(0, 130, 5)}
+    changes = {minutes: channel.check(make_backlog(3), minutes) for minutes in range(0, 130, 5)}
 
-    assert {minutes: news for minutes, news in story.items() if news} == {
+    assert {minutes: change for minutes, change in changes.items() if change} == {
         0: BacklogChange.FIRST,
         60: BacklogChange.STILL,
         120: BacklogChange.STILL,
     }
 
 
-def test_what_is_new_begins_another_cool_down(channel: BacklogChannel) -> None:
+def test_new_items_start_another_cool_down(channel: BacklogChannel) -> None:
     channel.check(make_backlog(3))
     channel.check(make_backlog(4), 30)
 
@@ -155,7 +155,7 @@ def test_what_is_new_begins_another_cool_down(channel: BacklogChannel) -> None:
     assert channel.check(make_backlog(4), 90) is BacklogChange.STILL
 
 
-def test_without_a_cool_down_they_are_told_at_every_check(channel: BacklogChannel) -> None:
+def test_without_a_cool_down_a_backlog_is_reported_at_every_check(channel: BacklogChannel) -> None:
     channel.cool_down = timedelta(0)
 
     assert [channel.check(make_backlog(1)) for _ in range(3)] == [
@@ -174,7 +174,9 @@ def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_dow
     assert channel.check(make_backlog(3), -24 * 60) is BacklogChange.STILL
 
 
-def test_that_none_is_left_is_told_once_and_then_all_begins_anew(channel: BacklogChannel) -> None:
+def test_an_emptied_backlog_is_reported_once_and_the_next_item_is_a_first_one(
+    channel: BacklogChannel,
+) -> None:
     channel.check(make_backlog(3))
 
     assert channel.check(EMPTY_BACKLOG, 5) is BacklogChange.NONE_LEFT
@@ -183,7 +185,9 @@ def test_that_none_is_left_is_told_once_and_then_all_begins_anew(channel: Backlo
     assert channel.check(make_backlog(1), 15) is BacklogChange.FIRST
 
 
-def test_what_could_not_be_delivered_is_told_by_the_next_check(channel: BacklogChannel) -> None:
+def test_a_notice_that_could_not_be_delivered_is_repeated_by_the_next_check(
+    channel: BacklogChannel,
+) -> None:
     assert channel.check(make_backlog(3), delivered=False) is BacklogChange.FIRST
     assert channel.check(make_backlog(4), 5) is BacklogChange.FIRST
     assert channel.check(make_backlog(5), 10, delivered=False) is BacklogChange.MORE
@@ -192,13 +196,15 @@ def test_what_could_not_be_delivered_is_told_by_the_next_check(channel: BacklogC
     assert channel.check(EMPTY_BACKLOG, 25) is BacklogChange.NONE_LEFT
 
 
-def test_what_was_never_told_is_over_without_a_word(channel: BacklogChannel) -> None:
+def test_the_end_of_a_backlog_that_was_never_reported_is_not_reported(
+    channel: BacklogChannel,
+) -> None:
     channel.check(make_backlog(3), delivered=False)
 
     assert channel.check(EMPTY_BACKLOG, 5) is None
 
 
-def test_what_could_not_be_found_out_is_no_news_and_changes_nothing(
+def test_an_unknown_backlog_is_not_reported_and_changes_no_state(
     channel: BacklogChannel,
 ) -> None:
     channel.check(make_backlog(3))
@@ -208,7 +214,7 @@ def test_what_could_not_be_found_out_is_no_news_and_changes_nothing(
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_tasks_and_a_pile_are_one_notice_and_neither_hides_the_other(sort: str) -> None:
+def test_one_notice_has_both_the_tasks_and_the_backlog(sort: str) -> None:
     stuck = CheckedTask(
         task_id="a",
         attempt=1,
@@ -223,25 +229,29 @@ def test_tasks_and_a_pile_are_one_notice_and_neither_hides_the_other(sort: str) 
     notice = notice_of(
         make_finding(sort, make_backlog(3), tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
     )
-    told = state_after(EMPTY_CHANNEL_STATE, notice, cool_down=HOUR)
+    after = state_after(EMPTY_CHANNEL_STATE, notice, cool_down=HOUR)
     only_tasks = notice_of(
         make_finding(sort, None, tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
     )
-    only_pile = notice_of(make_finding(sort, make_backlog(3)), EMPTY_CHANNEL_STATE, cool_down=HOUR)
+    only_backlog = notice_of(
+        make_finding(sort, make_backlog(3)), EMPTY_CHANNEL_STATE, cool_down=HOUR
+    )
 
     first = BacklogNotice(change=BacklogChange.FIRST, backlog=make_backlog(3))
     assert (notice.urgent, notice.summary) == ((stuck,), report.summary)
     assert getattr(notice, sort) == first
-    assert set(told.problems) == {"a"}
+    assert set(after.problems) == {"a"}
     last = ReportedBacklog(minimum_count=3, newest_key=make_backlog(3).newest[0].sort_key, at=NOON)
-    assert told == replace(ChannelState(told.problems), **{sort: last})
+    assert after == replace(ChannelState(after.problems), **{sort: last})
     assert only_tasks == replace(notice, **{sort: None})
-    assert only_pile == replace(HealthNotice(tenant=TENANT, at=NOON, summary=None), **{sort: first})
-    for one in (only_tasks, only_pile):
-        assert one
+    assert only_backlog == replace(
+        HealthNotice(tenant=TENANT, at=NOON, summary=None), **{sort: first}
+    )
+    for notice in (only_tasks, only_backlog):
+        assert notice
 
 
-def test_dead_letters_and_parked_tasks_are_told_each_for_itself() -> None:
+def test_dead_letters_and_parked_tasks_are_reported_independently() -> None:
     before = ChannelState(
         {},
         dead_letters=ReportedBacklog(
@@ -270,13 +280,15 @@ def test_dead_letters_and_parked_tasks_are_told_each_for_itself() -> None:
 
 
 @given(st.sampled_from(SORTS), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
-def test_nobody_is_left_believing_what_is_not_so(sort: str, story: list[tuple[int, bool]]) -> None:
+def test_the_reported_backlog_matches_the_last_delivered_check(
+    sort: str, checks: list[tuple[int, bool]]
+) -> None:
     channel = BacklogChannel(sort)
-    for number, (total, delivered) in enumerate(story):
+    for number, (total, delivered) in enumerate(checks):
         count = make_backlog(total, str(number)) if total else EMPTY_BACKLOG
         channel.check(count, 5 * number, delivered=delivered)
-    last = story[-1][0] if story else 0
+    last = checks[-1][0] if checks else 0
 
-    channel.check(make_backlog(last, "last") if last else EMPTY_BACKLOG, 5 * len(story))
+    channel.check(make_backlog(last, "last") if last else EMPTY_BACKLOG, 5 * len(checks))
 
     assert (getattr(channel.state, sort) is not None) is bool(last)

@@ -1,4 +1,4 @@
-"""What lies is counted by queue and reason, whether it is dead or parked."""
+"""A backlog of dead letters or parked tasks is counted by queue and reason."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def an_item(id_: str, queue: str = "default", why: str = "own", minutes: int = 0
     return BacklogItem(id=id_, queue=queue, reason=why, at=NOON + minutes * MINUTE)
 
 
-def test_a_pile_is_counted_by_queue_and_reason_the_most_frequent_first() -> None:
+def test_a_backlog_is_counted_by_queue_and_reason_the_most_frequent_first() -> None:
     items = [
         an_item("a", why="own", minutes=1),
         an_item("b", why="job", minutes=5),
@@ -47,7 +47,7 @@ def test_a_pile_is_counted_by_queue_and_reason_the_most_frequent_first() -> None
     assert backlog_of([]) == EMPTY_BACKLOG
 
 
-def test_no_more_of_a_pile_are_counted_than_the_limit_and_those_are_the_newest() -> None:
+def test_at_most_the_newest_items_up_to_the_limit_are_counted() -> None:
     items = [an_item(str(n), why="own" if n < 3 else "job", minutes=n) for n in range(9)]
 
     assert backlog_of(items, limit=9).truncated is False
@@ -68,7 +68,9 @@ def test_no_more_of_a_pile_are_counted_than_the_limit_and_those_are_the_newest()
         (BudgetScope.DAY, "day"),
     ],
 )
-def test_a_parked_task_is_told_by_the_budget_that_it_wants(scope: BudgetScope, why: str) -> None:
+def test_the_reason_of_a_parked_task_is_the_scope_of_its_exhausted_budget(
+    scope: BudgetScope, why: str
+) -> None:
     row = a_task(state=TaskState.PARKED, parked=a_parking(scope))
 
     assert parked_task_item(row) == BacklogItem(
@@ -76,13 +78,13 @@ def test_a_parked_task_is_told_by_the_budget_that_it_wants(scope: BudgetScope, w
     )
 
 
-@pytest.mark.parametrize("state", [one for one in TaskState if one is not TaskState.PARKED])
-def test_a_task_that_is_not_parked_any_more_is_in_no_pile(state: TaskState) -> None:
+@pytest.mark.parametrize("state", [state for state in TaskState if state is not TaskState.PARKED])
+def test_a_task_that_is_not_parked_is_no_backlog_item(state: TaskState) -> None:
     assert parked_task_item(a_task(state=state)) is None
 
 
 @pytest.mark.parametrize(("category", "why"), [(ErrorCategory.AUTH, "auth"), (None, "unknown")])
-def test_a_dead_task_is_told_by_the_category_of_its_failure(
+def test_the_reason_of_a_dead_task_is_the_category_of_its_failure(
     category: ErrorCategory | None, why: str
 ) -> None:
     letter = DeadLetter(id="a", at=NOON, queue="mail", reason="failed", category=category)
@@ -90,7 +92,7 @@ def test_a_dead_task_is_told_by_the_category_of_its_failure(
     assert dead_letter_item(letter) == BacklogItem(id="a", queue="mail", reason=why, at=NOON)
 
 
-def test_a_dead_message_is_told_as_one() -> None:
+def test_the_reason_of_a_dead_message_is_message() -> None:
     message = DeadMessage(id="1", queue="mail", body="", receive_count=9, sent_at=NOON)
     letter = DeadLetter(id="msg-1", at=NOON, queue="mail", reason="no task", message=message)
 

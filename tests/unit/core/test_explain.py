@@ -271,7 +271,7 @@ class TestAfterTheRun:
             action=RemedyAction.ADD_BUDGET, target=to, unit=BudgetUnit.USD
         )
 
-    def test_a_task_parked_for_the_day_says_when_it_goes_on_by_itself(self) -> None:
+    def test_the_reason_of_a_task_parked_for_the_day_has_the_time_of_its_resume(self) -> None:
         midnight = NOON + timedelta(hours=12)
         row = a_task(state=TaskState.PARKED, parked=a_parking(BudgetScope.DAY), due_at=midnight)
 

@@ -59,12 +59,12 @@ def test_a_definition_may_have_its_own_thresholds() -> None:
     st.timedeltas(max_value=timedelta(days=9), min_value=timedelta(0)),
 )
 def test_longer_silence_never_looks_healthier(silent: timedelta, more: timedelta) -> None:
-    order = [Health.HEALTHY, Health.WARNING, Health.CRITICAL]
+    worst_last = [Health.HEALTHY, Health.WARNING, Health.CRITICAL]
 
     before = health_after(running=timedelta(0), silent=silent)
     after = health_after(running=timedelta(0), silent=silent + more)
 
-    assert order.index(before) <= order.index(after)
+    assert worst_last.index(before) <= worst_last.index(after)
 
 
 @pytest.mark.parametrize("name", ["longest_run", "healthy_within"])

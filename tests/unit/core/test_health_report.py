@@ -32,7 +32,7 @@ POLICY = HealthPolicy()
 
 
 def running(key: str, *, since: timedelta, silent: timedelta, **spec: object) -> TaskRow:
-    """A task that was claimed so long before noon, and last told something so long before."""
+    """A task that was claimed, and had its last event, these durations before noon."""
     return a_task(
         state=TaskState.PROCESSING,
         spec=a_spec(key, **spec),
@@ -85,29 +85,29 @@ def test_a_row_that_could_not_be_is_stepped_over(missing: str) -> None:
 def test_a_task_without_events_was_last_seen_when_it_was_started() -> None:
     row = replace(running("a", since=7 * MINUTE, silent=SECOND), last_event_at=None)
 
-    found = check_task(row, now=NOON, policy=POLICY)
+    checked = check_task(row, now=NOON, policy=POLICY)
 
-    assert found is not None
-    assert found.silence == 7 * MINUTE
-    assert found.health is Health.WARNING
+    assert checked is not None
+    assert checked.silence == 7 * MINUTE
+    assert checked.health is Health.WARNING
 
 
 def test_a_clock_ahead_of_ours_makes_nothing_negative() -> None:
-    found = check_task(running("a", since=-MINUTE, silent=-MINUTE), now=NOON, policy=POLICY)
+    checked = check_task(running("a", since=-MINUTE, silent=-MINUTE), now=NOON, policy=POLICY)
 
-    assert found is not None
-    assert (found.elapsed, found.silence) == (timedelta(0), timedelta(0))
+    assert checked is not None
+    assert (checked.elapsed, checked.silence) == (timedelta(0), timedelta(0))
 
 
 def test_only_two_events_leave_a_task_processing() -> None:
     # What ``checked`` says of the last event without reading it.
-    found = {name for name, state in EVENT_TO_STATE.items() if state is TaskState.PROCESSING}
+    names = {name for name, state in EVENT_TO_STATE.items() if state is TaskState.PROCESSING}
 
-    assert found == {TaskProcessingStarted.TYPE, TaskHeartbeat.TYPE}
+    assert names == {TaskProcessingStarted.TYPE, TaskHeartbeat.TYPE}
 
 
-def test_the_last_event_is_told_as_history_has_it_whatever_else_happens_to_the_row() -> None:
-    told: list[Event] = []
+def test_the_last_event_type_is_that_of_the_history_after_every_command() -> None:
+    events: list[Event] = []
     row = a_task()
     for command in (
         c.Claim(worker_id="w", process_id=1, lease_duration=LASTS),
@@ -118,12 +118,12 @@ def test_the_last_event_is_told_as_history_has_it_whatever_else_happens_to_the_r
         c.Renew(fence=1, process_id=1, lease_duration=LASTS),
         c.LeaseEnded(fence=1, margin=MARGIN, holder_dead=True),
     ):
-        change = changed(tasks.apply(row, command, now=NOON, change_id=f"c-{len(told)}"))
-        told += change.events
+        change = changed(tasks.apply(row, command, now=NOON, change_id=f"c-{len(events)}"))
+        events += change.events
         row = change.row
-        found = check_task(row, now=NOON, policy=POLICY)
+        checked = check_task(row, now=NOON, policy=POLICY)
 
-        assert found is None or found.last_event_type == told[-1].type
+        assert checked is None or checked.last_event_type == events[-1].type
 
 
 def test_a_report_has_each_task_once_and_the_worst_first() -> None:
@@ -133,40 +133,40 @@ def test_a_report_has_each_task_once_and_the_worst_first() -> None:
     stuck_longer = running("e", since=55 * MINUTE, silent=11 * MINUTE)
     long = running("a", since=61 * MINUTE, silent=SECOND)
 
-    found = report(healthy, warned, stuck, long, stuck_longer, healthy, stuck)
+    result = report(healthy, warned, stuck, long, stuck_longer, healthy, stuck)
 
-    assert [task.task_id[-1] for task in found.tasks] == ["a", "e", "b", "c", "d"]
-    assert found.summary == HealthSummary(
+    assert [task.task_id[-1] for task in result.tasks] == ["a", "e", "b", "c", "d"]
+    assert result.summary == HealthSummary(
         total_processing=5, healthy=1, warning=1, critical=2, overtime=1
     )
 
 
 def test_a_task_that_began_long_ago_is_in_the_report() -> None:
-    found = report(running("a", since=timedelta(days=40), silent=timedelta(days=40)))
+    result = report(running("a", since=timedelta(days=40), silent=timedelta(days=40)))
 
-    assert [task.health for task in found.tasks] == [Health.OVERTIME]
+    assert [task.health for task in result.tasks] == [Health.OVERTIME]
 
 
-def test_what_does_not_run_and_what_is_another_tenants_is_not_in_it() -> None:
-    found = report(
+def test_a_report_excludes_tasks_that_do_not_run_and_tasks_of_other_tenants() -> None:
+    result = report(
         a_task(state=TaskState.IN_REVIEW, spec=a_spec("r")),
         a_task(state=TaskState.PENDING, spec=a_spec("p")),
         running("x", since=MINUTE, silent=MINUTE, tenant="other"),
     )
 
-    assert found.tasks == ()
-    assert found.summary.total_processing == 0
+    assert result.tasks == ()
+    assert result.summary.total_processing == 0
 
 
 def test_the_event_says_what_the_report_says() -> None:
-    found = report(running("a", since=2 * MINUTE, silent=15 * SECOND))
+    result = report(running("a", since=2 * MINUTE, silent=15 * SECOND))
 
-    event = found.event()
+    event = result.event()
 
-    assert event.summary == found.summary
+    assert event.summary == result.summary
     assert event.tasks == (
         TaskHealth(
-            task_id=found.tasks[0].task_id,
+            task_id=result.tasks[0].task_id,
             health="healthy",
             elapsed=2 * MINUTE,
             time_since_last_event=15 * SECOND,
@@ -180,11 +180,11 @@ def test_each_task_is_judged_by_its_own_policy() -> None:
     rows = [running(key, since=2 * MINUTE, silent=2 * MINUTE) for key in "ab"]
     strict = HealthPolicy(healthy_within=SECOND, warning_within=SECOND)
 
-    found = report_of(
+    result = report_of(
         TENANT, rows, now=NOON, policy_of=lambda row: strict if row.spec.key == "a" else POLICY
     )
 
-    assert [task.health for task in found.tasks] == [Health.CRITICAL, Health.HEALTHY]
+    assert [task.health for task in result.tasks] == [Health.CRITICAL, Health.HEALTHY]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_each_task_is_judged_by_its_own_policy() -> None:
         ),
     ],
 )
-def test_what_a_definition_does_not_say_is_as_usual(
+def test_thresholds_that_a_definition_omits_come_from_the_policy(
     own: HealthThresholds, expected: HealthPolicy
 ) -> None:
     assert own.applied_to(POLICY) == expected
@@ -226,4 +226,4 @@ def test_a_definition_cannot_warn_before_it_stops_being_healthy() -> None:
 
 
 def test_only_what_a_person_should_look_at_now_is_urgent() -> None:
-    assert [one for one in Health if one.urgent] == [Health.CRITICAL, Health.OVERTIME]
+    assert [health for health in Health if health.urgent] == [Health.CRITICAL, Health.OVERTIME]

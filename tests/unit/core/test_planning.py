@@ -199,7 +199,7 @@ def test_what_json_cannot_carry_is_no_document(value: Any) -> None:
         make_document(value, "place")
 
 
-def test_added_tasks_go_on_where_the_job_ends_and_await_only_what_has_not_completed() -> None:
+def test_added_tasks_continue_where_the_job_ends_and_await_only_what_has_not_completed() -> None:
     first = planned(a_request("a"), a_request("b", "a"))
     later = NOON + timedelta(hours=1)
     site = PlanTarget(

@@ -83,7 +83,7 @@ class TestPark:
         assert (row.state, row.parked, row.usage) == (TaskState.CANCELLED, None, BEFORE + SPENT)
 
     @pytest.mark.parametrize("scope", [BudgetScope.TASK, BudgetScope.STEP])
-    def test_what_was_allowed_more_before_it_could_be_parked_goes_on(
+    def test_a_task_whose_budget_grew_before_it_could_be_parked_continues(
         self, scope: BudgetScope
     ) -> None:
         row = change_of(running(attempts_used=1), ADD).row
@@ -139,7 +139,7 @@ class TestUnpark:
         assert refusal.reason is RefusalReason.NOTHING_TO_DO
         assert "its job's" in refusal.detail
 
-    def test_what_goes_on_by_itself_does_so_when_its_time_has_come_and_not_before(self) -> None:
+    def test_a_task_with_a_resume_time_resumes_then_and_not_before(self) -> None:
         row = parked(BudgetScope.DAY, due_at=MIDNIGHT)
         due = c.Unpark(scope=BudgetScope.DAY, by="sweeper", due=True)
         tick = timedelta(milliseconds=1)
@@ -149,7 +149,7 @@ class TestUnpark:
         assert (early.reason, early.until) == (RefusalReason.NOT_DUE, MIDNIGHT)
         assert change_of(row, due, now=MIDNIGHT).row.state is TaskState.PENDING
 
-    def test_what_has_no_time_never_goes_on_by_itself(self) -> None:
+    def test_a_task_without_a_resume_time_never_resumes_by_itself(self) -> None:
         due = c.Unpark(scope=BudgetScope.JOB, by="sweeper", due=True)
 
         assert refusal_of(parked(BudgetScope.JOB), due).reason is RefusalReason.NOT_DUE
@@ -172,7 +172,7 @@ class TestUnpark:
 
 class TestAddBudget:
     @pytest.mark.parametrize("scope", [BudgetScope.TASK, BudgetScope.STEP])
-    def test_a_task_that_rests_for_want_of_it_goes_on_in_the_same_change(
+    def test_a_task_parked_for_the_budget_resumes_in_the_same_change(
         self, scope: BudgetScope
     ) -> None:
         row = parked(scope)

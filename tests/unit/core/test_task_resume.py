@@ -83,7 +83,7 @@ class TestResume:
         assert event.body == e.TaskWaiting(task_id=WAITED.id, job_id=WAITED.spec.job_id, round=3)
         assert event.context == OPERATOR
 
-    def test_a_task_that_waits_again_goes_on_when_its_last_parent_completes(self) -> None:
+    def test_a_task_that_waits_again_continues_when_its_last_parent_completes(self) -> None:
         waiting = change_of(WAITED, c.Resume(round=2, by="ann", completed=NumberSet([1]))).row
 
         repeated = refusal_of(waiting, c.ParentsCompleted(numbers=NumberSet([1])))

@@ -85,7 +85,7 @@ async def day_budget(harness: ServiceHarness) -> SharedBudget:
 
 
 def spend_answers(harness: ServiceHarness) -> list[list[tuple[int, str | None]]]:
-    """What each child was told, one after the other."""
+    """The answers that each child got, in order."""
     return [child.answers for child in harness.runner.children]
 
 

@@ -1,4 +1,4 @@
-"""Channels that remember what they were told, and health checks that tell them."""
+"""Channels that record their notices, and health checks that send them."""
 
 from datetime import timedelta
 from typing import Any
@@ -73,7 +73,7 @@ async def renew_lease(harness: ServiceHarness, key: str) -> None:
 
 
 async def claim_with_long_lease(harness: ServiceHarness, key: str, tenant: str = TENANT) -> str:
-    """Claim a task under a lease that outlasts the story; its id."""
+    """Claim a task under a lease that outlasts the test; its id."""
     id_ = task_id_of(job_id_of(tenant, REQUEST), key)
     claim = c.Claim(worker_id="worker-1", process_id=1, lease_duration=timedelta(days=9))
     await harness.transitions.apply_to_task(id_, claim)

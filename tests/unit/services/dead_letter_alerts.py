@@ -1,4 +1,4 @@
-"""Tasks that die, health checks that notice, and what people hear of it."""
+"""Tasks that die, health checks that detect it, and the alerts about it."""
 
 from typing import Any
 

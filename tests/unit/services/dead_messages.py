@@ -16,7 +16,7 @@ async def send(
 
 
 async def exhaust_receives(harness: ServiceHarness, *queues: str) -> None:
-    """Receive whatever is there until it is dead, as workers do that die before they can act."""
+    """Receive every message until it is dead, as workers do that die before they can act."""
     for _ in range(RECEIVE_LIMIT + 1):
         await harness.backend.queue.receive(
             queues or ("default",), limit=1000, hidden_for=SECOND, wait=NO_WAIT
@@ -25,7 +25,7 @@ async def exhaust_receives(harness: ServiceHarness, *queues: str) -> None:
 
 
 async def lose_messages(harness: ServiceHarness) -> None:
-    """Whatever could be received now is gone, and nobody has acted on it."""
+    """Receive and drop every visible message without acting on it."""
     result = await harness.backend.queue.receive(
         ["default"], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
     )

@@ -1,4 +1,4 @@
-"""The services on a backend whose clock stands still, with children that play scripts.
+"""The services on a backend whose clock is stopped, with scripted children.
 
 Several stages on one backend are several processes: each has its own services, ids and presence of
 mind, and they share only what is stored.
@@ -60,10 +60,10 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     """A test that is a coroutine; one that hangs fails."""
 
     @wraps(function)
-    def test(**given: Any) -> None:
+    def test(**arguments: Any) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(LIMIT_S):
-                await function(**given)
+                await function(**arguments)
 
         virtual_time.run(bounded())
 
@@ -216,10 +216,10 @@ class ServiceHarness:
 
     @asynccontextmanager
     async def running_worker(
-        self, worker_id: str = "worker-1", **given: Any
+        self, worker_id: str = "worker-1", **options: Any
     ) -> AsyncIterator[Worker]:
         """A worker at work; stopped at the end, and what it still runs is given back."""
-        worker = self.worker(worker_id, **given)
+        worker = self.worker(worker_id, **options)
         running = asyncio.ensure_future(worker.run())
         await self.advance(NO_WAIT)
         try:
@@ -290,7 +290,7 @@ class ServiceHarness:
         return await self.transitions.apply_to_task(id_, claim)
 
     async def end_lease(self, key: str) -> TaskRow:
-        """The lease of a task ends, as if its holder were gone; nobody tells the holder."""
+        """The lease of a task ends, as if its holder were gone; the holder is not notified."""
         claimed = await self.task(key)
         ended = c.LeaseEnded(fence=claimed.fence, margin=LEASE.skew_margin, holder_dead=True)
         return await self.transitions.apply_to_task(claimed.id, ended)

@@ -1,4 +1,4 @@
-"""Tasks that are parked and go on, and what people hear of it."""
+"""Tasks that are parked and resumed, and the alerts about them."""
 
 from typing import Any
 

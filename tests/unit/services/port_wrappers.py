@@ -52,7 +52,7 @@ class InterposedPort:
 
 
 class ObservedPort:
-    """Tells of each call before it is made, and after."""
+    """Calls a function before and after each call of a port."""
 
     def __init__(self, port: Any, name: str, before: Callable[[str], None], after: Any) -> None:
         self._port = port
@@ -85,7 +85,7 @@ def record_calls(backend: Backend) -> tuple[Backend, list[str]]:
 
 
 class Crash(BaseException):
-    """The process ends here; nobody catches it, and none of its calls is made any more."""
+    """The process ends here; no handler catches it, and none of its calls is made any more."""
 
 
 def crash_at(

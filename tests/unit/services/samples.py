@@ -1,4 +1,4 @@
-"""Jobs to submit and scripts for children to play, as several files of tests need them."""
+"""Jobs to submit and scripts of children that several test files use."""
 
 from datetime import timedelta
 

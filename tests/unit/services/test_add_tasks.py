@@ -1,4 +1,4 @@
-"""Tasks are added to a job under way: once, behind old ones too, whatever dies meanwhile."""
+"""Tasks are added to a job under way: once, also behind old ones, and despite crashes."""
 
 import asyncio
 from datetime import timedelta
@@ -90,14 +90,14 @@ async def test_a_task_behind_one_that_has_completed_gets_its_result(
 
         await harness.add_tasks(make_task("b", "a"))
 
-        order = await build_attempt_spec(
+        spec = await build_attempt_spec(
             (row := await harness.claim(id_of("b"))),
             row.fence,
             backend=backend,
             documents=harness.documents,
             timeout=timedelta(minutes=1),
         )
-        assert order.dependency_outputs == {"a": {"answer": 42}}
+        assert spec.dependency_outputs == {"a": {"answer": 42}}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -118,7 +118,7 @@ async def test_a_parent_whose_end_the_job_has_not_recorded_is_waited_for(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume(
+async def test_a_task_added_behind_a_failed_task_waits_and_runs_after_a_resume(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -222,7 +222,7 @@ async def test_all_problems_are_reported_at_once_and_nothing_is_changed(
                     "tasks": [
                         make_task("a"),
                         make_task("c", "aa"),
-                        {**make_task("d"), "name": "nobody"},
+                        {**make_task("d"), "name": "missing"},
                     ],
                     "name": "x",
                 },
@@ -233,7 +233,7 @@ async def test_all_problems_are_reported_at_once_and_nothing_is_changed(
             Problem(path="tasks", message="5 tasks are more than the 4 that a job may have"),
             Problem(path="tasks[0].taskId", message="'a' is already the id of a task of this job"),
             Problem(path="tasks[1].dependsOn[0]", message="there is no task 'aa'"),
-            Problem(path="tasks[2].name", message="no definition is called 'nobody'"),
+            Problem(path="tasks[2].name", message="no definition is called 'missing'"),
         )
         assert await harness.job() == before
 

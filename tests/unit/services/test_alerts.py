@@ -1,4 +1,4 @@
-"""People hear of each problem once, on every channel, whatever fails on the way."""
+"""Each problem is reported once, on every channel, despite failing calls."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ SECRET = "xoxb-very-secret-indeed"
 
 
 async def stuck(harness: ServiceHarness, *keys: str) -> None:
-    """Tasks of which nothing has been heard for eleven minutes."""
+    """Tasks without an event for eleven minutes."""
     await harness.submit(*(make_task(key) for key in keys))
     for key in keys:
         await claim_with_long_lease(harness, key)

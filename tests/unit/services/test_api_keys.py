@@ -112,11 +112,11 @@ async def test_no_key_comes_to_be_that_history_does_not_know(kind: str, tmp_path
 
         with pytest.raises(BackendUnavailable):
             await silent.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
-        untold = await backend.keys.list(TENANT), await key_events(backend)
+        after_failed_event = await backend.keys.list(TENANT), await key_events(backend)
         with pytest.raises(BackendUnavailable):
             await cut_off.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
 
-        assert untold == ([], [])
+        assert after_failed_event == ([], [])
         assert await backend.keys.list(TENANT) == []
         assert [action for _, action, _ in await key_events(backend)] == ["key.created"]
 
@@ -180,8 +180,8 @@ async def test_the_machine_s_key_may_be_made_by_two_at_once(tmp_path: Path) -> N
             make_api_keys(backend),
             make_api_keys(replace(backend, keys=_LateKeys(backend.keys))),
         )
-        record, _ = await first.create("house", name="a", scopes=[ApiScope.ADMIN], by="ann")
-        await first.ensure("lsk_own", "house", name="host")
+        record, _ = await first.create("other", name="a", scopes=[ApiScope.ADMIN], by="ann")
+        await first.ensure("lsk_own", "other", name="host")
 
         await second.ensure("lsk_own", TENANT, name="host")
 

@@ -110,7 +110,7 @@ async def test_reported_summaries_are_stored_if_no_summary_file_was_written(
 async def test_a_written_summary_is_not_replaced(blobs: BlobStore, folder: Path) -> None:
     write(folder, "logs/summary.log", text="by hand\n")
 
-    await store(blobs, folder, summaries=["said"])
+    await store(blobs, folder, summaries=["reported"])
 
     assert await blobs.get(f"{PREFIX}logs/summary.log") == b"by hand\n"
 
@@ -183,7 +183,7 @@ async def test_a_folder_that_cannot_be_read_is_reported_and_the_others_are_store
             raise PermissionError(13, "Permission denied")
         return look(path)
 
-    # Not by its mode: the tests may run as somebody who may read everything.
+    # Not by its mode: the tests may run as a user who may read everything.
     monkeypatch.setattr(os, "scandir", refused)
 
     note = await store(blobs, folder)

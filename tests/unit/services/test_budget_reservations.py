@@ -1,4 +1,4 @@
-"""Accounts that many come to at once: nothing counts twice, and the dead keep nobody waiting."""
+"""Accounts with concurrent reservations: none counts twice, and none of a dead attempt blocks."""
 
 import asyncio
 from dataclasses import replace
@@ -79,7 +79,7 @@ async def test_a_shared_budget_that_was_never_used_is_empty(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_many_at_once_each_counts_and_none_twice(kind: str, tmp_path: Path) -> None:
+async def test_concurrent_reservations_count_once_each(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, other = await agent_harness(backend), ServiceHarness(backend)
         keys = [f"t{number}" for number in range(8)]
@@ -138,7 +138,7 @@ async def test_an_answer_that_was_lost_before_others_came_is_not_counted_again(
             assert await reserve(harness, second, 0.25) is None
 
         lost = FlakyPort(backend.budgets, "commit", OutcomeUnknown("gone"), after_write=True)
-        # The second look at it comes after somebody else's.
+        # The second commit comes after that of another attempt.
         accounts = InterposedPort(lost, "commit", before=other, at=2)
 
         assert (
@@ -184,14 +184,16 @@ async def test_reservations_of_dead_attempts_do_not_limit_others(kind: str, tmp_
 
 
 @scenario
-async def test_what_the_next_attempt_of_a_task_holds_is_not_the_deads(tmp_path: Path) -> None:
+async def test_the_reservation_of_a_dead_attempt_is_released_although_the_task_has_a_new_lease(
+    tmp_path: Path,
+) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         first, waits = await claimed(harness, "a", "b")
         assert await reserve(harness, first, 1.0) is None
         again = await harness.claim((await harness.end_lease("a")).id)
 
-        # The lease is another attempt's: what the first has left is nobody's.
+        # The lease is another attempt's: the first one's reservation is released.
         assert await reserve(harness, waits, 0.5) is None
         assert await reserve(harness, again, 0.5) is None
         assert (await job_budget(harness)).spent_and_reserved == usd(1.0)
@@ -200,17 +202,19 @@ async def test_what_the_next_attempt_of_a_task_holds_is_not_the_deads(tmp_path: 
 
 
 @scenario
-async def test_the_living_are_left_alone_and_who_is_refused_has_nothing(tmp_path: Path) -> None:
+async def test_a_live_reservation_is_retained_and_a_refused_request_reserves_nothing(
+    tmp_path: Path,
+) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
-        lives, waits = await claimed(harness, "a", "b")
-        assert await reserve(harness, lives, 1.0) is None
+        alive, waits = await claimed(harness, "a", "b")
+        assert await reserve(harness, alive, 1.0) is None
         before = await job_budget(harness)
 
         assert await reserve(harness, waits, 0.5) is not None
 
         assert await job_budget(harness) == before
-        await settle(harness, lives, 0.5)
+        await settle(harness, alive, 0.5)
         assert await reserve(harness, waits, 0.5) is None
 
 

@@ -1,4 +1,4 @@
-"""Operators look at the budget of a task and add to it, and it goes on."""
+"""Operators read the budget of a task and add to it, and the task resumes."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from tests.unit.services.port_wrappers import InterposedPort
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("scope", [BudgetScope.TASK, BudgetScope.STEP])
 @scenario
-async def test_a_task_that_rests_goes_on_and_the_same_request_adds_once(
+async def test_a_parked_task_resumes_and_the_same_request_adds_once(
     kind: str, scope: BudgetScope, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -77,7 +77,7 @@ async def test_an_addition_whose_answer_was_lost_counts_once(kind: str, tmp_path
 
 
 @scenario
-async def test_what_has_ended_is_refused(tmp_path: Path) -> None:
+async def test_adding_to_the_budget_of_an_ended_task_is_refused(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, budget=1.0)
         await submit(harness)
@@ -141,7 +141,7 @@ async def test_what_has_no_budget_may_spend_what_it_will(
 
 
 @pytest.mark.parametrize(
-    ("more", "request_id", "said"),
+    ("more", "request_id", "message"),
     [
         (MORE, "", "a request id must be"),
         (MORE, "x" * 257, "a request id must be"),
@@ -150,8 +150,8 @@ async def test_what_has_no_budget_may_spend_what_it_will(
     ids=["no request", "too long", "nothing"],
 )
 @scenario
-async def test_what_adds_nothing_or_has_no_name_is_refused(
-    tmp_path: Path, more: Budget, request_id: str, said: str
+async def test_an_empty_addition_or_one_without_a_request_id_is_refused(
+    tmp_path: Path, more: Budget, request_id: str, message: str
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, day_budget=DAY)
@@ -162,5 +162,5 @@ async def test_what_adds_nothing_or_has_no_name_is_refused(
             harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **named),
             harness.budget_operations.add_to_day_budget(TENANT, more, **named),
         ):
-            with pytest.raises(UsageError, match=said):
+            with pytest.raises(UsageError, match=message):
                 await adding

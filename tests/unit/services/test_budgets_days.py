@@ -1,4 +1,4 @@
-"""What is added to a tenant's day, and what goes on by itself when there is some again."""
+"""Budget is added to a tenant's day, and parked tasks resume when the day has budget again."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -53,7 +53,7 @@ async def _added_events(harness: ServiceHarness) -> list[str]:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once(
+async def test_tasks_parked_for_this_budget_resume_and_the_same_request_adds_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -71,7 +71,7 @@ async def test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once(
 
 
 @scenario
-async def test_it_is_for_this_day_only_and_for_this_tenant(tmp_path: Path) -> None:
+async def test_an_addition_is_for_this_day_and_this_tenant_only(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, day_budget=DAY)
         await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
@@ -138,7 +138,7 @@ async def test_a_note_that_cannot_be_kept_costs_no_budget(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("day", [NO_BUDGET, Budget(tokens=5)], ids=str)
 @scenario
-async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, day: Budget) -> None:
+async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, day: Budget) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend, day_budget=day)
 
@@ -149,7 +149,7 @@ async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, day: Budge
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_those_parked_for_the_day_go_on_at_midnight_and_not_before(
+async def test_tasks_parked_for_the_day_resume_at_midnight_and_not_before(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -171,7 +171,7 @@ async def test_those_parked_for_the_day_go_on_at_midnight_and_not_before(
 
 
 @scenario
-async def test_more_than_a_page_of_tasks_goes_on_at_midnight(
+async def test_more_than_a_page_of_tasks_resumes_at_midnight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budgets, "AT_ONCE", 2)
@@ -188,7 +188,7 @@ async def test_more_than_a_page_of_tasks_goes_on_at_midnight(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on(
+async def test_one_task_resumes_when_a_shared_budget_has_something_left_again(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -212,7 +212,9 @@ async def test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on(
 
 
 @scenario
-async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> None:
+async def test_the_released_reservation_of_a_dead_attempt_lets_another_task_resume(
+    tmp_path: Path,
+) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         await submit(harness, "a", "b", budget=1.0)
@@ -223,7 +225,7 @@ async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> 
         await park(harness, "b", BudgetScope.JOB)
         assert await harness.budget_operations.unpark_ready() == 0
 
-        # It had spent nothing that anybody knows of, and nobody asks for it again.
+        # It had no recorded spending, and no attempt asks for the reservation again.
         await harness.end_lease("a")
 
         assert await harness.budget_operations.unpark_ready() == 1
@@ -232,7 +234,7 @@ async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> 
 
 
 @scenario
-async def test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on(
+async def test_many_tasks_parked_for_another_reason_do_not_hide_one_that_may_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
@@ -249,7 +251,7 @@ async def test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on(
 
 
 @scenario
-async def test_one_that_cannot_be_let_go_on_does_not_keep_the_others_from_it(
+async def test_a_task_that_cannot_be_resumed_does_not_block_the_others(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -265,7 +267,7 @@ async def test_one_that_cannot_be_let_go_on_does_not_keep_the_others_from_it(
 
 
 @scenario
-async def test_two_sweepers_at_once_let_a_task_go_on_once(tmp_path: Path) -> None:
+async def test_two_concurrent_sweepers_resume_a_task_once(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness, other = (
             await agent_harness(backend, day_budget=DAY),

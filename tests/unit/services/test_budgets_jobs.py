@@ -1,4 +1,4 @@
-"""What is added to a job's budget lets its tasks go on, whoever dies meanwhile."""
+"""Budget that is added to a job lets its tasks continue, despite crashes."""
 
 from contextlib import suppress
 from itertools import count
@@ -39,7 +39,7 @@ LATER = {**ANN, "request_id": "r2"}
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
+async def test_tasks_parked_for_this_budget_resume_and_those_parked_for_another_do_not(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -63,7 +63,7 @@ async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
 
 
 @scenario
-async def test_more_than_a_page_of_tasks_goes_on(
+async def test_more_than_a_page_of_tasks_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
@@ -129,7 +129,7 @@ async def test_an_addition_to_a_job_whose_answer_was_lost_counts_once(
 
 @pytest.mark.parametrize("more", [Budget(usd=1.0, tokens=5), Budget(minutes=1.0)])
 @scenario
-async def test_what_nothing_limits_cannot_be_added_to(tmp_path: Path, more: Budget) -> None:
+async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, more: Budget) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         await submit(harness, budget={"usd": 1.0})

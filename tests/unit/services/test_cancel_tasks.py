@@ -1,4 +1,4 @@
-"""One task is cancelled, the others go on; and nobody's wish reaches into another tenant."""
+"""One task is cancelled, the others continue; no request affects another tenant."""
 
 from pathlib import Path
 
@@ -59,7 +59,9 @@ async def test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_waiting_task_is_cancelled_and_its_parents_go_on(kind: str, tmp_path: Path) -> None:
+async def test_a_waiting_task_is_cancelled_and_its_parents_continue(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
@@ -237,7 +239,7 @@ async def test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed(
         with pytest.raises(NotFound):
             await harness.canceller.cancel_task(OTHER, task_id("b"), by="eve")
         with pytest.raises(NotFound):
-            await harness.canceller.cancel_task(TENANT, task_id("nobody"), by="eve")
+            await harness.canceller.cancel_task(TENANT, task_id("missing"), by="eve")
         with pytest.raises(NotFound):
             await harness.canceller.cancel_job(job_id(), by="eve", tenant=OTHER)
         with pytest.raises(NotFound):

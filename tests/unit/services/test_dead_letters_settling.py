@@ -198,7 +198,7 @@ async def test_a_later_message_of_the_task_fails_it_too(kind: str, tmp_path: Pat
         await harness.submit(make_task())
         harness.clock.advance(2 * MINUTE)
         await harness.dispatch()
-        # In a ledger that cannot see messages the sweeper rings again, and the two become one.
+        # With a ledger that cannot see messages the sweeper enqueues again, and the two become one.
         await harness.sweeper.sweep()
         await exhaust_receives(harness)
 
@@ -309,10 +309,10 @@ async def test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker(
         await harness.submit(make_task())
         await exhaust_receives(harness)
 
-        async def somebody_takes_it() -> None:
+        async def other_worker_claims() -> None:
             await harness.claim(A, "worker-2")
 
-        ledger = InterposedPort(backend.ledger, "commit", before=somebody_takes_it)
+        ledger = InterposedPort(backend.ledger, "commit", before=other_worker_claims)
         settled = await harness.with_ports(ledger=ledger).dead_letters.settle_messages()
 
         assert settled == SettleCounts(dropped=1)

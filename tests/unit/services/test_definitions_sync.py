@@ -1,4 +1,4 @@
-"""What a folder says is stored when it changes, and nobody else is overruled meanwhile."""
+"""Definitions of a folder are stored when they change, and no other change is overwritten."""
 
 import asyncio
 import logging
@@ -28,9 +28,9 @@ from tests.unit.services.virtual_time import advance
 
 HERE, THERE = "/srv/shop", "/srv/other"
 FILE = "definitions/feed.yaml"
-ONE, TWO, OTHER = (
+ORIGINAL, CHANGED, OTHER = (
     Definition(name="feed", runner=RunnerKind.COMMAND, description=text)
-    for text in ("one", "two", "by somebody else")
+    for text in ("one", "two", "by another source")
 )
 BROKEN = FileProblem(file=FILE, message="expected text, not 1", path="description", line=3)
 
@@ -55,17 +55,17 @@ async def stored(backend: Backend, name: str = "feed") -> tuple[int, str] | None
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_new_or_changed_is_stored_and_what_is_not_is_left(
+async def test_new_and_changed_definitions_are_stored_and_others_are_left(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         sync = DefinitionSync(backend)
-        mail = replace(ONE, name="mail")
+        mail = replace(ORIGINAL, name="mail")
 
-        first = await sync.sync_folder(TENANT, HERE, from_files(ONE, mail))
-        again = await sync.sync_folder(TENANT, HERE, from_files(ONE, mail))
-        restarted = await sync_files(backend, ONE, mail)
-        changed = await sync.sync_folder(TENANT, HERE, from_files(TWO, mail))
+        first = await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL, mail))
+        again = await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL, mail))
+        restarted = await sync_files(backend, ORIGINAL, mail)
+        changed = await sync.sync_folder(TENANT, HERE, from_files(CHANGED, mail))
 
         assert [item.name for item in first.new] == ["feed", "mail"]
         assert again == restarted == ApplyResult(unchanged=first.new)
@@ -82,28 +82,28 @@ async def test_a_file_that_did_not_change_does_not_overrule_what_others_stored(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         sync = DefinitionSync(backend)
-        await sync.sync_folder(TENANT, HERE, from_files(ONE))
+        await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL))
         await backend.definitions.put(TENANT, OTHER)
 
-        await sync.sync_folder(TENANT, HERE, from_files(ONE))
-        restarted = await sync_files(backend, ONE)
-        restarted_again = await sync_files(backend, ONE)
+        await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL))
+        restarted = await sync_files(backend, ORIGINAL)
+        restarted_again = await sync_files(backend, ORIGINAL)
 
-        assert await stored(backend) == (2, "by somebody else")
+        assert await stored(backend) == (2, "by another source")
         assert restarted == restarted_again == ApplyResult(overridden=["feed"])
-        changed = await sync_files(backend, TWO)
+        changed = await sync_files(backend, CHANGED)
         assert [item.version for item in changed.changed] == [3]
 
 
 @scenario
-async def test_what_was_deleted_stays_so_until_its_file_changes(tmp_path: Path) -> None:
+async def test_a_deleted_definition_stays_deleted_until_its_file_changes(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        await sync_files(backend, ONE)
+        await sync_files(backend, ORIGINAL)
         await backend.definitions.delete(TENANT, "feed")
 
-        assert await sync_files(backend, ONE) == ApplyResult(overridden=["feed"])
+        assert await sync_files(backend, ORIGINAL) == ApplyResult(overridden=["feed"])
         assert await stored(backend) is None
-        assert [item.version for item in (await sync_files(backend, TWO)).new] == [2]
+        assert [item.version for item in (await sync_files(backend, CHANGED)).new] == [2]
 
 
 @scenario
@@ -111,7 +111,7 @@ async def test_a_folder_that_is_seen_for_the_first_time_has_its_way(tmp_path: Pa
     async with open_backend("memory", tmp_path) as backend:
         await backend.definitions.put(TENANT, OTHER)
 
-        await sync_files(backend, ONE)
+        await sync_files(backend, ORIGINAL)
 
         assert await stored(backend) == (2, "one")
 
@@ -120,8 +120,8 @@ async def test_a_folder_that_is_seen_for_the_first_time_has_its_way(tmp_path: Pa
 async def test_two_folders_that_say_different_things_do_not_take_turns(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         for _ in range(3):
-            await sync_files(backend, ONE, folder=HERE)
-            await sync_files(backend, TWO, folder=THERE)
+            await sync_files(backend, ORIGINAL, folder=HERE)
+            await sync_files(backend, CHANGED, folder=THERE)
 
         assert await stored(backend) == (2, "two")
 
@@ -130,11 +130,11 @@ async def test_two_folders_that_say_different_things_do_not_take_turns(tmp_path:
 async def test_tenants_do_not_meet(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         sync = DefinitionSync(backend)
-        await sync.sync_folder(TENANT, HERE, from_files(ONE))
+        await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL))
 
-        await sync.sync_folder("else", HERE, from_files(ONE))
+        await sync.sync_folder("else", HERE, from_files(ORIGINAL))
 
-        assert await backend.definitions.get("else", "feed") == replace(ONE, version=1)
+        assert await backend.definitions.get("else", "feed") == replace(ORIGINAL, version=1)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -144,7 +144,7 @@ async def test_two_processes_that_see_the_same_change_store_it_once(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         both = DefinitionSync(backend), DefinitionSync(backend)
-        for definition in (ONE, TWO):
+        for definition in (ORIGINAL, CHANGED):
             await asyncio.gather(
                 *(item.sync_folder(TENANT, HERE, from_files(definition)) for item in both)
             )
@@ -159,23 +159,23 @@ async def test_the_later_of_two_processes_does_not_overrule_who_came_between(
     async with open_backend("memory", tmp_path) as backend:
         quick, slow = DefinitionSync(backend), DefinitionSync(backend)
         for item in (quick, slow):
-            await item.sync_folder(TENANT, HERE, from_files(ONE))
-        await quick.sync_folder(TENANT, HERE, from_files(TWO))
+            await item.sync_folder(TENANT, HERE, from_files(ORIGINAL))
+        await quick.sync_folder(TENANT, HERE, from_files(CHANGED))
         await backend.definitions.put(TENANT, OTHER)
 
-        await slow.sync_folder(TENANT, HERE, from_files(TWO))
+        await slow.sync_folder(TENANT, HERE, from_files(CHANGED))
 
-        assert await stored(backend) == (3, "by somebody else")
+        assert await stored(backend) == (3, "by another source")
 
 
 @scenario
-async def test_what_a_slow_process_stored_too_late_does_not_stay(tmp_path: Path) -> None:
+async def test_a_late_write_of_a_slow_process_is_replaced(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         quick = DefinitionSync(backend)
 
         async def overtaken() -> None:
             # Between the slow one's look at the store and its writing: all but the mark.
-            await quick.sync_folder(TENANT, HERE, from_files(TWO))
+            await quick.sync_folder(TENANT, HERE, from_files(CHANGED))
 
         class Lost:
             """The slow one's mark comes before the quick one's."""
@@ -188,10 +188,10 @@ async def test_what_a_slow_process_stored_too_late_does_not_stay(tmp_path: Path)
 
         late = InterposedPort(backend.definitions, "put", before=overtaken)
         slow = DefinitionSync(replace(backend, definitions=late, blobs=Lost()))
-        await slow.sync_folder(TENANT, HERE, from_files(ONE))
+        await slow.sync_folder(TENANT, HERE, from_files(ORIGINAL))
         assert await stored(backend) == (2, "one")
 
-        await slow.sync_folder(TENANT, HERE, from_files(TWO))
+        await slow.sync_folder(TENANT, HERE, from_files(CHANGED))
 
         assert await stored(backend) == (3, "two")
 
@@ -204,18 +204,18 @@ async def test_a_crash_at_any_call_is_repaired_by_the_next_process(
     died_at: set[str] = set()
     for at in range(1, 10):
         async with open_backend("memory", tmp_path) as backend:
-            await sync_files(backend, ONE)
+            await sync_files(backend, ORIGINAL)
             deaths: list[str] = []
             dying = crash_at(backend, at, after_call=after_the_call, crashes=deaths)
             with suppress(Crash):
-                await sync_files(dying, TWO)
+                await sync_files(dying, CHANGED)
             died_at.update(deaths)
 
-            await sync_files(backend, TWO)
+            await sync_files(backend, CHANGED)
 
             assert await stored(backend) == (2, "two")
             await backend.definitions.put(TENANT, OTHER)
-            assert await sync_files(backend, TWO) == ApplyResult(overridden=["feed"])
+            assert await sync_files(backend, CHANGED) == ApplyResult(overridden=["feed"])
     assert died_at == {"blobs.get", "blobs.put", "definitions.get", "definitions.put"}
 
 
@@ -226,7 +226,7 @@ async def test_a_definition_that_cannot_be_stored_is_logged_and_the_others_are_s
     async with open_backend("memory", tmp_path) as backend:
         refusing = FlakyPort(backend.definitions, "put", UsageError("no"))
         sync = DefinitionSync(replace(backend, definitions=refusing))
-        both = from_files(ONE, replace(ONE, name="mail"))
+        both = from_files(ORIGINAL, replace(ORIGINAL, name="mail"))
 
         await sync.sync_folder(TENANT, HERE, both)
 
@@ -241,23 +241,23 @@ async def test_a_definition_that_cannot_be_stored_is_logged_and_the_others_are_s
 @scenario
 async def test_a_mark_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        await sync_files(backend, ONE)
+        await sync_files(backend, ORIGINAL)
         (key,) = await backend.blobs.list_keys(SYNC_RECORDS_PREFIX)
         for data in (b"", b"[]", b"{}", b'{"version": "x"}', b"\xff"):
             await backend.blobs.put(key, data)
 
-            assert [item.version for item in (await sync_files(backend, ONE)).unchanged] == [1]
+            assert [item.version for item in (await sync_files(backend, ORIGINAL)).unchanged] == [1]
 
 
 @scenario
 async def test_a_definition_that_is_applied_by_hand_is_stored(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        await sync_files(backend, ONE)
+        await sync_files(backend, ORIGINAL)
         await backend.definitions.put(TENANT, OTHER)
-        mail = replace(ONE, name="mail")
+        mail = replace(ORIGINAL, name="mail")
 
-        applied = await DefinitionSync(backend).apply(TENANT, [ONE, mail])
-        again = await DefinitionSync(backend).apply(TENANT, [ONE, mail])
+        applied = await DefinitionSync(backend).apply(TENANT, [ORIGINAL, mail])
+        again = await DefinitionSync(backend).apply(TENANT, [ORIGINAL, mail])
 
         assert [(item.name, item.version) for item in applied.changed] == [("feed", 3)]
         assert [(item.name, item.version) for item in applied.new] == [("mail", 1)]
@@ -283,10 +283,10 @@ class Folder:
 
 
 @asynccontextmanager
-async def watching(backend: Backend, folder: Folder, **given: Any) -> Any:
+async def watching(backend: Backend, folder: Folder, **options: Any) -> Any:
     """A way to let the next look happen."""
     watching = asyncio.ensure_future(
-        DefinitionSync(backend).watch_folder(TENANT, HERE, folder.read, every=2 * SECOND, **given)
+        DefinitionSync(backend).watch_folder(TENANT, HERE, folder.read, every=2 * SECOND, **options)
     )
 
     async def next_look() -> None:
@@ -309,12 +309,12 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 @scenario
 async def test_a_change_is_stored_at_the_next_look(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        folder = Folder(ONE)
+        folder = Folder(ORIGINAL)
         async with watching(backend, folder) as next_look:
             assert await stored(backend) is None
             await next_look()
             assert await stored(backend) == (1, "one")
-            folder.set_contents(TWO)
+            folder.set_contents(CHANGED)
             await next_look()
             assert await stored(backend) == (2, "two")
 
@@ -340,7 +340,7 @@ async def test_a_problem_is_logged_once_and_so_is_its_end(
             caplog.clear()
             await next_look()
             assert events(caplog) == []
-            folder.set_contents(ONE)
+            folder.set_contents(ORIGINAL)
             await next_look()
             assert events(caplog) == ["definition_file.fixed", "definition.applied"]
 
@@ -350,10 +350,10 @@ async def test_a_definition_without_a_file_stays_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    mail = replace(ONE, name="mail")
+    mail = replace(ORIGINAL, name="mail")
     async with open_backend("memory", tmp_path) as backend:
-        await sync_files(backend, ONE, mail)
-        await sync_files(backend, ONE, folder=THERE)
+        await sync_files(backend, ORIGINAL, mail)
+        await sync_files(backend, ORIGINAL, folder=THERE)
         folder = Folder(mail)
         folder.set_contents(mail, problems=(BROKEN,))
         events(caplog)
@@ -369,7 +369,7 @@ async def test_a_definition_without_a_file_stays_and_that_is_logged_once(
             assert await stored(backend) == (1, "one")
             # To add a file is to change it.
             await backend.definitions.put(TENANT, OTHER)
-            folder.set_contents(mail, ONE)
+            folder.set_contents(mail, ORIGINAL)
             await next_look()
             assert await stored(backend) == (3, "one")
 
@@ -381,7 +381,7 @@ async def test_a_definition_without_a_file_stays_and_that_is_logged_once(
 async def test_an_error_does_not_end_the_watch(tmp_path: Path, error: Exception) -> None:
     async with open_backend("memory", tmp_path) as backend:
         blobs = FlakyPort(backend.blobs, "get", error)
-        folder = Folder(ONE)
+        folder = Folder(ORIGINAL)
         async with watching(replace(backend, blobs=blobs), folder) as next_look:
             await next_look()
             assert await stored(backend) is None
@@ -390,6 +390,6 @@ async def test_an_error_does_not_end_the_watch(tmp_path: Path, error: Exception)
             folder.breaks = error
             await next_look()
             folder.breaks = None
-            folder.set_contents(TWO)
+            folder.set_contents(CHANGED)
             await next_look()
             assert await stored(backend) == (2, "two")

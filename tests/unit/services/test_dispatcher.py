@@ -1,4 +1,4 @@
-"""When a task ends its dependents may start and its job may end, and somebody sees to it."""
+"""When a task ends the dispatcher releases its dependents and ends its job."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: 
                 await harness.complete(task_id(key))
             await harness.dispatch()
             states = await harness.states()
-            seen.append([states[each] for each in "abcd"])
+            seen.append([states[key] for key in "abcd"])
 
         assert seen == [
             [PENDING, WAITING, WAITING, WAITING],
@@ -253,7 +253,7 @@ async def test_the_work_for_a_completed_task_does_not_grow_with_its_job(
 
 
 @scenario
-async def test_a_dispatcher_goes_on_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
+async def test_a_dispatcher_continues_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*DIAMOND)
@@ -288,7 +288,7 @@ async def test_a_process_without_the_role_sweeps_rarely(
 
 
 @scenario
-async def test_one_that_begins_to_lead_follows_at_once(tmp_path: Path) -> None:
+async def test_a_dispatcher_that_becomes_the_leader_starts_at_once(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         presence = FakeWorkerRegistry(leading=False)
         harness = ServiceHarness(backend, worker_registry=presence)

@@ -127,8 +127,8 @@ async def test_an_event_whose_row_never_comes_does_not_stop_everything(tmp_path:
         await backend.events.append(
             tenant=TENANT,
             app=APP,
-            entity_id=task_id("nobody"),
-            body=TaskCancelled(task_id=task_id("nobody"), job_id=job_id(), by="ann"),
+            entity_id=task_id("missing"),
+            body=TaskCancelled(task_id=task_id("missing"), job_id=job_id(), by="ann"),
             context=EventContext(origin="test"),
             now=harness.clock.now(),
         )
@@ -149,14 +149,16 @@ async def test_an_event_of_an_unknown_job_does_not_block_the_others(
         await harness.submit(*DIAMOND)
         await harness.complete(task_id("a"))
 
-        await harness.dispatcher.settle(["job-nobody_a", "strange", task_id("a")])
+        await harness.dispatcher.settle(["job-missing_a", "strange", task_id("a")])
 
         assert (await harness.task("b")).state is PENDING
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_what_was_not_acknowledged_is_delivered_again(kind: str, tmp_path: Path) -> None:
+async def test_an_event_that_was_not_acknowledged_is_delivered_again(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*DIAMOND)
@@ -244,10 +246,10 @@ async def test_a_dependent_that_changes_while_it_is_notified_does_not_affect_the
         await harness.submit(*DIAMOND)
         await harness.complete(task_id("a"))
 
-        async def somebody_cancels() -> None:
+        async def operator_cancels() -> None:
             await harness.transitions.apply_to_task(task_id("c"), c.RequestCancel(by="ann"))
 
-        ledger = InterposedPort(backend.ledger, "commit", before=somebody_cancels)
+        ledger = InterposedPort(backend.ledger, "commit", before=operator_cancels)
         await harness.with_ports(ledger=ledger).dispatch()
 
         states = await harness.states()
@@ -259,13 +261,15 @@ async def test_a_dependent_that_changes_while_it_is_notified_does_not_affect_the
 async def test_many_dispatchers_racing_agree(kind: str, tmp_path: Path) -> None:
     keys = [f"t{number}" for number in range(40)]
     async with open_backend(kind, tmp_path) as backend:
-        stages = [ServiceHarness(backend) for _ in range(4)]
-        harness = stages[0]
+        harnesses = [ServiceHarness(backend) for _ in range(4)]
+        harness = harnesses[0]
         await harness.submit(*(make_task(key) for key in keys), make_task("end", *keys))
         for key in keys:
             await harness.complete(task_id(key))
 
-        await asyncio.gather(*(each.dispatcher.settle(ids(key)) for key in keys for each in stages))
+        await asyncio.gather(
+            *(item.dispatcher.settle(ids(key)) for key in keys for item in harnesses)
+        )
         await harness.finish()
 
         assert await harness.event_types("end") == [

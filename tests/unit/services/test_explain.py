@@ -1,4 +1,4 @@
-"""Why something waits is told from what is stored, whole and with little reading."""
+"""The reasons why a task or job waits are complete, and are read from the store with few calls."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -42,13 +42,13 @@ def make_explainer(harness: ServiceHarness) -> Explainer:
     )
 
 
-async def why(harness: ServiceHarness, id_: str, **given: Any) -> list[WhyReason]:
-    return await make_explainer(harness).why(TENANT, id_, **given)
+async def why(harness: ServiceHarness, id_: str, **options: Any) -> list[WhyReason]:
+    return await make_explainer(harness).why(TENANT, id_, **options)
 
 
-async def codes(harness: ServiceHarness, id_: str, **given: Any) -> list[tuple[str, str | None]]:
+async def codes(harness: ServiceHarness, id_: str, **options: Any) -> list[tuple[str, str | None]]:
     """The kinds of the reasons, and the keys of the tasks that they are about."""
-    reasons = await why(harness, id_, **given)
+    reasons = await why(harness, id_, **options)
     return [(item.code.value, item.task_id and item.task_id.partition("_")[2]) for item in reasons]
 
 
@@ -360,7 +360,7 @@ async def test_another_tenant_s_tasks_and_jobs_are_not_there(kind: str, tmp_path
         for id_ in (A, task_id("b"), job_id(), "job-none"):
             with pytest.raises(NotFound):
                 await make_explainer(harness).why("umbrella", id_)
-        for id_ in (task_id("nobody"), "job-none_a", "job-none", "", "_"):
+        for id_ in (task_id("missing"), "job-none_a", "job-none", "", "_"):
             with pytest.raises(NotFound):
                 await make_explainer(harness).why(TENANT, id_)
 

@@ -1,4 +1,4 @@
-"""A health check sees everything that runs now, once, and history is told of it."""
+"""A health check reads every running task once, and records an event."""
 
 import asyncio
 import logging

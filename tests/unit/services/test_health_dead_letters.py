@@ -1,4 +1,4 @@
-"""People hear that something is dead: once, again when more is, and when nothing is any more."""
+"""Alerts report dead letters: the first ones, new ones, and when none is left."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Of what is dead people hear whatever fails on the way, and nobody hears what is not so."""
+"""Alerts report dead letters despite failing calls, and never report what is not known."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ async def test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks(
         assert len(report.tasks) == 1
         (notice,) = alerts.notices
         assert health_in(notice) == {"stuck": "critical"}
-        # Nobody knows, so nobody is told that none is left.
+        # The number is not known, so no alert reports that none is left.
         assert dead_letter_change(notice) is None
         unavailable = isinstance(error, BackendUnavailable)
         (record,) = [
@@ -127,7 +127,7 @@ async def test_unreadable_tasks_do_not_prevent_alerts_about_dead_letters(
 
         (notice,) = alerts.notices
         assert dead_letter_change(notice) == ("first", 1)
-        # Nobody knows how they are, so nobody is told that they are well.
+        # The tasks' health is not known, so no alert reports that they recovered.
         assert health_in(notice) == {}
         ledger.recover()
         await check.check_all()

@@ -1,4 +1,4 @@
-"""People hear that tasks are parked: once, again when more are, and when none is any more."""
+"""Alerts report parked tasks: the first ones, new ones, and when none is left."""
 
 from pathlib import Path
 
@@ -108,7 +108,7 @@ async def test_new_parked_tasks_are_reported_by_the_next_check_and_old_ones_afte
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_stuck_dead_and_parked_is_one_message(kind: str, tmp_path: Path) -> None:
+async def test_stuck_dead_and_parked_tasks_are_one_message(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         await harness.submit(make_task("stuck"))
@@ -183,7 +183,7 @@ async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do(
+async def test_many_tasks_that_resume_by_themselves_do_not_hide_those_that_never_do(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)

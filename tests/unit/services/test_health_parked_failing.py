@@ -1,4 +1,4 @@
-"""Of what is parked people hear whatever fails on the way, and nobody hears what is not so."""
+"""Alerts report parked tasks despite failing calls, and never report what is not known."""
 
 import logging
 from pathlib import Path
@@ -58,7 +58,7 @@ async def test_unreadable_parked_tasks_do_not_prevent_other_alerts(
         assert len(report.tasks) == 1
         (notice,) = alerts.notices
         assert health_in(notice) == {"stuck": "critical"}
-        # Nobody knows, so nobody is told that none is left.
+        # The number is not known, so no alert reports that none is left.
         assert (dead_letter_change(notice), parked_change(notice)) == (("first", 1), None)
         unavailable = isinstance(error, BackendUnavailable)
         (record,) = [
@@ -140,7 +140,7 @@ async def test_a_parked_task_that_cannot_be_read_is_not_reported_as_resumed(
 
         await make_tenant_health_check(harness.with_ports(ledger=damaged), alerts).check_all()
 
-        # Of the others people hear all the same.
+        # The other tenant's tasks are reported all the same.
         assert [(notice.tenant, parked_change(notice)) for notice in alerts.notices] == [
             ("other", ("first", 1))
         ]

@@ -1,4 +1,4 @@
-"""One process of a machine checks, at a steady pace, and goes on whatever breaks."""
+"""One process of a machine checks, at a steady pace, and continues after every error."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ async def a_running_task(harness: ServiceHarness) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_checks_soon_after_it_began_and_then_every_five_minutes(
+async def test_the_health_check_runs_soon_after_the_start_and_then_every_five_minutes(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -79,7 +79,7 @@ async def test_the_pace_can_be_set(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_of_a_machine_checks_and_the_next_takes_over_when_it_ends(
+async def test_one_process_of_a_machine_checks_and_the_next_takes_over_when_it_ends(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -118,7 +118,7 @@ async def test_a_process_without_the_role_checks_nothing(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_goes_on_after_the_store_was_out_of_reach_and_does_not_wait_long(
+async def test_the_health_check_continues_soon_after_the_store_was_out_of_reach(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -136,7 +136,7 @@ async def test_it_goes_on_after_the_store_was_out_of_reach_and_does_not_wait_lon
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_continues_after_an_unexpected_error(
+async def test_the_health_check_continues_after_an_unexpected_error(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -155,7 +155,7 @@ async def test_it_continues_after_an_unexpected_error(
 
 
 class UnreachableRegistry(FakeWorkerRegistry):
-    """A machine on which nobody can find out who fills a role."""
+    """A machine on which the holder of a role cannot be determined."""
 
     def acquire_role(self, role: str) -> bool:
         raise OSError("disk full")

@@ -25,14 +25,14 @@ from tests.unit.services.harness import (
 from tests.unit.services.port_wrappers import Crash, InterposedPort
 
 # Sums of quarters are exact.
-ONE = Usage(input_tokens=100, output_tokens=10, cache_read_tokens=5, turns=1, cost_usd=0.25)
-TWO, THREE = ONE + ONE, ONE + ONE + ONE
+ONE_USAGE = Usage(input_tokens=100, output_tokens=10, cache_read_tokens=5, turns=1, cost_usd=0.25)
+TWO_USAGES, THREE_USAGES = ONE_USAGE + ONE_USAGE, ONE_USAGE + ONE_USAGE + ONE_USAGE
 NOTHING = Usage()
 
 
 async def complete(harness: ServiceHarness, key: str) -> TaskRow:
     claimed = await harness.claim(task_id(key))
-    done = c.Complete(fence=claimed.fence, result=None, duration=SECOND, usage=ONE)
+    done = c.Complete(fence=claimed.fence, result=None, duration=SECOND, usage=ONE_USAGE)
     return await harness.transitions.apply_to_task(claimed.id, done, row=claimed)
 
 
@@ -45,7 +45,7 @@ async def fail(
         failure=Failure(category=category, message="broke"),
         jitter=0.0,
         duration=SECOND,
-        usage=ONE,
+        usage=ONE_USAGE,
     )
     return await harness.transitions.apply_to_task(claimed.id, failed, row=claimed)
 
@@ -58,7 +58,7 @@ async def park(harness: ServiceHarness, key: str) -> TaskRow:
         unit=BudgetUnit.USD,
         reason="spent",
         duration=SECOND,
-        usage=ONE,
+        usage=ONE_USAGE,
     )
     return await harness.transitions.apply_to_task(claimed.id, parked, row=claimed)
 
@@ -83,7 +83,7 @@ async def test_a_job_costs_what_its_tasks_cost_that_have_ended(kind: str, tmp_pa
         await harness.canceller.cancel_task(TENANT, task_id("a"), by="ann")
         cancelled = await usage(harness)
 
-        assert (resting, ended, cancelled) == (NOTHING, TWO, THREE)
+        assert (resting, ended, cancelled) == (NOTHING, TWO_USAGES, THREE_USAGES)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -100,7 +100,7 @@ async def test_attempts_that_failed_or_were_parked_are_paid_for(kind: str, tmp_p
         await harness.transitions.apply_to_task(task_id("a"), added)
         await complete(harness, "a")
 
-        assert await usage(harness) == THREE
+        assert await usage(harness) == THREE_USAGES
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -112,11 +112,11 @@ async def test_an_end_with_many_events_is_counted_once(kind: str, tmp_path: Path
         await complete(harness, "a")
 
         once = await usage(harness)
-        for each in (harness, other):
-            await each.dispatcher.settle([task_id("a"), task_id("b")])
-            await each.sweeper.sweep()
+        for process in (harness, other):
+            await process.dispatcher.settle([task_id("a"), task_id("b")])
+            await process.sweeper.sweep()
 
-        assert (once, await usage(harness), await usage(other)) == (ONE, ONE, ONE)
+        assert (once, await usage(harness), await usage(other)) == (ONE_USAGE, ONE_USAGE, ONE_USAGE)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -135,7 +135,7 @@ async def test_a_task_that_is_resumed_counts_again_when_it_ends_with_all_its_rou
         meanwhile = await usage(harness)
         await complete(harness, "a")
 
-        assert (before, meanwhile, await usage(harness)) == (TWO, ONE, THREE)
+        assert (before, meanwhile, await usage(harness)) == (TWO_USAGES, ONE_USAGE, THREE_USAGES)
         assert (await harness.job()).state is JobState.COMPLETED
 
 
@@ -156,7 +156,7 @@ async def test_an_end_or_a_resume_whose_answer_was_lost_is_counted_once(
         again = harness.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
         await harness.advance_until_done(again.resumer.resume(job_id(), [task_id("a")], by="ann"))
 
-        assert (ended, await usage(harness)) == (TWO, ONE)
+        assert (ended, await usage(harness)) == (TWO_USAGES, ONE_USAGE)
 
 
 @scenario
@@ -168,7 +168,7 @@ async def test_after_a_crash_during_a_resume_the_old_end_is_not_counted_again(
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"))
         await fail(harness, "a")
-        assert await usage(harness) == ONE
+        assert await usage(harness) == ONE_USAGE
         dying = harness.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=_die))
         with pytest.raises(Crash):
             await dying.resumer.resume(job_id(), [task_id("a")], by="ann")
@@ -178,7 +178,7 @@ async def test_after_a_crash_during_a_resume_the_old_end_is_not_counted_again(
         await harness.sweeper.sweep()
         await complete(harness, "a")
 
-        assert (taken_back, await usage(harness)) == (NOTHING, TWO)
+        assert (taken_back, await usage(harness)) == (NOTHING, TWO_USAGES)
 
 
 async def _die() -> None:

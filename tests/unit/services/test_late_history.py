@@ -27,9 +27,9 @@ class LateEventLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def history(self, *given: Any, **named: Any) -> list[Event]:
+    async def history(self, *arguments: Any, **named: Any) -> list[Event]:
         self._looks -= 1
-        return [] if self._looks >= 0 else await self._log.history(*given, **named)
+        return [] if self._looks >= 0 else await self._log.history(*arguments, **named)
 
 
 async def in_review(looks: int) -> tuple[ServiceHarness, ReviewDecisions]:
@@ -48,7 +48,7 @@ async def in_review(looks: int) -> tuple[ServiceHarness, ReviewDecisions]:
 
 
 async def approved_twice(looks: int) -> TaskState:
-    """A task's state, for somebody who approves it again because the answer was lost."""
+    """A task's state, for a reviewer who approves it again because the answer was lost."""
     harness, reviewing = await in_review(looks)
     for _ in range(2):
         approval = reviewing.approve(TENANT, task_id("a"), by="ann", attempt=1)

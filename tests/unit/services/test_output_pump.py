@@ -137,7 +137,7 @@ async def test_output_survives_a_short_outage_of_the_log(kind: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", [None, BackendRejected("denied")], ids=["down", "denied"])
 @scenario
-async def test_what_the_log_could_not_take_is_marked_when_it_is_back(
+async def test_output_that_the_log_could_not_store_is_marked_when_it_is_back(
     kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -271,7 +271,9 @@ async def test_a_log_that_stays_down_does_not_hold_up_the_attempt_for_ever(
 STEPS = st.lists(
     st.one_of(
         st.integers(1, 400).map(lambda size: ("print", size)),
-        st.sampled_from([("wait", 0.06), ("wait", 2.0), ("break", 0), ("forget", 0), ("mend", 0)]),
+        st.sampled_from(
+            [("wait", 0.06), ("wait", 2.0), ("break", 0), ("forget", 0), ("recover", 0)]
+        ),
     ),
     max_size=30,
 )

@@ -1,4 +1,4 @@
-"""Queues are paused and resumed by somebody, for a reason, and both are told."""
+"""Queues are paused and resumed; the events record who did it and for what reason."""
 
 import logging
 from pathlib import Path
@@ -49,7 +49,7 @@ async def test_a_blank_reason_counts_as_none(tmp_path: Path, reason: str) -> Non
 
 @pytest.mark.parametrize("name", ["", "a b", "../etc", "x" * 65, "ä"], ids=ascii)
 @scenario
-async def test_what_no_queue_can_be_called_is_refused_and_changes_nothing(
+async def test_an_invalid_queue_name_is_refused_and_changes_nothing(
     tmp_path: Path, name: str
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

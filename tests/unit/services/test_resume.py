@@ -1,4 +1,4 @@
-"""Another round for tasks that failed: one, whoever else asks, and whole, whoever dies."""
+"""Failed tasks are resumed: once despite concurrent requests, and completely despite crashes."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ async def rounds_of(harness: ServiceHarness, key: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on(
+async def test_a_failed_task_runs_again_and_what_waited_behind_it_continues(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -177,7 +177,7 @@ async def test_a_missing_job_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_behind_another_failure_stays_behind_it(kind: str, tmp_path: Path) -> None:
+async def test_a_task_behind_another_failed_task_stays_waiting(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         tasks = [make_task("a"), make_task("b"), make_task("x", "a"), make_task("y", "a", "b")]
@@ -281,11 +281,11 @@ async def test_a_resume_with_a_lost_answer_succeeds_although_the_task_was_claime
         await harness.dispatch()
         flaky = FlakyPort(backend.ledger, "commit", after_write=True)
 
-        async def somebody_takes_it() -> None:
+        async def other_worker_claims() -> None:
             await harness.claim(A, "worker-2")
 
         # The second commit is the repetition of the first.
-        ledger = InterposedPort(flaky, "commit", before=somebody_takes_it, at=2)
+        ledger = InterposedPort(flaky, "commit", before=other_worker_claims, at=2)
         resumed = await harness.advance_until_done(resume(harness.with_ports(ledger=ledger), "a"))
 
         assert resumed == ("a",)
@@ -345,7 +345,7 @@ async def test_two_who_finish_one_resume_count_it_once(
         item = harness.with_ports(ledger=ledger)
         await item.sweeper.sweep()
 
-        finished = [each.sweeper.repairs.intents_finished for each in (item, other)]
+        finished = [process.sweeper.repairs.intents_finished for process in (item, other)]
         assert finished == [0, 1]
         (job,) = left
         assert await harness.job() == job

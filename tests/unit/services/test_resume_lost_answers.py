@@ -61,7 +61,7 @@ async def test_a_resume_is_refused_if_another_caller_was_faster(kind: str, tmp_p
             await other.resumer.resume(job_id(), [id_of("a")], by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
-        # Nobody knows whether the first try was carried out; it was not.
+        # The caller does not know whether the first try was carried out; it was not.
         late = harness.with_ports(ledger=FlakyPort(ledger, "commit", OutcomeUnknown("lost")))
 
         resumed = await harness.advance_until_done(

@@ -1,4 +1,4 @@
-"""A reviewer's word counts once, about the result that was seen, and what waited then goes on."""
+"""A review decision counts once, for the result that was seen, and dependents then continue."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,9 @@ async def in_review(backend: Backend, *behind: dict[str, Any]) -> ServiceHarness
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_waited_for_an_approval_goes_on_at_once(kind: str, tmp_path: Path) -> None:
+async def test_a_task_that_waited_for_an_approval_continues_at_once(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend, make_task("b", "a"))
 
@@ -156,14 +158,14 @@ async def test_another_tenant_s_task_is_not_there(kind: str, tmp_path: Path) -> 
                 "umbrella", A, by="rita", feedback="shorter"
             )
         with pytest.raises(NotFound):
-            await make_review_decisions(harness).approve(TENANT, task_id("nobody"), by="rita")
+            await make_review_decisions(harness).approve(TENANT, task_id("missing"), by="rita")
 
         assert await harness.task("a") == before
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_not_in_review_cannot_be_reviewed(kind: str, tmp_path: Path) -> None:
+async def test_a_task_that_is_not_in_review_cannot_be_reviewed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -212,7 +214,7 @@ async def test_an_approval_that_the_job_did_not_record_is_finished_by_a_repeated
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_who_asks_for_a_revision_twice_gets_one(kind: str, tmp_path: Path) -> None:
+async def test_a_revision_that_is_requested_twice_happens_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
         review = make_review_decisions(harness)
@@ -259,11 +261,11 @@ async def test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_as
         harness = await in_review(backend)
         flaky = FlakyPort(backend.ledger, "commit", after_write=True)
 
-        async def somebody_does_it() -> None:
+        async def other_worker_completes() -> None:
             await harness.complete(A, {"draft": 2})
 
         # The second commit is the repetition of the first.
-        ledger = InterposedPort(flaky, "commit", before=somebody_does_it, at=2)
+        ledger = InterposedPort(flaky, "commit", before=other_worker_completes, at=2)
         unlucky = make_review_decisions(harness.with_ports(ledger=ledger))
         row = await harness.advance_until_done(
             unlucky.revise(TENANT, A, by="rita", feedback="shorter")
@@ -276,7 +278,7 @@ async def test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_as
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_repeated_decision_succeeds_whatever_was_decided_since(
+async def test_a_repeated_decision_succeeds_after_a_later_decision(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

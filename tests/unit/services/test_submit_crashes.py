@@ -27,7 +27,7 @@ TWO_MINUTES = timedelta(minutes=2)
 
 
 async def check_job_can_finish(harness: ServiceHarness) -> None:
-    """Whatever died before, what is here now can be run to its end."""
+    """The job can be run to its end after any earlier crash."""
     await harness.advance(TWO_MINUTES)
     await harness.sweeper.sweep()
     states = await harness.states()
@@ -109,10 +109,10 @@ async def test_a_concurrent_process_between_any_two_writes_of_a_submit_does_no_h
         async with open_backend("memory", tmp_path) as backend:
             harness = ServiceHarness(backend)
 
-            async def somebody_is_fast(harness: ServiceHarness = harness) -> None:
+            async def other_process_acts(harness: ServiceHarness = harness) -> None:
                 await (harness.sweeper.sweep() if happens == "sweep" else harness.finish())
 
-            ledger = InterposedPort(backend.ledger, "commit", after=somebody_is_fast, at=at)
+            ledger = InterposedPort(backend.ledger, "commit", after=other_process_acts, at=at)
             accepted = await harness.with_ports(ledger=ledger).submit(*DIAMOND)
             if ledger.calls < at:
                 break

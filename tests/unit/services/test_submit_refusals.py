@@ -42,7 +42,7 @@ REFUSED: list[tuple[str, Any, list[str]]] = [
     ("an unknown parent", {"tasks": [make_task("a", "z")]}, ["tasks[0].dependsOn[0]"]),
     ("its own parent", {"tasks": [make_task("a", "a")]}, ["tasks[0].dependsOn[0]"]),
     ("a cycle", {"tasks": [make_task("a", "b"), make_task("b", "a")]}, ["tasks[0].dependsOn[0]"]),
-    ("an unknown name", {"tasks": [make_task(name="nobody")]}, ["tasks[0].name"]),
+    ("an unknown name", {"tasks": [make_task(name="missing")]}, ["tasks[0].name"]),
     ("a large input", {"tasks": [make_task(input="x" * INPUT_LIMIT_BYTES)]}, ["tasks[0].input"]),
 ]
 
@@ -82,10 +82,10 @@ async def test_all_problems_are_reported_at_once_including_those_that_only_the_s
 
         with pytest.raises(InvalidJob) as caught:
             await harness.submit(
-                make_task("a", name="nobody"),
+                make_task("a", name="missing"),
                 make_task("a b"),
                 make_task("c", "z"),
-                make_task("d", name="nobody"),
+                make_task("d", name="missing"),
                 make_task("e", name="no name"),
             )
 

@@ -1,4 +1,4 @@
-"""What crashes leave behind is found from rows alone, mended once, and the healthy left alone."""
+"""The sweeper finds what crashes left behind from rows alone, repairs it once, and nothing else."""
 
 import asyncio
 from datetime import timedelta
@@ -298,10 +298,10 @@ async def test_a_task_that_is_claimed_during_the_sweep_is_not_enqueued(
         await lose_messages(harness)
         harness.clock.advance(2 * REENQUEUED_AFTER)
 
-        async def somebody_takes_it() -> None:
+        async def other_worker_claims() -> None:
             await harness.claim(task_id("a"))
 
-        ledger = InterposedPort(backend.ledger, method, before=somebody_takes_it)
+        ledger = InterposedPort(backend.ledger, method, before=other_worker_claims)
         repairs = await harness.with_ports(ledger=ledger).sweeper.sweep()
 
         assert not repairs
@@ -356,7 +356,7 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
+async def test_a_sweeper_continues_after_the_store_was_out_of_reach(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -1,4 +1,4 @@
-"""Ends of which nobody took note: what was to follow from them follows, once, from rows alone."""
+"""Ends that were not dispatched: the sweeper carries out what follows once, from rows alone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -63,7 +63,7 @@ async def test_a_task_whose_parents_completed_is_notified_without_an_event(
             TaskState.PENDING,
             TaskState.WAITING,
         ]
-        # That of its parent is still there: nobody has come to drop it.
+        # The message of its parent is still there: no worker has dropped it.
         assert await harness.messages() == [message_body(task_id(key)) for key in "abc"]
 
 
@@ -214,7 +214,7 @@ async def test_a_job_that_cannot_be_settled_does_not_keep_others_from_it(
 
 
 async def resume_too_early(harness: ServiceHarness, request_id: str = REQUEST) -> None:
-    """A waiting task that its parent's end was told of while it was cancelled."""
+    """A waiting task whose parent's end was dispatched while it was cancelled."""
     parent, child = task_id("a", request_id), task_id("b", request_id)
     await harness.submit(make_task("a"), make_task("b", "a"), request_id=request_id)
     await harness.transitions.apply_to_task(child, c.RequestCancel(by="ann"))
@@ -316,13 +316,13 @@ async def test_a_job_that_goes_its_way_is_left_alone(kind: str, tmp_path: Path) 
 
 
 async def end_unrecorded(harness: ServiceHarness, request_id: str) -> None:
-    """A task of whose end its job has not heard."""
+    """A task whose end its job has not recorded."""
     await harness.submit(make_task(), request_id=request_id)
     await harness.complete(task_id("a", request_id))
 
 
 async def end_without_event(harness: ServiceHarness, request_id: str) -> None:
-    """A job that is over and has not told so."""
+    """A job that is over and has no event of its end."""
     await end_unrecorded(harness, request_id)
     await rewrite_job(harness, await harness.job(request_id), completed=NumberSet([0]))
 

@@ -97,7 +97,7 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_dependencies(
+async def test_a_cancelled_job_that_is_resumed_continues_in_the_order_of_its_dependencies(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -257,7 +257,7 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
             half_done += 1
             await harness.canceller.cancel_job(job_id(), by="bob")
 
-            # Whoever finds what is left of the resume must not undo the cancellation.
+            # A service that finishes the rest of the resume must not undo the cancellation.
             await harness.sweeper.sweep()
             await harness.dispatch()
             assert set((await harness.states()).values()) == {TaskState.CANCELLED}
@@ -267,7 +267,7 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
 
 
 @scenario
-async def test_who_finishes_a_resume_when_the_job_is_cancelled_changes_nothing_any_more(
+async def test_finishing_a_resume_changes_nothing_after_the_job_is_cancelled(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

@@ -1,4 +1,4 @@
-"""One sweeper of a machine sweeps, the next takes over at once, and what it mends is told."""
+"""One sweeper of a machine sweeps, the next takes over at once, and repairs are logged."""
 
 import asyncio
 import logging
@@ -157,14 +157,14 @@ async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        rung = []
+        reenqueued_at = []
         for minute in range(1, 200):
             harness.clock.advance(MINUTE + timedelta(milliseconds=1))
             await lose_messages(harness)
             if (await harness.sweeper.sweep()).reenqueued:
-                rung.append(minute)
+                reenqueued_at.append(minute)
 
-        assert rung == [1, 2, 4, 8, 16, 32, 64, 128]
+        assert reenqueued_at == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

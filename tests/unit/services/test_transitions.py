@@ -141,11 +141,11 @@ async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
 
-        async def somebody_cancels() -> None:
+        async def operator_cancels() -> None:
             await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
         ledger = FlakyPort(
-            InterposedPort(backend.ledger, "commit", after=somebody_cancels),
+            InterposedPort(backend.ledger, "commit", after=operator_cancels),
             "commit",
             after_write=True,
         )
@@ -247,25 +247,25 @@ class FullQueue:
         return messages
 
 
-# Where the message is written together with the row there is no ring that could be lost.
+# Where the message is written together with the row there is no separate send that could be lost.
 @pytest.mark.parametrize("kind", IN_MEMORY)
-@pytest.mark.parametrize("trouble", ["down", "full"])
+@pytest.mark.parametrize("failure", ["down", "full"])
 @scenario
 async def test_a_message_that_the_queue_refuses_is_left_to_the_sweeper(
-    kind: str, trouble: str, tmp_path: Path
+    kind: str, failure: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         queue = FlakyPort(backend.queue, "send", times=None)
-        silent = harness.with_ports(queue=queue if trouble == "down" else FullQueue(backend.queue))
+        silent = harness.with_ports(queue=queue if failure == "down" else FullQueue(backend.queue))
 
         accepted = await silent.submit(make_task())
-        unrung = await harness.messages()
+        unsent = await harness.messages()
         await harness.advance(timedelta(minutes=2))
         repairs = await harness.sweeper.sweep()
 
         assert accepted.created
-        assert unrung == []
+        assert unsent == []
         assert repairs.reenqueued == 1
         assert len(await harness.messages()) == 1
 
@@ -308,7 +308,7 @@ async def test_a_job_s_refusal_comes_as_an_error(kind: str, tmp_path: Path) -> N
         with pytest.raises(CommandRefused, match="no"):
             await harness.transitions.apply_to_job(job_id(), refuse)
         with pytest.raises(NotFound):
-            await harness.transitions.apply_to_job("job-nobody", refuse)
+            await harness.transitions.apply_to_job("job-missing", refuse)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

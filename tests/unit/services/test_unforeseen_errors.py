@@ -1,4 +1,4 @@
-"""What nobody thought of: a fault in an adapter is told, costs one task at most, ends no worker."""
+"""An unforeseen fault in an adapter is reported, costs one task at most, and ends no worker."""
 
 import logging
 from datetime import timedelta

@@ -17,7 +17,7 @@ from tests.unit.services.harness import (
 )
 from tests.unit.services.virtual_time import advance
 
-MANY = 200  # more than any number of turns of the loop that somebody might think enough
+MANY = 200  # more turns of the loop than any fixed number that a test would wait for
 
 
 @scenario
@@ -59,19 +59,19 @@ async def test_each_sleeper_is_done_with_its_work_before_the_next_wakes(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        harness, order = ServiceHarness(backend), []
+        harness, wake_ups = ServiceHarness(backend), []
 
         async def work(number: int) -> None:
             await harness.clock.sleep(number * SECOND)
             for part in range(5):
                 await backend.blobs.put(f"blob-{number}-{part}", b"x")
-            order.append((number, harness.clock.elapsed()))
+            wake_ups.append((number, harness.clock.elapsed()))
 
         working = [asyncio.ensure_future(work(number)) for number in (3, 1, 2)]
         await harness.advance(3 * SECOND)
         await asyncio.gather(*working)
 
-        assert order == [(number, number * SECOND) for number in (1, 2, 3)]
+        assert wake_ups == [(number, number * SECOND) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -1,4 +1,4 @@
-"""Agents that do not fit into memory wait for room; nobody else does."""
+"""Agents that do not fit into memory wait for room; other tasks do not."""
 
 import asyncio
 from datetime import timedelta
@@ -40,7 +40,7 @@ def test_an_agent_waits_until_another_has_left() -> None:
     asyncio.run(run_scenario())
 
 
-def test_one_who_is_ended_while_it_waits_takes_no_room() -> None:
+def test_an_attempt_that_ends_while_it_waits_takes_no_slot() -> None:
     async def run_scenario() -> None:
         room, ended = AgentSlots(1), never()
         assert await room.acquire(make_spec(), never())
@@ -56,7 +56,7 @@ def test_one_who_is_ended_while_it_waits_takes_no_room() -> None:
     asyncio.run(run_scenario())
 
 
-def test_one_who_is_ended_in_the_moment_it_is_let_in_gives_its_room_back() -> None:
+def test_an_attempt_that_ends_as_it_is_admitted_gives_its_slot_back() -> None:
     async def run_scenario() -> None:
         room, ended = AgentSlots(1), never()
         assert await room.acquire(make_spec(), never())
@@ -72,7 +72,7 @@ def test_one_who_is_ended_in_the_moment_it_is_let_in_gives_its_room_back() -> No
     asyncio.run(run_scenario())
 
 
-def test_one_who_is_cancelled_while_it_waits_takes_no_room() -> None:
+def test_an_attempt_that_is_cancelled_while_it_waits_takes_no_slot() -> None:
     async def run_scenario() -> None:
         room = AgentSlots(1)
         assert await room.acquire(make_spec(), never())

@@ -1,4 +1,4 @@
-"""What an attempt leaves is stored before its end is told, and never costs the outcome."""
+"""What an attempt leaves is stored before its end is recorded, and never costs the outcome."""
 
 import asyncio
 from datetime import timedelta
@@ -35,10 +35,10 @@ PREFIX = f"task/logs/{task_id('a')}/attempt-1/"
 
 
 def make_harness(
-    backend: Backend, tmp_path: Path, *scripts: Script, **given: Any
+    backend: Backend, tmp_path: Path, *scripts: Script, **options: Any
 ) -> ServiceHarness:
     """A process whose children have folders."""
-    harness = ServiceHarness(backend, **given)
+    harness = ServiceHarness(backend, **options)
     harness.runner = FakeRunner(harness.clock, folder=tmp_path / "work")
     harness.runner.set_scripts("a", *scripts)
     return harness
@@ -82,7 +82,7 @@ HANGS_WITH_FILES = Script(files=FILES, ending=None)
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
-    ("script", "wish", "state"),
+    ("script", "command", "state"),
     [
         (Script(files=FILES, ending=fails()), None, TaskState.PENDING),
         (HANGS_WITH_FILES, None, TaskState.FAILED),
@@ -92,7 +92,7 @@ HANGS_WITH_FILES = Script(files=FILES, ending=None)
 )
 @scenario
 async def test_files_of_an_attempt_that_came_to_nothing_are_stored_too(
-    kind: str, script: Script, wish: Any, state: TaskState, tmp_path: Path
+    kind: str, script: Script, command: Any, state: TaskState, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = make_harness(backend, tmp_path, script)
@@ -100,8 +100,8 @@ async def test_files_of_an_attempt_that_came_to_nothing_are_stored_too(
 
         async with harness.running_worker(context={"timeout": MINUTE}):
             await harness.advance(timedelta(milliseconds=1))
-            if wish is not None:
-                await harness.transitions.apply_to_task(task_id("a"), wish)
+            if command is not None:
+                await harness.transitions.apply_to_task(task_id("a"), command)
             elif script is HANGS_WITH_FILES:
                 await harness.advance(MINUTE)
             await harness.advance(NO_WAIT)
@@ -206,10 +206,10 @@ async def test_finished_work_is_reported_although_the_worker_stops_while_its_fil
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("wish", [None, c.RequestCancel(by="ann")], ids=["late", "cancelled"])
+@pytest.mark.parametrize("command", [None, c.RequestCancel(by="ann")], ids=["late", "cancelled"])
 @scenario
 async def test_the_time_to_store_files_is_not_the_attempt_s(
-    kind: str, wish: Any, tmp_path: Path
+    kind: str, command: Any, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         script = Script(reports=[timedelta(seconds=50)], files=FILES)
@@ -217,8 +217,8 @@ async def test_the_time_to_store_files_is_not_the_attempt_s(
         await harness.submit(make_task())
 
         async def slow() -> None:
-            if wish is not None:
-                await harness.transitions.apply_to_task(task_id("a"), wish)
+            if command is not None:
+                await harness.transitions.apply_to_task(task_id("a"), command)
             await harness.clock.sleep(timedelta(seconds=15))
 
         blobs = InterposedPort(backend.blobs, "put", before=slow)

@@ -1,4 +1,4 @@
-"""What a child is told to do, and what happens when it cannot be told or started."""
+"""The spec that a child gets, and what happens when it cannot be built or the child not started."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -46,9 +46,9 @@ async def test_results_of_the_parents_reach_the_child(kind: str, tmp_path: Path)
         async with harness.running_worker():
             await harness.advance(SECOND)
 
-        order = next(order for order in harness.runner.specs if order.key == "c")
-        assert order.dependency_outputs == {"a": large, "b": {"n": 1}}
-        assert order.input == {"argv": ["x"]}
+        spec = next(spec for spec in harness.runner.specs if spec.key == "c")
+        assert spec.dependency_outputs == {"a": large, "b": {"n": 1}}
+        assert spec.input == {"argv": ["x"]}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -63,12 +63,12 @@ async def test_an_attempt_spec_contains_everything_that_the_child_needs(
         async with harness.running_worker():
             await harness.advance(SECOND)
 
-        (order,) = harness.runner.specs
+        (spec,) = harness.runner.specs
         row = await harness.task("a")
-        assert (order.task_id, order.job_id, order.key) == (row.id, row.spec.job_id, "a")
-        assert (order.tenant, order.attempt, order.fence) == (TENANT, 1, row.fence)
-        assert order.definition.name == "command"
-        assert order.timeout == timedelta(minutes=5)
+        assert (spec.task_id, spec.job_id, spec.key) == (row.id, row.spec.job_id, "a")
+        assert (spec.tenant, spec.attempt, spec.fence) == (TENANT, 1, row.fence)
+        assert spec.definition.name == "command"
+        assert spec.timeout == timedelta(minutes=5)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -145,7 +145,7 @@ async def test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_
         async with harness.running_worker():
             await harness.advance(SECOND)
 
-        orders = {order.task_id: order for order in harness.runner.specs}
-        notices = [orders[task_id("a", request)] for request in ("before", "after")]
-        assert [order.definition.version for order in notices] == [1, 2]
-        assert [order.timeout for order in notices] == [MINUTE, 2 * MINUTE]
+        specs = {spec.task_id: spec for spec in harness.runner.specs}
+        notices = [specs[task_id("a", request)] for request in ("before", "after")]
+        assert [spec.definition.version for spec in notices] == [1, 2]
+        assert [spec.timeout for spec in notices] == [MINUTE, 2 * MINUTE]

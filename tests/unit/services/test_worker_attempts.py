@@ -1,4 +1,4 @@
-"""What comes of an attempt: results, failures, timeouts, and trouble on the way."""
+"""What comes of an attempt: results, failures, timeouts, and errors of the store."""
 
 import asyncio
 from datetime import timedelta
@@ -120,7 +120,7 @@ async def test_a_passing_failure_is_tried_again_when_it_is_due(kind: str, tmp_pa
         assert waiting.attempts_used == 1
         assert (begun, len(harness.runner.specs)) == (1, 2)
         assert (await harness.task("a")).state is TaskState.COMPLETED
-        assert [order.attempt for order in harness.runner.specs] == [1, 2]
+        assert [spec.attempt for spec in harness.runner.specs] == [1, 2]
         assert await harness.event_types("a") == [
             "Task Pending",
             "Task Processing Started",

@@ -97,11 +97,11 @@ async def test_an_agent_is_answered_until_its_tasks_budget_is_used_up(
             )
             await harness.advance(NO_WAIT)
             assert (await harness.task("a")).state is TaskState.COMPLETED
-    assert [order.has_budget for order in harness.runner.specs] == [True, True]
+    assert [spec.has_budget for spec in harness.runner.specs] == [True, True]
 
 
 @scenario
-async def test_what_earlier_attempts_have_spent_counts_for_the_task(tmp_path: Path) -> None:
+async def test_spending_of_earlier_attempts_counts_for_the_task(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, budget=0.5)
         harness.runner.set_scripts(
@@ -125,16 +125,16 @@ async def test_what_earlier_attempts_have_spent_counts_for_the_task(tmp_path: Pa
 async def test_a_step_has_a_budget_of_its_own(tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [
         {"name": "look", "prompt": "Look.", "budget": 0.25},
-        {"name": "tell", "prompt": "Tell.", "budget": {"usd": 0.5}},
+        {"name": "report", "prompt": "Report.", "budget": {"usd": 0.5}},
     ]
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
         message = [
             spend_request(1, 0.0, step="look"),
             UsageReport(usd(0.25), settled_request=1),
-            *(spend_request(2, 0.25, step="tell"), UsageReport(usd(0.5), settled_request=2)),
-            *(spend_request(3, 0.5, step="tell"), UsageReport(usd(0.75), settled_request=3)),
-            spend_request(4, 0.75, step="tell"),
+            *(spend_request(2, 0.25, step="report"), UsageReport(usd(0.5), settled_request=2)),
+            *(spend_request(3, 0.5, step="report"), UsageReport(usd(0.75), settled_request=3)),
+            spend_request(4, 0.75, step="report"),
         ]
         harness.runner.set_scripts("a", Script(reports=message))
         definition = Definition(
@@ -143,13 +143,13 @@ async def test_a_step_has_a_budget_of_its_own(tmp_path: Path) -> None:
         await backend.definitions.put(TENANT, definition)
         await submit(harness)
         async with harness.running_worker():
-            why = "budget of step 'tell': $0.50 of $0.50 is spent"
+            why = "budget of step 'report': $0.50 of $0.50 is spent"
             assert await parked(harness) == (BudgetScope.STEP, why)
             assert spend_answers(harness) == [[(1, None), (2, None), (3, None), (4, why)]]
 
 
 class FakeSpender:
-    """An attempt as a purse knows it."""
+    """An attempt as the spending service sees it."""
 
     stopping = False
 
@@ -212,7 +212,7 @@ async def test_a_jobs_budget_is_shared_and_parks_tasks_when_nothing_is_left(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_go_on(
+async def test_a_day_that_is_used_up_parks_tasks_until_the_sweeper_resumes_them_at_midnight(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -279,19 +279,19 @@ async def test_a_child_is_not_even_started_if_nothing_is_left(tmp_path: Path) ->
                 BudgetScope.JOB,
                 "budget of the job: $0.50 of $0.50 is spent",
             )
-            assert [order.key for order in harness.runner.specs] == ["a"]
+            assert [spec.key for spec in harness.runner.specs] == ["a"]
             assert (await harness.task("b")).usage == Usage()
 
 
 @scenario
-async def test_what_is_no_agent_has_no_budget(tmp_path: Path) -> None:
+async def test_a_task_that_is_no_agent_has_no_budget(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend, day_budget=DAY)
         harness.runner.set_scripts("a", Script(reports=[spend_request(1, estimate=99.0)]))
         await harness.submit(make_task())
         async with harness.running_worker():
             assert (await harness.task("a")).state is TaskState.COMPLETED
-            assert [order.has_budget for order in harness.runner.specs] == [False]
+            assert [spec.has_budget for spec in harness.runner.specs] == [False]
             assert spend_answers(harness) == [[(1, None)]]
 
 
@@ -303,8 +303,8 @@ async def test_an_agent_without_a_budget_makes_no_spend_requests(tmp_path: Path)
         await submit(harness)
         async with harness.running_worker():
             assert (await harness.task("a")).state is TaskState.COMPLETED
-            assert [order.has_budget for order in harness.runner.specs] == [False]
-            # Whoever asks all the same is answered.
+            assert [spec.has_budget for spec in harness.runner.specs] == [False]
+            # A child that asks all the same is answered.
             assert [why for _, why in spend_answers(harness)[0]] == [None, None, None]
             assert (await job_budget(harness)).version == 0
 

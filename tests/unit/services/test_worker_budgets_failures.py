@@ -52,7 +52,7 @@ async def test_a_task_that_is_cancelled_when_it_is_parked_is_cancelled(
 
 
 @scenario
-async def test_what_is_drained_is_released_and_what_it_had_reserved_is_free(
+async def test_a_drained_attempt_is_released_and_its_reservation_is_free(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -171,7 +171,7 @@ async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
         harness = await agent_harness(backend)
         await submit(harness, budget=5.0)
 
-        async def somebody_else() -> None:
+        async def other_attempt() -> None:
             row = await harness.task("a")
             await harness.end_lease("a")
             claimed = await harness.claim(row.id, "worker-2")
@@ -184,7 +184,7 @@ async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
                 requested=usd(1.0),
             )
 
-        accounts = InterposedPort(backend.budgets, "get", before=somebody_else)
+        accounts = InterposedPort(backend.budgets, "get", before=other_attempt)
         async with harness.with_ports(budgets=accounts).running_worker():
             await harness.advance(SECOND)
 
@@ -211,7 +211,7 @@ async def test_a_budget_check_that_cannot_be_closed_costs_no_outcome(tmp_path: P
 
 
 @scenario
-async def test_what_a_dead_worker_had_reserved_is_free_when_its_lease_is_ended(
+async def test_the_reservation_of_a_dead_worker_is_free_when_its_lease_is_ended(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

@@ -1,4 +1,4 @@
-"""A task that is cancelled is killed and said to be so, whenever the wish comes."""
+"""A cancelled task is killed and recorded as cancelled, at any moment of the request."""
 
 import asyncio
 from datetime import timedelta
@@ -84,9 +84,9 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
         harness.runner.set_scripts("a", HANGS)
         await harness.submit(make_task())
 
-        async def somebody_cancels() -> None:
+        async def operator_cancels() -> None:
             await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
-            # The worker hears of it before it hears of its claim.
+            # The worker is woken for it before its claim is answered.
             await received.wait()
 
         async def note() -> None:
@@ -94,7 +94,7 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
 
         received = asyncio.Event()
         nudging = InterposedPort(backend.ledger, "wait_for_wake", after=note)
-        ledger = InterposedPort(nudging, "commit", after=somebody_cancels)
+        ledger = InterposedPort(nudging, "commit", after=operator_cancels)
         async with harness.with_ports(ledger=ledger).running_worker():
             await harness.advance(NO_WAIT)
 
@@ -113,10 +113,10 @@ async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
         harness.runner.set_scripts("a", HANGS)
         await harness.submit(make_task())
 
-        async def somebody_cancels() -> None:
+        async def operator_cancels() -> None:
             await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        interposed = InterposedPort(backend.ledger, "commit", after=somebody_cancels)
+        interposed = InterposedPort(backend.ledger, "commit", after=operator_cancels)
         ledger = FlakyPort(interposed, "commit", after_write=True)
         async with harness.with_ports(ledger=ledger).running_worker():
             await harness.advance(SECOND)
@@ -155,11 +155,11 @@ async def test_an_outcome_that_is_committed_before_the_cancellation_stays(
         harness.runner.set_scripts("a", Script(reports=[SECOND], ending=succeeds(1)))
         await harness.submit(make_task())
 
-        async def somebody_cancels() -> None:
+        async def operator_cancels() -> None:
             await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
         # The first commit is the claim, the second the outcome.
-        ledger = InterposedPort(backend.ledger, "commit", before=somebody_cancels, at=2)
+        ledger = InterposedPort(backend.ledger, "commit", before=operator_cancels, at=2)
         async with harness.with_ports(ledger=ledger).running_worker():
             await harness.advance(timedelta(seconds=2))
 

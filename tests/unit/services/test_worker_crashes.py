@@ -1,4 +1,4 @@
-"""A worker dies at any call it makes; the next one finishes the work, and nothing is told twice."""
+"""A worker dies at any call it makes; the next one finishes the work, and no event is doubled."""
 
 import asyncio
 from datetime import timedelta
@@ -104,7 +104,7 @@ async def test_work_survives_a_worker_that_dies_at_any_call(
             await finish_on_another_worker(harness)
 
             await check_done_once(harness)
-            steps = [order.checkpoints for order in harness.runner.specs if order.key == "a"]
+            steps = [spec.checkpoints for spec in harness.runner.specs if spec.key == "a"]
             assert all(stored in ({}, {"first": 1}) for stored in steps)
         if not deaths:
             break
@@ -126,6 +126,6 @@ async def test_a_finished_step_is_not_done_again_after_a_crash(kind: str, tmp_pa
 
         await finish_on_another_worker(harness)
 
-        assert [order.checkpoints for order in harness.runner.specs[:2]] == [{}, {"first": 1}]
+        assert [spec.checkpoints for spec in harness.runner.specs[:2]] == [{}, {"first": 1}]
         assert (await harness.task("a")).attempts_used == 1
         await check_done_once(harness)

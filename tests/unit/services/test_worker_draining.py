@@ -1,4 +1,4 @@
-"""A worker that is told to stop takes no more work, and what runs is finished or given back."""
+"""A worker that is stopped takes no more work, and its attempts are finished or given back."""
 
 import asyncio
 from datetime import timedelta
@@ -42,13 +42,13 @@ async def test_a_stopping_worker_lets_its_attempts_finish_within_the_grace(
 
         assert (before, running.done()) == (False, True)
         assert (await harness.task("a")).state is TaskState.COMPLETED
-        assert [order.key for order in harness.runner.specs] == ["a"]
+        assert [spec.key for spec in harness.runner.specs] == ["a"]
         assert harness.worker_registry.calls[-1] == ("deregister", "worker-1")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_outlasts_the_grace_is_released_at_once_and_costs_no_attempt(
+async def test_an_attempt_that_outlasts_the_grace_period_is_released_and_costs_no_attempt(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -122,7 +122,7 @@ async def test_a_second_order_to_stop_gives_everything_back_at_once(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_being_claimed_when_everything_is_given_back_is_given_back_too(
+async def test_a_task_that_is_being_claimed_when_all_are_given_back_is_given_back_too(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

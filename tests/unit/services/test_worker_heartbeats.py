@@ -1,4 +1,4 @@
-"""While an attempt runs its lease is renewed, and each renewal tells how the attempt is doing."""
+"""While an attempt runs its lease is renewed, and each renewal reports its progress."""
 
 import asyncio
 from datetime import timedelta
@@ -109,7 +109,7 @@ async def test_how_often_a_lease_is_renewed_and_how_far_ahead_can_be_set(
         assert lease is not None
         assert (lease.heartbeats, lease.expires_at) == (5, last_sent + timedelta(seconds=15))
         assert depth == QueueDepth(ready=0, hidden=1, dead_letters=0)
-        # Had it been seen again by anybody, it would have been put off.
+        # A worker that received it again would have postponed it.
         assert "queue.delay" not in calls
 
 

@@ -1,4 +1,4 @@
-"""An agent whose model asks to be left alone holds its whole queue for as long, and nobody else."""
+"""An agent whose model asks for a pause holds its whole queue for as long, and no other queue."""
 
 import asyncio
 from datetime import timedelta
@@ -29,7 +29,7 @@ from tests.unit.services.harness import (
 from tests.unit.services.samples import MINUTE
 
 AGENT = {"name": "agent-task", "input": {}}
-ONE = {"concurrency": 1}
+ONE_SLOT = {"concurrency": 1}
 
 
 def rate_limited(wait: timedelta | None = MINUTE, **fields: Any) -> Script:
@@ -46,7 +46,7 @@ async def agent_harness(backend: Backend) -> ServiceHarness:
 
 
 def started(harness: ServiceHarness) -> list[str]:
-    return [order.key for order in harness.runner.specs]
+    return [spec.key for spec in harness.runner.specs]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -57,7 +57,10 @@ async def test_no_task_of_the_queue_begins_before_the_time_is_over_and_no_attemp
     async with open_backend(kind, tmp_path) as backend:
         harness = await agent_harness(backend)
         harness.runner.set_scripts("a", rate_limited(), Script())
-        async with harness.running_worker(**ONE), harness.running_worker("worker-2", **ONE):
+        async with (
+            harness.running_worker(**ONE_SLOT),
+            harness.running_worker("worker-2", **ONE_SLOT),
+        ):
             await harness.submit(make_task("a", **AGENT))
             await harness.advance(NO_WAIT)
             (claimed,) = await backend.queue_controls.list_pauses()
@@ -104,7 +107,7 @@ async def test_other_queues_are_served_meanwhile(kind: str, tmp_path: Path) -> N
         rate_limited(category=ErrorCategory.SERVER_ERROR),
         Script(),
     ],
-    ids=["no time was said", "no time at all", "another trouble", "a result"],
+    ids=["no time was given", "no time at all", "another error", "a result"],
 )
 @scenario
 async def test_nothing_else_that_happens_to_an_agent_holds_its_queue(

@@ -39,7 +39,9 @@ def end_of_lease(harness: ServiceHarness, row: TaskRow) -> timedelta:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_runs_is_renewed_and_its_message_kept_hidden(kind: str, tmp_path: Path) -> None:
+async def test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         harness = ServiceHarness(watched)
@@ -54,7 +56,7 @@ async def test_what_runs_is_renewed_and_its_message_kept_hidden(kind: str, tmp_p
                 assert row.lease is not None
                 assert row.lease.is_live(harness.clock.now())
             depth = await backend.queue.depth("default")
-            # Had one been seen again by anybody, it would have been put off.
+            # A worker that received one again would have postponed it.
             assert "queue.delay" not in calls
 
         assert len(harness.runner.specs) == 2
@@ -88,7 +90,7 @@ async def test_a_worker_that_lost_its_lease_kills_the_child_and_reports_nothing(
         assert len(harness.runner.specs) == 1
 
 
-# In SQLite a ring makes the receipt of the message in hand void: that cannot be deleted any more.
+# In SQLite a send voids the receipt of the message in hand: that cannot be deleted any more.
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
 async def test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker(
@@ -102,16 +104,16 @@ async def test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worke
         async with harness.running_worker(concurrency=1):
             await harness.advance(SECOND)
             await harness.end_lease("a")
-            # The ring for its end is lost on its way: there is only the message that is in hand.
+            # The message for its end is lost on its way: there is only the message that is in hand.
             await lose_messages(harness)
             await harness.claim(task_id("a"), "worker-2")
             await harness.advance(LEASE.renew_every)
             alive = harness.runner.alive
-            # The other one is never heard of again, and nobody sweeps.
+            # The other worker never acts again, and no sweeper runs.
             await harness.advance(MINUTE)
 
         assert alive == []
-        assert [order.attempt for order in harness.runner.specs] == [1, 3]
+        assert [spec.attempt for spec in harness.runner.specs] == [1, 3]
         assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
@@ -133,7 +135,7 @@ async def test_a_task_whose_worker_could_not_renew_comes_to_another_by_its_messa
             await harness.advance(MINUTE)
 
         assert alive == []
-        assert [order.attempt for order in harness.runner.specs] == [1, 2]
+        assert [spec.attempt for spec in harness.runner.specs] == [1, 2]
         assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
@@ -369,5 +371,5 @@ async def test_no_child_is_started_when_the_lease_ran_out_on_the_way_to_it(
         worker.stop()
         await running
 
-        assert [order.attempt for order in harness.runner.specs] == [2]
+        assert [spec.attempt for spec in harness.runner.specs] == [2]
         assert (await harness.task("a")).state is TaskState.COMPLETED

@@ -1,4 +1,4 @@
-"""How a worker deals with messages: never too many, whatever they say, however often they come."""
+"""How a worker deals with messages: never too many, with any content, however often they come."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -151,7 +151,7 @@ async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
         ('{"requestId":"../etc"}', "requestId must match"),
         ('{"requestId":7}', "requestId must match"),
         (message_body("x" * 257), "requestId must match"),
-        (message_body("job-nobody_a"), "there is no task 'job-nobody_a'"),
+        (message_body("job-missing_a"), "there is no task 'job-missing_a'"),
     ],
 )
 @scenario
@@ -209,7 +209,7 @@ async def test_a_task_that_another_worker_runs_is_delayed_and_taken_over_when_it
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        claimed = await harness.claim(task_id("a"), "somebody else")
+        claimed = await harness.claim(task_id("a"), "worker-2")
         assert claimed.lease is not None
         over_in = LEASE.duration + LEASE.skew_margin
 
@@ -240,7 +240,7 @@ async def test_putting_a_message_off_again_and_again_never_makes_it_a_dead_lette
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        fence = (await harness.claim(task_id("a"), "somebody else")).fence
+        fence = (await harness.claim(task_id("a"), "worker-2")).fence
 
         async with harness.running_worker():
             for _ in range(60):

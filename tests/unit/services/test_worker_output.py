@@ -1,4 +1,4 @@
-"""The worker stores what its children print, and tells no outcome that names what is not stored."""
+"""The worker stores what its children print, and records no outcome before its output is stored."""
 
 from collections.abc import Sequence
 from datetime import timedelta

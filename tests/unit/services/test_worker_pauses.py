@@ -1,4 +1,4 @@
-"""A worker asks no paused queue for work; what runs goes on, and a resume is heard at once."""
+"""A worker asks no paused queue for work; attempts continue, and a resume takes effect at once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -99,9 +99,7 @@ async def test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_an_attempt_whose_queue_is_paused_runs_to_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", Script(reports=[3 * MINUTE]))
@@ -223,7 +221,7 @@ async def test_two_who_pause_and_resume_at_once_leave_a_worker_that_does_what_ho
 
 
 class UnresponsiveQueue:
-    """A queue that delivers although nobody waits for it any more."""
+    """A queue that delivers although no receiver waits for it any more."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -273,7 +271,7 @@ async def test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returne
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_rings_for_tasks_of_a_paused_queue_wear_nothing_out(
+async def test_messages_for_tasks_of_a_paused_queue_use_up_no_receives(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -1,4 +1,4 @@
-"""What a child tells while it runs reaches readers of the output, heartbeats and the history."""
+"""What a child reports while it runs reaches readers of the output, heartbeats and the history."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -61,7 +61,7 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
-    ("said", "activity", "text"),
+    ("report", "activity", "text"),
     [
         (ProgressReport(2, 3, "pages"), "progress", "2 of 3 (66%), pages"),
         (SummaryReport("all fine"), "summary", "all fine"),
@@ -71,14 +71,14 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
 )
 @scenario
 async def test_a_heartbeat_contains_the_last_progress_report(
-    kind: str, said: Any, activity: str, text: str, tmp_path: Path
+    kind: str, report: Any, activity: str, text: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         began = harness.clock.now()
         step = Activity(type="step_running", step_name="one")
         harness.runner.set_scripts(
-            "a", Script(reports=[ActivityReport(step), SECOND, said, MINUTE])
+            "a", Script(reports=[ActivityReport(step), SECOND, report, MINUTE])
         )
         await harness.submit(make_task())
 
@@ -111,7 +111,7 @@ def test_progress_reads_like_a_sentence(progress: ProgressReport, text: str) -> 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_a_given_back_attempt_has_used_is_not_forgotten(
+async def test_the_usage_of_an_attempt_that_was_given_back_is_recorded(
     kind: str, tmp_path: Path
 ) -> None:
     usage = Usage(input_tokens=7, cost_usd=0.5)

@@ -85,7 +85,7 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: Path) -> None:
+async def test_a_worker_continues_when_the_queue_comes_back(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         queue = FlakyPort(backend.queue, "receive", times=4)
         harness = ServiceHarness(backend).with_ports(queue=queue)
@@ -142,4 +142,4 @@ async def test_a_worker_serves_only_its_own_queues(kind: str, tmp_path: Path) ->
         async with harness.running_worker(queues=("fast", "slow")):
             await harness.advance(SECOND)
 
-        assert {order.key for order in harness.runner.specs} == {"a", "b"}
+        assert {spec.key for spec in harness.runner.specs} == {"a", "b"}

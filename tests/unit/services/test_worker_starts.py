@@ -1,4 +1,4 @@
-"""No child can be started now: the task is given back, costs no attempt, and nobody spins."""
+"""No child can be started now: the task is given back, costs no attempt, and no loop spins."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -40,7 +40,7 @@ async def test_a_second_attempt_gets_the_steps_that_were_finished(
         async with harness.running_worker():
             await harness.advance(MINUTE)
 
-        assert [order.checkpoints for order in harness.runner.specs] == [
+        assert [spec.checkpoints for spec in harness.runner.specs] == [
             {},
             {"one": {"n": 1}, "two": None},
             {"one": {"n": 1}, "two": None, "three": "x" * 5000},

@@ -62,24 +62,24 @@ async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_two_who_claim_at_once_only_the_one_whose_commit_came_first_runs_the_task(
+async def test_of_two_concurrent_claims_only_the_first_commit_runs_the_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
 
-        async def somebody_is_faster() -> None:
-            await harness.claim(A, "somebody else")
+        async def other_worker_claims() -> None:
+            await harness.claim(A, "worker-2")
 
-        ledger = InterposedPort(backend.ledger, "commit", before=somebody_is_faster)
+        ledger = InterposedPort(backend.ledger, "commit", before=other_worker_claims)
         async with harness.with_ports(ledger=ledger).running_worker():
             await harness.advance(NO_WAIT)
             depth = await backend.queue.depth("default")
 
         row = await harness.task("a")
         assert row.lease is not None
-        assert (row.lease.worker_id, row.attempt) == ("somebody else", 1)
+        assert (row.lease.worker_id, row.attempt) == ("worker-2", 1)
         assert harness.runner.specs == []
         assert depth == QueueDepth(ready=0, hidden=1, dead_letters=0)
 
@@ -116,7 +116,7 @@ async def test_a_message_without_a_task_is_dropped_recorded_and_logged(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await backend.queue.send(
-            [OutgoingMessage(queue="default", body=message_body("job-nobody_a"))]
+            [OutgoingMessage(queue="default", body=message_body("job-missing_a"))]
         )
 
         with caplog.at_level(logging.ERROR, "longshore"):
@@ -125,7 +125,7 @@ async def test_a_message_without_a_task_is_dropped_recorded_and_logged(
                 assert await backend.queue.depth("default") == EMPTY
 
         (event,) = (await backend.events.query(TENANT, event_type="Message Rejected")).items
-        assert event.body.reason == "there is no task 'job-nobody_a'"
+        assert event.body.reason == "there is no task 'job-missing_a'"
         assert [record.getMessage() for record in caplog.records] == ["message.rejected"]
 
 
@@ -137,7 +137,7 @@ async def test_a_task_in_good_hands_is_put_off_until_its_lease_could_be_over(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        claimed = await harness.claim(A, "somebody else")
+        claimed = await harness.claim(A, "worker-2")
 
         async with harness.running_worker():
             await harness.advance(NO_WAIT)
@@ -167,7 +167,7 @@ async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        lost = await harness.claim(A, "somebody else")
+        lost = await harness.claim(A, "worker-2")
         harness.clock.advance(TAKEN_OVER_AFTER)
 
         async with harness.running_worker():
@@ -176,7 +176,7 @@ async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
         row = await harness.task("a")
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 1)
         assert row.fence > lost.fence
-        assert [order.fence for order in harness.runner.specs] == [row.fence]
+        assert [spec.fence for spec in harness.runner.specs] == [row.fence]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -187,7 +187,7 @@ async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_a
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task(maxAttempts=1))
-        await harness.claim(A, "somebody else")
+        await harness.claim(A, "worker-2")
         harness.clock.advance(TAKEN_OVER_AFTER)
 
         async with harness.running_worker():
@@ -214,7 +214,7 @@ async def test_a_task_has_three_attempts_by_default(kind: str, tmp_path: Path) -
         assert RetryPolicy().max_attempts == 3
         assert (row.state, row.attempts_used) == (TaskState.FAILED, 3)
         assert (last.body.source, last.body.retry_count) == ("worker", 3)
-        assert [order.attempt for order in harness.runner.specs] == [1, 2, 3]
+        assert [spec.attempt for spec in harness.runner.specs] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

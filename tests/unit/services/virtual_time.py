@@ -1,9 +1,9 @@
-"""Time that waits for threads: it passes only when nobody can do anything more without it.
+"""Time that waits for threads: it passes only when all work that needs no time is done.
 
 A backend with a thread of its own answers when it is done, however many turns of the event loop
 that takes. So the loop counts what threads have in hand and what is about to be called, and a clock
-that stands still is moved on only when both are nothing. All that is left then waits for the clock,
-for a bell, or for ever.
+that is stopped is advanced only when both are zero. All that is left then waits for the clock, for
+a wake-up, or for ever.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class IdleAwareLoop(asyncio.SelectorEventLoop):
         begun = (executor or self._threads).submit(func, *args)
         self.begin()
         answer = asyncio.wrap_future(begun, loop=self)
-        # After the answer's own, so that it is on its way when this is told.
+        # Added after the callback of the answer: the answer is on its way when this one runs.
         begun.add_done_callback(self._end_threadsafe)
         return answer
 
@@ -58,17 +58,17 @@ class IdleAwareLoop(asyncio.SelectorEventLoop):
             self._idle.set()
 
     def _end_threadsafe(self, _: object) -> None:
-        # A loop that is closed waits for nobody.
+        # A closed loop waits for no thread.
         with contextlib.suppress(RuntimeError):
             self.call_soon_threadsafe(self.end)
 
     async def wait_until_idle(self) -> None:
-        """Wait until everybody has done all that can be done now."""
+        """Wait until all that can be done now is done."""
         while True:
             await self._idle.wait()
             called = self._calls_scheduled
             await asyncio.sleep(0)
-            # A turn in which nobody asked for another, but for this one itself.
+            # A turn in which only this coroutine scheduled a call.
             if self._calls_scheduled == called + 1 and not self._thread_jobs:
                 return
 
@@ -93,26 +93,26 @@ async def advance(clock: FakeClock, duration: timedelta) -> None:
 
 
 class _TrackedDatabase(Database):
-    """A database that tells its loop what its writer has in hand."""
+    """A database that counts the pending work of its writer in its loop."""
 
     def write(self, work: Any, *, on_done: Any = None, **how: Any) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, IdleAwareLoop):
             return super().write(work, on_done=on_done, **how)
 
-        def told_too(error: BaseException | None) -> None:
+        def on_written(error: BaseException | None) -> None:
             loop.end()
             if on_done is not None:
                 on_done(error)
 
-        # Told of each piece of work, also of one whose answer nobody waits for any more.
-        answer = super().write(work, on_done=told_too, **how)
+        # Called after each piece of work, also after one whose answer is not awaited any more.
+        answer = super().write(work, on_done=on_written, **how)
         loop.begin()
         return answer
 
 
 @contextlib.contextmanager
 def tracked_databases() -> Iterator[None]:
-    """Whoever opens a database meanwhile is waited for."""
+    """The loop waits for every database that is opened meanwhile."""
     with patch("longshore.adapters.sqlite.backend.Database", _TrackedDatabase):
         yield

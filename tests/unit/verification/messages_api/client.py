@@ -19,10 +19,10 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     """A test that is a coroutine; one that hangs fails."""
 
     @wraps(function)
-    def test(**given: Any) -> None:
+    def test(**arguments: Any) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(LIMIT_S):
-                await function(**given)
+                await function(**arguments)
 
         asyncio.run(bounded())
 
@@ -31,8 +31,8 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
 def question(prompt: str = "do it", *, stream: bool = True, **fields: Any) -> dict[str, Any]:
     """The body of a request."""
-    said = [{"role": "user", "content": prompt}]
-    return {"model": "claude-x", "stream": stream, "messages": said, **fields}
+    conversation = [{"role": "user", "content": prompt}]
+    return {"model": "claude-x", "stream": stream, "messages": conversation, **fields}
 
 
 async def send_request(
@@ -56,19 +56,19 @@ async def answer_to(url: str, prompt: str = "do it", **arguments: Any) -> str:
 
 def events_in(body: str) -> list[dict[str, Any]]:
     """The events of a stream."""
-    found = []
+    events = []
     for part in body.split("\n\n"):
         name, _, data = part.partition("\ndata: ")
         if data:
             event = json.loads(data)
             assert name == f"event: {event['type']}"
-            found.append(event)
-    return found
+            events.append(event)
+    return events
 
 
 def request(*messages: tuple[str, Any], **fields: Any) -> Request:
     """A request as it is kept, with a conversation of (who, what)."""
-    said = [{"role": role, "content": content} for role, content in messages]
+    conversation = [{"role": role, "content": content} for role, content in messages]
     headers = fields.pop("headers", {})
     return Request(
         number=1,
@@ -77,6 +77,6 @@ def request(*messages: tuple[str, Any], **fields: Any) -> Request:
         path="/v1/messages",
         query="",
         headers=headers,
-        body={"messages": said, **fields},
+        body={"messages": conversation, **fields},
         received_at_s=0.0,
     )

@@ -1,4 +1,4 @@
-"""The stand-in on a bare connection: how it breaks one, and how it hears that nobody is there."""
+"""The stand-in on a bare connection: how it breaks one, and how it detects a client that left."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def test_a_reset_is_one_and_no_end_in_good_order(step: ReadyStep) -> None:
 
 
 @scenario
-async def test_an_answer_to_nobody_is_not_counted_as_one() -> None:
+async def test_an_answer_without_a_reader_is_not_counted() -> None:
     async with MessagesApi([text()]) as api, _connected(api) as (_, writer):
         writer.write(REQUEST)
         writer.write_eof()
@@ -64,7 +64,7 @@ async def test_a_connection_serves_one_request_after_another() -> None:
 
 
 @scenario
-async def test_who_does_not_speak_http_is_hung_up_on() -> None:
+async def test_a_connection_that_does_not_speak_http_is_closed() -> None:
     async with MessagesApi() as api, _connected(api) as (reader, writer):
         writer.write(b"\n")
 

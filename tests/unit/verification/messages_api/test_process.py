@@ -45,7 +45,7 @@ async def test_requests_that_do_not_come_are_not_waited_for_for_ever() -> None:
 
 
 @scenario
-async def test_a_gate_is_released_and_a_doubled_question_is_told_from_outside() -> None:
+async def test_the_control_api_releases_a_gate_and_reports_a_doubled_question() -> None:
     async with MessagesApi([text(gate="g")]) as api:
         assert (await _control(api, "POST", "gates/g")).status_code == 200
         for _ in range(2):
@@ -77,14 +77,14 @@ async def test_a_wrong_word_to_the_control_is_answered_with_what_is_wrong(
 
 
 @scenario
-async def test_what_comes_over_the_control_is_no_request() -> None:
+async def test_a_call_of_the_control_api_is_no_request() -> None:
     async with MessagesApi() as api:
         await _control(api, "GET", "requests")
 
     assert (api.requests, api.other_requests) == ([], [])
 
 
-def test_as_a_process_it_tells_its_port_and_ends_when_it_is_told_to(
+def test_the_process_writes_its_port_and_ends_on_request(
     tmp_path: Path,
 ) -> None:
     script, port = tmp_path / "script.json", tmp_path / "port"
@@ -121,11 +121,11 @@ def test_started_beside_a_command_it_has_all_scripts_and_ends_with_it(tmp_path: 
         assert process.stdout is not None
         assert process.stdin is not None
         url = process.stdout.readline().strip().removeprefix("ANTHROPIC_BASE_URL=")
-        question = {"messages": [{"role": "user", "content": "Tell of moons."}]}
+        question = {"messages": [{"role": "user", "content": "Write of moons."}]}
         answer = httpx.post(f"{url}/v1/messages", json=question, trust_env=False)
         process.stdin.close()
 
-        # Its output ends when nobody is left to write there.
+        # Its output ends when no process is left to write there.
         process.stdout.read()
     assert answer.json()["content"] == [{"type": "text", "text": "on moons"}]
 

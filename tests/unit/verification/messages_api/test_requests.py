@@ -13,21 +13,23 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _answered(*messages: tuple[str, object]) -> Request:
-    kept = request(*messages)
-    kept.state = RequestState.ANSWERED
-    return kept
+    received = request(*messages)
+    received.state = RequestState.ANSWERED
+    return received
 
 
-def test_the_first_and_the_last_prompt_are_told_apart() -> None:
-    kept = request(("user", "begin"), ("assistant", "done"), ("user", "Go on."))
+def test_the_first_and_the_last_prompt_are_distinguished() -> None:
+    received = request(("user", "begin"), ("assistant", "done"), ("user", "Go on."))
 
-    assert (kept.first_prompt, kept.prompt) == ("begin", "Go on.")
+    assert (received.first_prompt, received.prompt) == ("begin", "Go on.")
 
 
 def test_the_reminders_of_the_cli_are_no_part_of_a_prompt() -> None:
-    kept = request(("user", [REMINDER, _text("do it")]), ("assistant", "ok"), ("user", [REMINDER]))
+    received = request(
+        ("user", [REMINDER, _text("do it")]), ("assistant", "ok"), ("user", [REMINDER])
+    )
 
-    assert (kept.first_prompt, kept.prompt) == ("do it", "do it")
+    assert (received.first_prompt, received.prompt) == ("do it", "do it")
 
 
 def test_a_request_without_a_prompt_has_an_empty_one() -> None:
@@ -43,9 +45,9 @@ def test_results_of_tools_are_those_of_the_last_message() -> None:
         "is_error": True,
     }
 
-    kept = request(("user", [old]), ("assistant", "more"), ("user", [new]))
+    received = request(("user", [old]), ("assistant", "more"), ("user", [new]))
 
-    assert kept.tool_results == [ToolResult(tool_use_id="t2", text="hi", is_error=True)]
+    assert received.tool_results == [ToolResult(tool_use_id="t2", text="hi", is_error=True)]
 
 
 def test_the_system_text_is_read_in_both_forms() -> None:
@@ -54,9 +56,14 @@ def test_the_system_text_is_read_in_both_forms() -> None:
 
 
 def test_headers_say_who_asks() -> None:
-    kept = request(headers={SESSION: "s1", AGENT: "a1", "x-api-key": "key"}, model="m")
+    received = request(headers={SESSION: "s1", AGENT: "a1", "x-api-key": "key"}, model="m")
 
-    assert (kept.session_id, kept.agent_id, kept.credential, kept.model) == ("s1", "a1", "key", "m")
+    assert (received.session_id, received.agent_id, received.credential, received.model) == (
+        "s1",
+        "a1",
+        "key",
+        "m",
+    )
 
 
 def test_a_token_is_a_credential_too() -> None:
@@ -65,9 +72,9 @@ def test_a_token_is_a_credential_too() -> None:
 
 
 def test_tools_are_known_by_name_or_kind() -> None:
-    kept = request(tools=[{"name": "Bash"}, {"type": "web_search"}])
+    received = request(tools=[{"name": "Bash"}, {"type": "web_search"}])
 
-    assert kept.tools == ["Bash", "web_search"]
+    assert received.tools == ["Bash", "web_search"]
 
 
 def test_the_same_question_after_a_whole_answer_asks_again() -> None:
@@ -76,7 +83,7 @@ def test_the_same_question_after_a_whole_answer_asks_again() -> None:
     assert repeated_requests([first, second]) == [(second, first)]
 
 
-def test_a_question_that_goes_on_without_the_answer_asks_again() -> None:
+def test_a_question_that_continues_without_the_answer_asks_again() -> None:
     first = _answered(("user", "do it"))
 
     assert request(("user", "do it"), ("user", "Go on.")).repeats(first)
@@ -96,11 +103,11 @@ def test_another_question_does_not_ask_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", [stage for stage in RequestState if stage is not RequestState.ANSWERED]
+    "state", [state for state in RequestState if state is not RequestState.ANSWERED]
 )
-def test_what_was_not_answered_whole_may_be_asked_again(stage: RequestState) -> None:
+def test_a_request_that_was_not_answered_completely_may_be_repeated(state: RequestState) -> None:
     first = request(("user", "do it"))
-    first.state = stage
+    first.state = state
 
     assert not request(("user", "do it")).repeats(first)
 

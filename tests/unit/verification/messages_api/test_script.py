@@ -66,7 +66,9 @@ def test_a_session_picks_its_script() -> None:
 
 
 def test_a_function_of_the_request_picks_the_script() -> None:
-    scenario = _scenario([Script.of(A, when=lambda asked: asked.session_id == "s2"), Script.of(B)])
+    scenario = _scenario(
+        [Script.of(A, when=lambda request: request.session_id == "s2"), Script.of(B)]
+    )
 
     assert [scenario.next_step(_make_request(session=name)) for name in ("s1", "s2")] == [B, A]
 
@@ -76,8 +78,8 @@ def test_sessions_share_a_script_unless_each_walks_it_by_itself() -> None:
 
     sessions = [_make_request(session="s1"), _make_request(session="s2")]
 
-    assert [together.next_step(one) for one in sessions] == [A, B]
-    assert [apart.next_step(one) for one in sessions] == [A, A]
+    assert [together.next_step(request) for request in sessions] == [A, B]
+    assert [apart.next_step(request) for request in sessions] == [A, A]
 
 
 def test_subagents_walk_the_script_of_their_conversation_each_from_its_start() -> None:
@@ -86,18 +88,18 @@ def test_subagents_walk_the_script_of_their_conversation_each_from_its_start() -
 
     first, second = _make_request("sub", agent="a1"), _make_request("sub", agent="a2")
 
-    assert [scenario.next_step(one) for one in (first, second)] == [C, C]
+    assert [scenario.next_step(request) for request in (first, second)] == [C, C]
     assert scenario.next_step(_make_request()) == B
 
 
-def test_subagents_without_a_script_of_their_own_take_whichever_fits() -> None:
+def test_subagents_without_a_script_of_their_own_take_any_that_fits() -> None:
     scenario = _scenario([Script.of(A, when="parent"), Script.of(B, when="child")])
     scenario.next_step(_make_request("parent"))
 
     assert scenario.next_step(_make_request("child", agent="a1")) == B
 
 
-def test_a_request_that_nobody_wrote_an_answer_for_is_named() -> None:
+def test_the_error_for_a_request_without_a_script_names_its_prompt() -> None:
     with pytest.raises(NoScript, match="fits the prompt 'do it'"):
         _scenario([Script.of(A, when="other")]).next_step(_make_request())
 

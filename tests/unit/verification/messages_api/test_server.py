@@ -37,18 +37,18 @@ USAGE = Usage(input_tokens=7, output_tokens=50, cache_read_tokens=1000, cache_wr
 
 @scenario
 async def test_an_answer_streams_in_pieces_that_make_the_whole() -> None:
-    said = tool_use(
+    step = tool_use(
         "Bash", {"command": "ls -l"}, preamble="Let me look.", thinking="Hm.", usage=USAGE
     )
-    async with MessagesApi([said]) as api:
+    async with MessagesApi([step]) as api:
         events = events_in((await send_request(api.url)).text)
         whole = (await send_request(api.url, question(stream=False))).json()
 
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert "".join(delta.get("text", "") for delta in deltas) == "Let me look."
     assert "".join(delta.get("thinking", "") for delta in deltas) == "Hm."
-    given = "".join(delta.get("partial_json", "") for delta in deltas)
-    assert json.loads(given) == {"command": "ls -l"} == whole["content"][2]["input"]
+    tool_input = "".join(delta.get("partial_json", "") for delta in deltas)
+    assert json.loads(tool_input) == {"command": "ls -l"} == whole["content"][2]["input"]
     assert [block["type"] for block in whole["content"]] == ["thinking", "text", "tool_use"]
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
     assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"] == "tool_use"
@@ -126,7 +126,7 @@ def test_a_place_that_no_path_can_name_is_refused(key: str) -> None:
 
 
 @scenario
-async def test_a_request_without_a_script_is_told_so() -> None:
+async def test_a_request_without_a_script_is_refused_with_its_prompt() -> None:
     async with MessagesApi() as api:
         assert await answer_to(api.url_for("job9"), "sing") == (
             "400 no script of scenario 'job9' fits the prompt 'sing'"
@@ -134,7 +134,7 @@ async def test_a_request_without_a_script_is_told_so() -> None:
 
 
 @scenario
-async def test_a_test_can_wait_for_requests_and_hears_how_many_came() -> None:
+async def test_a_test_can_wait_for_requests_and_gets_their_number() -> None:
     async with MessagesApi([text()]) as api:
         waiting = asyncio.create_task(api.wait_for_requests(2))
         await send_request(api.url)
@@ -149,14 +149,14 @@ async def test_a_test_can_wait_for_requests_and_hears_how_many_came() -> None:
 @scenario
 async def test_an_answer_waits_at_its_gate_until_it_is_released() -> None:
     async with MessagesApi([text("one", gate="g"), text("two")]) as api:
-        held = asyncio.create_task(answer_to(api.url))
+        waiting = asyncio.create_task(answer_to(api.url))
         await api.wait_for_requests(1)
 
         assert await answer_to(api.url) == "two"
-        assert not held.done()
+        assert not waiting.done()
         api.release("g")
 
-        assert await held == "one"
+        assert await waiting == "one"
 
 
 @scenario
@@ -210,7 +210,7 @@ async def test_an_error_in_mid_stream_meets_a_request_without_a_stream_as_its_st
 
 
 @scenario
-async def test_what_whole_answers_cost_is_added_up() -> None:
+async def test_the_cost_of_complete_answers_is_added_up() -> None:
     async with MessagesApi([text(usage=USAGE), error(500), structured({}, usage=USAGE)]) as api:
         for _ in range(3):
             await send_request(api.url)
