@@ -239,7 +239,7 @@ def test_a_script_that_would_run_itself_again_in_its_child_is_refused(tmp_path: 
     )
 
     assert done.returncode == 1
-    assert "put what is to happen when the program is run under `if __name__" in done.stderr
+    assert "runs the program under `if __name__" in done.stderr
 
 
 def test_a_script_that_is_interrupted_leaves_its_job_to_other_workers(

@@ -20,7 +20,6 @@ import pytest
 from longshore.adapters.aws import blobs
 from longshore.adapters.aws.client import AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.output import output_log
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.codec import overflow_of
 from longshore.core.tasks.commands import Complete, FailTask
@@ -292,8 +291,6 @@ def _run_worker(scenarios: RareScenarios) -> None:
     queue = installation.names.queue(QUEUE, Priority.NORMAL)
     # The worker must not take messages of the previous scenarios.
     installation.mappings.call("sqs", "purge_queue", QueueUrl=installation.mappings.url(queue))
-    # With a cache of one task, the worker has to read again how far another task's output went.
-    scenarios.patch.setattr(output_log, "_TASKS_CACHED", 1)
     (installation.folder / "workers" / "dead-1.lock").write_text(f"serves {QUEUE}\n")
     installation.claim(f"{scenarios.submit('died', make_task('a'))}_a", worker_id="dead-1")
     scenarios.send(queue, "not a task message")

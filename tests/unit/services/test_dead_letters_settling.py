@@ -71,7 +71,7 @@ async def test_until_it_is_settled_it_is_listed_with_what_will_come_of_it(
         (after,) = (await dead.list_page(TENANT)).items
 
         assert (before.id[:4], before.row.id) == ("msg-", A)
-        assert "the next sweep" in before.reason
+        assert "the sweeper will fail its task shortly" in before.reason
         assert foreign == ()
         assert after.id == A
 

@@ -225,7 +225,7 @@ _WORKER = (
     Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
     Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
     Grant("open rows", (_QUERY,), "takes over from workers that died"),
-    Grant("output", (_PUT, _QUERY), "what tasks print"),
+    Grant("output", (_PUT,), "what tasks print"),
     Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
     *_APPEND_EVENTS,
     Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
