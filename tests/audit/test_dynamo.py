@@ -16,6 +16,7 @@ from longshore.audit import dynamo_reader, memory_reader
 from longshore.audit.audit import audit
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.vocabulary import job_id_of
+from longshore.core.inspection import CheckStatus
 from longshore.interfaces.cli.history_audit import audit_aws
 from longshore.settings import Settings
 from longshore.settings.aws import AwsSettings
@@ -340,14 +341,14 @@ def test_the_doctor_audits_an_installation(
     aws = AwsSettings(region=REGION, endpoint_url=stand_in().endpoint, bucket=stored.names.bucket)
     settings = Settings(backend="aws", environment=suffix, aws=aws)
 
-    violations = asyncio.run(audit_aws(settings, SystemClock().elapsed))
-    nowhere = asyncio.run(
+    summary = asyncio.run(audit_aws(settings, SystemClock().elapsed))
+    missing = asyncio.run(
         audit_aws(settings.model_copy(update={"environment": "none"}), SystemClock().elapsed)
     )
 
-    assert (violations.findings, violations.unstable_jobs, violations.unreadable) == ([], 0, None)
-    assert violations.jobs == len(stored.unsettled.jobs)
-    assert violations.events == len(stored.unsettled.events)
-    assert "hold" in violations.summary_line()
-    assert not nowhere.passed
-    assert "cannot be read" in nowhere.summary_line()
+    assert (summary.findings, summary.unstable_jobs, summary.unreadable) == ([], 0, None)
+    assert summary.jobs == len(stored.unsettled.jobs)
+    assert summary.events == len(stored.unsettled.events)
+    assert "hold" in summary.check().detail
+    assert missing.check().status is CheckStatus.FAIL
+    assert "cannot be read" in missing.check().detail

@@ -140,5 +140,5 @@ def test_a_dependency_that_is_not_to_be_had_is_named(
     wrong.write_text("no-such-thing==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\n")
     monkeypatch.setattr(package_module, "REQUIREMENTS", wrong)
 
-    with pytest.raises(ConfigurationError, match="no-such-thing not installed here"):
+    with pytest.raises(ConfigurationError, match="no-such-thing not installed: pip install"):
         build_package(None)

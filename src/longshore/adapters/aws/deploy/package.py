@@ -128,7 +128,7 @@ def _installed_files() -> Iterator[tuple[str, Path]]:
         else:
             yield from _distribution_files(installed)
     if missing:
-        remedy = "pip install 'longshore[aws,slack]'"
+        remedy = "pip install 'longshore[aws]'"
         raise ConfigurationError([f"{', '.join(missing)} not installed: {remedy}"])
 
 
