@@ -112,9 +112,9 @@ SWEEP_QUERY_FAULTS = (
         caught_by=f"{_ROW_CACHE}::test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
     _fault(
-        name="a turn of the write lock is not recorded",
+        name="a write of another process does not invalidate cached rows",
         at="adapters.sqlite.write_lock:WriteLock.unchanged",
-        do=Value("return _owner_token", "self.quiet_spell > 0"),
+        do=Value("return _owner_token", "self.exclusive_epoch > 0"),
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
     _fault(
