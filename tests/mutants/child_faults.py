@@ -142,7 +142,7 @@ CHILD_FAULTS = (
     _fault(
         name="unread output is lost at the end",
         at="execution.host.attempt:ProcessAttempt._wait_for_exit",
-        do=Replace("_drain()", ("for reading in self._reading:\n    reading.cancel()")),
+        do=Replace("_drain()", ("for reading in self._readers:\n    reading.cancel()")),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
     _fault(

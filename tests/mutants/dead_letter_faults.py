@@ -22,7 +22,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="the message goes before its task has failed",
         at="services.dead_letters:DeadLetters._decide",
-        do=Before("try", "await self._backend.queue.drop_dead_letter(message.id)"),
+        do=Before("try", "await self.backend.queue.delete_dead_letter(message.id)"),
         caught_by=f"{_SETTLING}::test_the_task_is_failed_before_its_message_is_removed",
     ),
     _fault(

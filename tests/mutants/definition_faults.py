@@ -27,7 +27,9 @@ DEFINITION_FAULTS = (
     _fault(
         name="every version of a deleted definition is gone",
         at="adapters.sqlite.configuration:SqliteDefinitions.get",
-        do=Text("version = ?", "version = ? AND name NOT IN (SELECT name FROM hidden_definitions)"),
+        do=Text(
+            "version = ?", "version = ? AND name NOT IN (SELECT name FROM deleted_definitions)"
+        ),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
     _fault(

@@ -46,7 +46,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="folders share what they have stored",
         at="services.definitions:_prefix",
-        do=Value("return SYNC_RECORDS_PREFIX", "f'{MARKS}{tenant}/'"),
+        do=Value("return SYNC_RECORDS_PREFIX", "f'{SYNC_RECORDS_PREFIX}{tenant}/'"),
         caught_by=f"{_SYNC}::test_two_folders_that_say_different_things_do_not_take_turns",
     ),
     _fault(
@@ -82,7 +82,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="what was half written at the start is never read again",
         at="interfaces.definition_files:FolderWatch.read",
-        do=Replace("_read_file()", "_content($1, $2, signatures[$2])"),
+        do=Replace("_read_file()", "_parse_file($1, $2, signatures[$2])"),
         caught_by=f"{_WATCH}::test_a_file_half_written_at_the_first_read_is_read_again",
     ),
     _fault(

@@ -53,7 +53,7 @@ SWEEP_QUERY_FAULTS = (
     _fault(
         name="only the first jobs are looked at",
         at="adapters.sqlite.ledger:SqliteLedger._jobs_with_tasks",
-        do=Value("= len()", "_AFTER_ALL_IDS"),
+        do=Value("= len()", "_LAST_CHARACTER"),
         caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
     ),
     _fault(
