@@ -47,7 +47,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="a message is forgotten before the event is written",
         at="services.dead_letters:DeadLetters.discard",
-        do=Before("_reject()", "await self._backend.queue.delete_dead_letter(letter.message.id)"),
+        do=Before("_reject()", "await self.backend.queue.delete_dead_letter(letter.message.id)"),
         caught_by=f"{_LETTERS}::test_nothing_is_forgotten_before_the_event_is_written",
     ),
     _fault(
