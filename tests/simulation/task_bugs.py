@@ -189,7 +189,7 @@ TASK_BUGS = (
     ),
     Bug(
         "an added task does not wait for its parents",
-        at="core.jobs.planning:_Planner.task",
+        at="core.jobs.planning:plan_tasks",
         do=Argument("PlannedTask()", 1, "NumberSet()"),
     ),
     Bug(
