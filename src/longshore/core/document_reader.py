@@ -140,7 +140,10 @@ def check_json(value: Any, *, max_values: int | None = None) -> None:
             case list() | tuple():
                 unchecked += [(inner, depth + 1) for inner in item]
             case str():
-                check_unicode(item)
+                try:
+                    item.encode()
+                except UnicodeEncodeError:
+                    raise expected("valid Unicode without lone surrogates", item) from None
             case float() if not math.isfinite(item):
                 raise expected("a finite number", item)
             case int() if item.bit_length() > _MAX_INTEGER_BITS:
@@ -149,15 +152,3 @@ def check_json(value: Any, *, max_values: int | None = None) -> None:
                 pass
             case _:
                 raise expected("a JSON value", item)
-
-
-def check_unicode(text: str) -> None:
-    """Check that a text can be encoded.
-
-    Raises:
-        ValueError: it contains a lone surrogate.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise expected("valid Unicode without lone surrogates", text) from None
