@@ -120,7 +120,7 @@ TASK_BUGS = (
     Bug(
         "a release costs an attempt",
         at="core.tasks.attempts:release",
-        do=Argument("change()", "attempts_used", "row.attempts_used + 1"),
+        do=Argument("pending()", "attempts_used", "row.attempts_used + 1"),
     ),
     Bug(
         "attempts are not counted",
