@@ -139,7 +139,7 @@ def _counts(summary: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     for line in summary.read_text().splitlines():
         words = line.split()
-        if len(words) == 2 and words[0].isdigit():  # noqa: PLR2004
+        if len(words) == 2 and words[0].isdigit():
             counts[words[1]] = int(words[0])
     return counts
 
