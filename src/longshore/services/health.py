@@ -19,14 +19,15 @@ must neither hide a problem nor repeat its alert at every check.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
+
+import msgspec
 
 from longshore.core.alerts import (
     CHANNEL_STATE_PREFIX,
@@ -38,8 +39,6 @@ from longshore.core.alerts import (
     ChannelState,
     HealthFinding,
     HealthNotice,
-    ReportedBacklog,
-    ReportedProblem,
     backlog_of,
     channel_state_key,
     dead_letter_item,
@@ -51,15 +50,8 @@ from longshore.core.alerts import (
 from longshore.core.dead_letters import dead_letter_of_message
 from longshore.core.definitions.definition import Definition
 from longshore.core.events.event import EventContext
-from longshore.core.events.wire import (
-    expected_error,
-    read_integer,
-    read_object,
-    read_text,
-)
 from longshore.core.health import (
     CheckedTask,
-    Health,
     HealthPolicy,
     HealthReport,
     check_task,
@@ -83,13 +75,16 @@ logger = logging.getLogger(__name__)
 _GRACE_S = 1.0
 
 ByChannel = dict[str, ChannelState]
-_FORMAT = 1
 
 
-def channel_states_to_json(channels: Mapping[str, ChannelState]) -> bytes:
+class _StoredStates(msgspec.Struct):
+    format: Literal[1]
+    channels: ByChannel
+
+
+def channel_states_to_json(channels: ByChannel) -> bytes:
     """Returns the states of all channels for one tenant as JSON."""
-    states = {name: asdict(state) for name, state in channels.items()}
-    return json.dumps({"format": _FORMAT, "channels": states}, default=datetime.isoformat).encode()
+    return msgspec.json.encode(_StoredStates(1, channels))
 
 
 def channel_states_from_json(data: bytes) -> ByChannel:
@@ -99,51 +94,10 @@ def channel_states_from_json(data: bytes) -> ByChannel:
         UsageError: the document is not of that format.
     """
     try:
-        document = read_object(json.loads(data))
-        if document["format"] != _FORMAT:
-            raise expected_error(f"format {_FORMAT}")
-        return {name: _read_state(state) for name, state in document["channels"].items()}
-    except (
-        UsageError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+        return msgspec.json.decode(data, type=_StoredStates).channels
+    except (ValueError, RecursionError) as error:
         message = f"alert state: {error}"
         raise UsageError(message) from error
-
-
-def _read_state(state: dict[str, Any]) -> ChannelState:
-    problems = {
-        task_id: ReportedProblem(
-            attempt=read_integer(problem["attempt"]),
-            health=Health(problem["health"]),
-            at=_read_time(problem["at"]),
-            resolved=problem["resolved"] is True,
-        )
-        for task_id, problem in state["problems"].items()
-    }
-    return ChannelState(
-        problems, _read_backlog(state["dead_letters"]), _read_backlog(state["parked_tasks"])
-    )
-
-
-def _read_backlog(backlog: dict[str, Any] | None) -> ReportedBacklog | None:
-    if backlog is None:
-        return None
-    newest_ms, newest_id = backlog["newest_key"]
-    return ReportedBacklog(
-        minimum_count=read_integer(backlog["minimum_count"]),
-        newest_key=(read_integer(newest_ms), read_text(newest_id)),
-        at=_read_time(backlog["at"]),
-    )
-
-
-def _read_time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 class AlertRecords:
