@@ -578,8 +578,7 @@ class Application:
     async def task_health(self, task_id: str) -> d.TaskHealthDocument:
         """The health of a task now. Nothing is recorded and no alert is sent."""
         row = await self._task(task_id)
-        check = await self._services.health_check.check_task(self._tenant, task_id)
-        return d.task_health_document(row, check)
+        return d.task_health_document(row, await self._services.health_check.check_task(row))
 
     async def last_health_check(self) -> d.HealthCheckDocument:
         """The latest health check of the tenant's running tasks.

@@ -42,7 +42,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
@@ -356,7 +356,8 @@ class Services:
             alert_sender=self.alert_sender,
             app=self.settings.app,
             tenant=self.settings.tenant,
-            policy=HealthCheckPolicy(every=health.every, thresholds=health.policy),
+            every=health.every,
+            thresholds=health.policy,
         )
 
     @cached_property
