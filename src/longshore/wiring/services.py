@@ -49,7 +49,7 @@ from longshore.services.queries import Queries
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
-from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
 from longshore.services.worker.context import AgentSlots, WorkerContext
@@ -321,12 +321,10 @@ class Services:
             budget_operations=self.budget_operations,
             finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
-            policy=SweeperPolicy(
-                every=self.intervals.sweep,
-                dead_worker_check_every=self.intervals.dead_worker_check,
-                skew_margin=self.settings.worker.skew_margin,
-                sweeps=self.settings.workers_dispatch,
-            ),
+            every=self.intervals.sweep,
+            dead_worker_check_every=self.intervals.dead_worker_check,
+            skew_margin=self.settings.worker.skew_margin,
+            sweeps=self.settings.workers_dispatch,
         )
 
     @cached_property

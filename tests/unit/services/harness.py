@@ -32,7 +32,7 @@ from longshore.services.dispatcher import Dispatcher
 from longshore.services.operator_commands import Canceller, Resumer
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedJob, AddTasksResult, Producer
-from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy
@@ -173,7 +173,6 @@ class ServiceHarness:
             "budget_operations": self.budget_operations,
             "finish_intent": self.finish_intent,
             "worker_registry": self.worker_registry,
-            "policy": SweeperPolicy(),
             **fields,
         }
         return Sweeper(**options)
