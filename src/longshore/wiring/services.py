@@ -212,13 +212,7 @@ class Services:
 
     @cached_property
     def transitions(self) -> Transitions:
-        return Transitions(
-            ledger=self.backend.ledger,
-            queue=self.backend.queue,
-            documents=self.documents,
-            clock=self.backend.clock,
-            new_id=self.new_id,
-        )
+        return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
 
     @cached_property
     def queries(self) -> Queries:

@@ -31,7 +31,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.operator_commands import Canceller, Resumer
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, AddTasksResult, Producer
+from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
@@ -110,10 +110,8 @@ class ServiceHarness:
         self.runner = FakeRunner(self.clock)
         self.documents = DocumentStore(backend.blobs)
         self.transitions = Transitions(
-            ledger=backend.ledger,
-            queue=backend.queue,
+            backend=backend,
             documents=self.documents,
-            clock=backend.clock,
             new_id=lambda: f"change-{next(_ids)}",
         )
         parts = {"transitions": self.transitions, "documents": self.documents}
@@ -244,12 +242,12 @@ class ServiceHarness:
             await self.advance(timedelta(milliseconds=50))
         return await doing
 
-    async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> AcceptedJob:
+    async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> AcceptedTasks:
         return await self.producer.submit(TENANT, request_id, {"tasks": list(tasks)})
 
     async def add_tasks(
         self, *tasks: dict[str, Any], request_id: str = "addition-1"
-    ) -> AddTasksResult:
+    ) -> AcceptedTasks:
         return await self.producer.add_tasks(TENANT, job_id(), request_id, {"tasks": list(tasks)})
 
     async def dispatch(self) -> int:

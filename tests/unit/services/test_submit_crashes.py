@@ -95,7 +95,7 @@ async def test_a_submit_that_died_at_any_call_can_be_repeated(
                 break
 
             assert again.job.id == job_id()
-            assert again.roots == ("a",)
+            assert again.keys == ("a",)
             await check_job_can_finish(harness)
     assert at > 5
 
