@@ -78,7 +78,7 @@ def summary_of(trace: StepTrace) -> str:
     counts, tokens = trace.counts, trace.turns.tokens
     end, ended_at = trace.end, trace.ended_at or trace.started_at
     elapsed = format_elapsed(to_milliseconds(ended_at - trace.started_at))
-    outcome = f"{end.outcome if end else 'running'} after {elapsed}"
+    outcome = f"{end.how if end else 'running'} after {elapsed}"
     problems = [
         f"{counts[name]} {name}" for name in ("failed", "denied", "interrupted") if counts[name]
     ]
@@ -176,8 +176,8 @@ def _subagent_text(event: SubagentEvent, trace: StepTrace) -> str | None:
     if agent is None:
         return None
     name = f"subagent {agent.kind}".rstrip()
-    if agent.ended_at is not None:
-        return f"{name} took {format_elapsed(to_milliseconds(agent.ended_at - agent.at))}"
+    if agent.duration_ms is not None:
+        return f"{name} took {format_elapsed(agent.duration_ms)}"
     return f"{name} started" + (f": {agent.description}" if agent.description else "")
 
 

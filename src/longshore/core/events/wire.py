@@ -221,7 +221,7 @@ def _property(type: type, field: Field[Any], hint: Any) -> WireProperty:
         attribute=field.name,
         name=_NAMES_BY_FIELD.get((type, field.name))
         or _NAMES.get(field.name)
-        or _camel(field.name),
+        or camel_case(field.name),
         kind=kind,
         read=_nullable_decoder(kind) if nullable else kind.decode,
         nullable=nullable and not kind.writes_none,
@@ -270,7 +270,7 @@ def _list_of(item: ValueKind) -> ValueKind:
     )
 
 
-def _camel(attribute: str) -> str:
+def camel_case(attribute: str) -> str:
     first, *rest = attribute.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
