@@ -230,7 +230,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        at="execution.runners.agent.gateway:UpstreamProxy._return_response",
+        at="execution.runners.agent.gateway:Gateway._return_response",
         do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),
