@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -426,11 +426,6 @@ class TurnHistory:
             self._reported = (self._reported or TokenCounts()) + event.tokens
         if event.cost_usd is not None:
             self._reported_usd = event.cost_usd
-
-
-def trace_document(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the trace of an attempt, built from the documents of its steps."""
-    return {"version": TRACE_VERSION, "steps": list(steps)}
 
 
 class StepTrace:

@@ -166,7 +166,9 @@ class _StepRun:
         step, session = self._step, self._agent_session
         loop = asyncio.get_running_loop()
         timeout = timedelta(seconds=max(self._deadline - loop.time(), 0.0))
-        with session.trace_step(step, self._conversation.id, resumed=resumes) as tracer:
+        with session.trace.trace_step(
+            step.name, session_id=self._conversation.id, resumed=resumes
+        ) as tracer:
 
             def trace_message(message: object) -> None:
                 if session.stop_failure is None:  # the gateway has not stopped the agent
