@@ -27,8 +27,8 @@ from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
