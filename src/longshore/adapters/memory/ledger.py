@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from longshore.adapters.memory.store import MemoryStore, Waiters
+from longshore.adapters.memory.store import MemoryStore
+from longshore.adapters.shared.waiters import Waiters
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
