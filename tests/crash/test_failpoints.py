@@ -16,7 +16,7 @@ from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.task_queue import TaskQueue
-from verification.crash.failpoint_ports import WRITE_CALLS
+from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, WRITE_CALLS
 from verification.crash.matrix import FAILPOINTS
 
 PACKAGE = Path(longshore.__file__).parent
@@ -94,7 +94,7 @@ def reached_in_package() -> Counter[str]:
 
 
 def test_each_failpoint_is_reached_in_one_function() -> None:
-    assert reached_in_package() == Counter(failpoints.FAILPOINTS)
+    assert reached_in_package() == Counter(PACKAGE_FAILPOINTS)
 
 
 def test_no_two_failpoints_have_the_same_name() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.planted_runs import add_fault_options, run_faults
-from tests.planting import After, Argument, Before, Change, Drop, Replace, Text, Value, plant
+from tests.planting import After, Argument, Change, Drop, Replace, Text, Value, plant
 
 ROOT = Path(__file__).parents[2]
 CUTS = 2_000
@@ -134,7 +134,7 @@ FAULTS = (
         # Otherwise the buffer is empty: large writes bypass it.
         Change(
             "adapters.sqlite.blobs:SqliteBlobStore._put_file",
-            Before("_write_to_disk() head", "file.write(head[:-9])\nhead = head[-9:]"),
+            Value("= head", "file.write(head[:-9]) + file.write(head[-9:])"),
         ),
     ),
     _fault(

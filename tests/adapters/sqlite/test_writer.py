@@ -254,7 +254,7 @@ def test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process(
             def look() -> bool | None:
                 return True if "n2" in names_in(neighbour) else None
 
-            # The fake clock stands still: without the wake-up there is no second look.
+            # The fake clock does not move: without the wake-up there is no second look.
             woken = asyncio.ensure_future(neighbour.waiters[Topic.QUEUE].wait_until(look))
             await asyncio.sleep(0)
             await database.write(naming("n2"), topics=[Topic.QUEUE])

@@ -55,11 +55,11 @@ class SqliteBlobStore:
         draft = path.with_suffix(".draft")
         try:
             with await _write_to_disk(key, _create, draft) as file:
-                await _write_to_disk(key, file.write, head)
+                size = await _write_to_disk(key, file.write, head)
                 async for chunk in rest:
-                    await _write_to_disk(key, file.write, chunk)
+                    size += await _write_to_disk(key, file.write, chunk)
                 await _write_to_disk(key, _persist, file, draft, path)
-                return await self._write_row(key, file.tell(), name, None)
+                return await self._write_row(key, size, name, None)
         finally:
             draft.unlink(missing_ok=True)
 
