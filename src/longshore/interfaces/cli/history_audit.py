@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from longshore.core.inspection import Check, CheckStatus
 from longshore.errors import BackendError
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import Column, console, print_pairs, print_table
+from longshore.interfaces.cli.render.screen import console, print_pairs, print_table
 from longshore.settings import Settings
 
 if TYPE_CHECKING:
@@ -129,8 +129,10 @@ class AuditSummary:
     def print(self) -> None:
         """Print the first findings, and the advice for each violated invariant."""
         print_table(
-            [Column("INVARIANT", right=True), Column("WHERE"), Column("FOUND", flexible=True)],
-            [[str(number), subject, text] for number, subject, text in self.findings[:_SHOWN]],
+            [
+                {"INVARIANT": str(number), "WHERE": subject, "FINDING": text}
+                for number, subject, text in self.findings[:_SHOWN]
+            ]
         )
         if (more := self.counts.total() - _SHOWN) > 0:
             print(f"and {more:,} more: `longshore doctor --audit -o json`")

@@ -17,7 +17,6 @@ from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
-    Column,
     ask,
     print_answer,
     print_json,
@@ -26,6 +25,7 @@ from longshore.interfaces.cli.render.screen import (
     print_table,
     styled,
 )
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -74,8 +74,6 @@ class _Target:
         """
         import yaml
 
-        from longshore.interfaces.cli.services import settings_for
-
         path = config or _FOLDER / f"{stage}.yaml"
         origin = str(path)
         try:
@@ -89,7 +87,7 @@ class _Target:
             raise ConfigurationError([f"{path}: {error}"]) from error
         if not isinstance(document, dict | None):
             raise ConfigurationError([f"{path}: it must have names and values"])
-        return cls(stage, settings_for(options), document or {}, origin)
+        return cls(stage, load_command_settings(options).settings, document or {}, origin)
 
     @property
     def arguments(self) -> tuple[Settings, str, Mapping[str, Any], str]:
@@ -310,16 +308,15 @@ def _print_stacks(stacks: Sequence[StackState]) -> None:
 
     now = system_clock().now()
     print_table(
-        [Column("STACK"), Column("STATUS"), Column("CHANGED"), Column("PROTECTED")],
         [
-            [
-                stack.name,
-                _status_text(stack.status),
-                formats.relative_time(stack.changed_at, now),
-                "yes" if stack.protected else "",
-            ]
+            {
+                "STACK": stack.name,
+                "STATUS": _status_text(stack.status),
+                "CHANGED": formats.relative_time(stack.changed_at, now),
+                "PROTECTED": "yes" if stack.protected else "",
+            }
             for stack in stacks
-        ],
+        ]
     )
 
 
@@ -378,9 +375,14 @@ async def undelivered_list(
         print_listing(
             options,
             {"undelivered": documents, "cursor": more},
-            [Column(title) for title in ("ID", "EVENT", "ENTITY", "TARGET", "REASON")],
             [
-                [letter.id, event.event_type, event.entity, letter.source, letter.reason]
+                {
+                    "ID": letter.id,
+                    "EVENT": event.event_type,
+                    "ENTITY": event.entity,
+                    "TARGET": letter.source,
+                    "REASON": letter.reason,
+                }
                 for letter, event in facts
             ],
             empty="no undelivered events",
@@ -442,9 +444,7 @@ async def _ids(store: UndeliveredEvents, named: Sequence[str] | None) -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def _open_undelivered(options: GlobalOptions) -> AsyncIterator[UndeliveredEvents]:
-    from longshore.interfaces.cli.services import open_command_services, settings_for
-
-    settings = settings_for(options)
+    settings = load_command_settings(options).settings
     if settings.backend != "aws":
         message = "only the AWS backend has undelivered events; set LONGSHORE_BACKEND=aws"
         raise UsageError(message)

@@ -27,9 +27,9 @@ from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import Column, print_json, print_table
-from longshore.interfaces.cli.services import settings_for
-from longshore.settings import DEFAULT, Settings, describe, load
+from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.services import load_command_settings
+from longshore.settings import DEFAULT, Settings, describe
 
 _MIN_FREE_BYTES = 1_000_000_000
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -55,20 +55,19 @@ def settings(options: GlobalOptions) -> None:
     A flag overrides the environment, the environment overrides the file longshore.toml, and the
     file overrides the default.
     """
-    rows = describe(load(options.flags()))
+    rows = describe(load_command_settings(options))
     if options.json:
         print_json([asdict(row) for row in rows])
         return
     print_table(
-        [Column("SETTING"), Column("VALUE", flexible=True), Column("ORIGIN")],
         [
-            [
-                row.name,
-                row.value if len(row.value) <= 60 else f"{row.value[:59]}…",
-                Text(row.origin, style="dim" if row.origin == DEFAULT else "bold"),
-            ]
+            {
+                "SETTING": row.name,
+                "VALUE": row.value if len(row.value) <= 60 else f"{row.value[:59]}…",
+                "ORIGIN": Text(row.origin, style="dim" if row.origin == DEFAULT else "bold"),
+            }
             for row in rows
-        ],
+        ]
     )
 
 
@@ -111,15 +110,14 @@ def doctor(
         print_json(answer)
     else:
         print_table(
-            [Column("CHECK"), Column(""), Column("RESULT", flexible=True)],
             [
-                [
-                    check.name,
-                    Text(check.status.value, style=_STYLES[check.status]),
-                    _detail_text(check),
-                ]
+                {
+                    "CHECK": check.name,
+                    "": Text(check.status.value, style=_STYLES[check.status]),
+                    "RESULT": _detail_text(check),
+                }
                 for check in checks
-            ],
+            ]
         )
         for summary in audits:
             if summary.findings:
@@ -136,7 +134,7 @@ def _detail_text(check: Check) -> str:
 def _checks(options: GlobalOptions, *, audit: bool) -> Iterator[Check | AuditSummary]:
     yield _version_check()
     try:
-        settings = settings_for(options)
+        settings = load_command_settings(options).settings
     except ConfigurationError as error:
         yield Check("settings", CheckStatus.FAIL, str(error))
         return

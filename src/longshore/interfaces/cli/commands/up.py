@@ -18,7 +18,7 @@ from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
 from longshore.interfaces.rest.app import create_app
@@ -84,7 +84,7 @@ def up(
         "worker.concurrency": concurrency,
         "worker.app": tuple(app) if app else None,
     }
-    settings = settings_for(options, flags, long_running=True)
+    settings = load_command_settings(options, flags, long_running=True).settings
     check_app_modules(settings.worker.app, Path.cwd())
     return asyncio.run(_up(settings, with_worker=worker))
 

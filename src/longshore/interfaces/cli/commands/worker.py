@@ -18,7 +18,7 @@ from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise
 from longshore.services.worker.group import WorkerGroup
@@ -100,7 +100,7 @@ def worker(
         "log_file": log_file,
         "log_format": log_format,
     }
-    settings = settings_for(options, flags, long_running=True)
+    settings = load_command_settings(options, flags, long_running=True).settings
     supervising = settings.supervisor.processes > 0 and supervisor_fd is None
     if recycle_at and not settings.supervisor.processes:
         message = "--recycle-at needs --processes: a worker cannot replace itself"
