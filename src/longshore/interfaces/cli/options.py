@@ -25,6 +25,16 @@ CommandFunction = Callable[..., Coroutine[Any, Any, int | None] | int | None]
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 90}
 
 
+def option(metavar: str, text: str, *names: str, **limits: Any) -> Any:
+    """An option: the placeholder of its value, what it does, and its names if they differ."""
+    return typer.Option(*names, metavar=metavar, help=text, **limits)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """An argument: its placeholder and what it is."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
 class OutputFormat(StrEnum):
     """How a command prints its answer."""
 
@@ -39,23 +49,14 @@ class GlobalOptions:
     output: Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")] = (
         OutputFormat.TABLE
     )
-    server: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Use a server. [default: LONGSHORE_URL]"),
-    ] = None
+    server: Annotated[str | None, option("URL", "Use a server. [default: LONGSHORE_URL]")] = None
     context: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Use a saved server; see `longshore contexts`."),
+        str | None, option("NAME", "Use a saved server; see `longshore contexts`.")
     ] = None
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Data folder. [default: .longshore or LONGSHORE_DATA_DIR]"
-        ),
+        Path | None, option("PATH", "Data folder. [default: .longshore or LONGSHORE_DATA_DIR]")
     ] = None
-    tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Tenant name. [default: default]")
-    ] = None
+    tenant: Annotated[str | None, option("NAME", "Tenant name. [default: default]")] = None
     verbose: Annotated[
         int,
         typer.Option(

@@ -5,20 +5,17 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import print_stderr
+from longshore.interfaces.cli.options import argument, option
 from longshore.interfaces.cli.render.screen import print_json, print_table
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
 
-_Id = Annotated[
-    str, typer.Argument(metavar="ID", help="ID or unique prefix of a job or task, or 'today'.")
-]
+_Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task, or 'today'.")]
 _TODAY = "today"
 _UNITS = {"usd": "dollars", "tokens": "tokens", "minutes": "minutes"}
 _FORMATS = {"usd": ",.4f", "tokens": ",.0f", "minutes": ",.1f"}
@@ -51,9 +48,9 @@ async def add(
     client: ApiClient,
     id_: _Id,
     *,
-    usd: Annotated[float | None, typer.Option(metavar="N", min=0.000001, help="Dollars.")] = None,
-    tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tokens.")] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="Minutes.")] = None,
+    usd: Annotated[float | None, option("N", "Dollars.", min=0.000001)] = None,
+    tokens: Annotated[int | None, option("N", "Tokens.", min=1)] = None,
+    minutes: Annotated[float | None, option("N", "Minutes.", min=0.001)] = None,
     request_id: RequestId = None,
 ) -> None:
     """Add to the budget of a job, of a task or of today.

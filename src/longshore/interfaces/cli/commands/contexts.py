@@ -12,14 +12,14 @@ from longshore.errors import UsageError
 from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.client import open_server
 from longshore.interfaces.cli.contexts import ServerContext
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render.screen import print_listing
 from longshore.interfaces.cli.services import load_command_settings
 
 if TYPE_CHECKING:
     from longshore.settings import Settings
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.")]
+_Name = Annotated[str, argument("NAME", "Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
@@ -65,7 +65,7 @@ def add(
     options: GlobalOptions,
     name: _Name,
     *,
-    server: Annotated[str, typer.Option(metavar="URL", help="Server URL.")],
+    server: Annotated[str, option("URL", "Server URL.")],
     key: Annotated[
         bool,
         typer.Option(
@@ -74,8 +74,7 @@ def add(
         ),
     ] = True,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow sending the key over http."),
+        bool, typer.Option("--insecure", help="Allow sending the key over http.")
     ] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.
@@ -123,7 +122,7 @@ def _read_key(url: str) -> str:
 )
 def use(
     options: GlobalOptions,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Context name.")] = None,
+    name: Annotated[str | None, argument("NAME", "Context name.")] = None,
     *,
     none: Annotated[bool, typer.Option("--none", help="Use the data folder.")] = False,
 ) -> None:

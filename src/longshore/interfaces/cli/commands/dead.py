@@ -26,7 +26,7 @@ from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, id_lines, open_client
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
     ask,
@@ -48,27 +48,16 @@ _BODY_CHARACTERS = 200
 _MAX_SHOWN = 10
 _LIST_HINT = "`longshore dead list` lists all dead letters"
 
-_Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
-_Definition = Annotated[
-    str | None,
-    typer.Option("--definition", metavar="NAME", help="Only tasks of this definition."),
-]
+_Queue = Annotated[str | None, option("NAME", "Only of this queue.")]
+_Definition = Annotated[str | None, option("NAME", "Only tasks of this definition.")]
 _Category = Annotated[
     ErrorCategory | None,
-    typer.Option(
-        "--category",
-        metavar="WORD",
-        help="Only tasks with this category of error, such as network or exit-code.",
-    ),
+    option("WORD", "Only tasks with this category of error, such as network or exit-code."),
 ]
-_Job = Annotated[str | None, typer.Option("--job", metavar="ID", help="Only tasks of this job.")]
+_Job = Annotated[str | None, option("ID", "Only tasks of this job.")]
 _Since = Annotated[
     str | None,
-    typer.Option(
-        "--since",
-        metavar="TIME",
-        help="Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30.",
-    ),
+    option("TIME", "Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30."),
 ]
 
 
@@ -166,10 +155,7 @@ async def list_(
 async def show(
     client: ApiClient,
     letter: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="ID or unique prefix of a task or its job, or ID of a message."
-        ),
+        str, argument("ID", "ID or unique prefix of a task or its job, or ID of a message.")
     ],
 ) -> None:
     """Show a dead letter: its error, its attempts and the last lines of its output."""
@@ -304,9 +290,7 @@ def replay(
     options: GlobalOptions,
     letters: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ID", help="IDs or unique prefixes of tasks, or of jobs for all their tasks."
-        ),
+        argument("ID", "IDs or unique prefixes of tasks, or of jobs for all their tasks."),
     ] = None,
     *,
     queue: _Queue = None,
@@ -447,9 +431,7 @@ def _print_replayed(
 @client_command(("longshore dead discard msg-17", "a message that belongs to no task"))
 async def discard(
     client: ApiClient,
-    letters: Annotated[
-        list[str], typer.Argument(metavar="ID", help="Messages, as `dead list` shows.")
-    ],
+    letters: Annotated[list[str], argument("ID", "Messages, as `dead list` shows.")],
 ) -> None:
     """Delete dead messages that belong to no task.
 

@@ -9,14 +9,14 @@ import typer
 
 from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, open_client
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import print_json, print_listing
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Definition name.")]
+_Name = Annotated[str, argument("NAME", "Definition name.")]
 
 
 @client_command(("longshore definitions list", "what jobs can use"))
@@ -48,9 +48,7 @@ async def show(
     client: ApiClient,
     name: _Name,
     *,
-    version: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="[default: the newest]")
-    ] = None,
+    version: Annotated[int | None, option("N", "[default: the newest]", min=1)] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
     definition = await client.app.get_definition(name, version=version)
@@ -78,9 +76,7 @@ async def show(
 )
 async def apply(
     options: GlobalOptions,
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="YAML or JSON files, or folders.")
-    ],
+    files: Annotated[list[Path], argument("FILE", "YAML or JSON files, or folders.")],
     *,
     check: Annotated[bool, typer.Option("--check", help="Validate only.")] = False,
 ) -> None:

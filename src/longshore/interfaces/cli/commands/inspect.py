@@ -19,6 +19,7 @@ from longshore.errors import NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command, id_lines
 from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
+from longshore.interfaces.cli.options import option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
     JsonItems,
@@ -89,7 +90,7 @@ def _age(job: d.JobDocument, now: datetime) -> timedelta:
 async def tasks(
     client: ApiClient,
     *,
-    job: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this job.")] = None,
+    job: Annotated[str | None, option("ID", "Only tasks of this job.")] = None,
     state: Annotated[TaskState | None, typer.Option(help="Only tasks in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -198,8 +199,7 @@ async def events(
     entity: Id,
     *,
     include_tasks: Annotated[
-        bool,
-        typer.Option("--all", help="For a job: include the events of its tasks."),
+        bool, typer.Option("--all", help="For a job: include the events of its tasks.")
     ] = False,
     follow: Follow = False,
 ) -> None:

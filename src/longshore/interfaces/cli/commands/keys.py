@@ -9,6 +9,7 @@ import typer
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
+from longshore.interfaces.cli.options import argument
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import print_answer, print_json, print_listing, styled
 
@@ -41,7 +42,7 @@ async def list_(client: ApiClient) -> None:
 )
 async def create(
     client: ApiClient,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Shown in events and listings.")],
+    name: Annotated[str, argument("NAME", "Shown in events and listings.")],
     *,
     scope: Annotated[list[ApiScope], typer.Option(help="What the key allows; repeatable.")],
 ) -> None:
@@ -67,7 +68,7 @@ async def create(
 @client_command(("longshore keys revoke key-1a2b3c", "on every server at once"))
 async def revoke(
     client: ApiClient,
-    key: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it.")],
+    key: Annotated[str, argument("ID", "As `keys list` shows it.")],
 ) -> None:
     """Revoke an API key at once."""
     revoked = await client.app.revoke_key(key)

@@ -6,8 +6,6 @@ import secrets
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from longshore.core.health import Health
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
@@ -15,7 +13,7 @@ from longshore.errors import CommandRefused
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import Id, JobFile, RequestId, TaskId
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.options import GlobalOptions
+from longshore.interfaces.cli.options import GlobalOptions, argument, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
     print_answer,
@@ -80,9 +78,7 @@ _HEALTH_STYLES = {
 )
 async def health(
     client: ApiClient,
-    task: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Task ID or unique prefix.")
-    ] = None,
+    task: Annotated[str | None, argument("ID", "Task ID or unique prefix.")] = None,
 ) -> int:
     """Check the health of running tasks: whether they are silent, or run longer than they may.
 
@@ -143,10 +139,7 @@ async def cancel(
     client: ApiClient,
     id_: Id,
     *,
-    reason: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Stored with the event."),
-    ] = None,
+    reason: Annotated[str | None, option("TEXT", "Stored with the event.")] = None,
 ) -> None:
     """Cancel a job with all its tasks that have not ended, or one task.
 
@@ -208,10 +201,7 @@ async def approve(client: ApiClient, task: TaskId) -> None:
 async def revise(
     client: ApiClient,
     task: TaskId,
-    feedback: Annotated[
-        str,
-        typer.Argument(metavar="FEEDBACK", help="What to improve."),
-    ],
+    feedback: Annotated[str, argument("FEEDBACK", "What to improve.")],
 ) -> None:
     """Reject the result of a task in review: a new attempt gets the result and the feedback.
 
@@ -228,7 +218,7 @@ async def revise(
 )
 async def add(
     client: ApiClient,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Job ID or unique prefix.")],
+    job: Annotated[str, argument("JOB", "Job ID or unique prefix.")],
     file: JobFile,
     *,
     request_id: RequestId = None,

@@ -6,10 +6,9 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
+from longshore.interfaces.cli.options import argument, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import print_answer, print_listing
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from longshore.services import documents as d
     from longshore.services.app import Application
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Queue name.")]
+_Name = Annotated[str, argument("NAME", "Queue name.")]
 
 
 @client_command(("longshore queues list", "paused queues, by whom and why"))
@@ -73,7 +72,7 @@ async def pause(
     client: ApiClient,
     name: _Name,
     *,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Shown in listings.")] = None,
+    reason: Annotated[str | None, option("TEXT", "Shown in listings.")] = None,
 ) -> None:
     """Pause a queue: no worker starts its tasks; running tasks continue.
 

@@ -21,8 +21,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
@@ -33,7 +31,13 @@ from longshore.interfaces.cli.commands.logs import lost_text, write_raw
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command, parse_duration_option
+from longshore.interfaces.cli.options import (
+    GlobalOptions,
+    argument,
+    command,
+    option,
+    parse_duration_option,
+)
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
@@ -67,28 +71,21 @@ _MAX_NAME_CHARACTERS = 60
 )
 async def run(
     options: GlobalOptions,
-    argv: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command to run.")],
+    argv: Annotated[list[str], argument("COMMAND", "The command to run.")],
     *,
     timeout: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="TIME",
+        option(
+            "TIME",
+            "Time limit of an attempt, such as 90s or 1h. [default: no limit]",
             parser=parse_duration_option,
-            help="Time limit of an attempt, such as 90s or 1h. [default: no limit]",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Name of the job. [default: the command]")
-    ] = None,
-    attempts: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100, help="Maximum number of attempts.")
-    ] = 1,
+    name: Annotated[str | None, option("TEXT", "Name of the job. [default: the command]")] = None,
+    attempts: Annotated[int, option("N", "Maximum number of attempts.", min=1, max=100)] = 1,
     queue: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A queue that other workers serve too. [default: a queue of this run]",
-        ),
+        option("NAME", "A queue that other workers serve too. [default: a queue of this run]"),
     ] = None,
     request_id: RequestId = None,
 ) -> int:

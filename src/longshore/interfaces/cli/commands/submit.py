@@ -240,23 +240,24 @@ def _print_event(event: Event) -> None:
         print_stderr(f"{split_task_id(event.entity_id)[1]}: {text}")
 
 
-def _event_text(event: Event) -> str | None:
-    match event.body:
-        case e.TaskProcessingStarted(attempt_number=attempt):
-            return f"started, attempt {attempt}" if attempt > 1 else "started"
+def _event_text(event: Event) -> str:
+    body = event.body
+    match body:
+        case e.TaskProcessingStarted(attempt_number=attempt) if attempt > 1:
+            return f"started, attempt {attempt}"
         case e.TaskCompleted(duration=duration):
             return f"completed in {formats.duration_text(duration)}"
-        case e.TaskProcessingFailed(attempt_number=attempt, error=error):
-            return f"attempt {attempt} failed: {error}"
-        case e.TaskFailed(error=error):
-            return f"failed: {error}"
         case e.TaskTimeout(elapsed=elapsed):
             return f"failed: timed out after {formats.duration_text(elapsed)}"
-        case e.TaskCancelled():
-            return "cancelled"
-        case e.TaskSubmittedForReview(task_id=task_id):
-            # The job does not continue until a user does this.
-            return f"its result needs a review: longshore approve {task_id}"
-        case e.TaskParked(reason=reason, task_id=task_id):
-            return f"parked ({reason}): longshore why {task_id}"
-    return None
+    return _EVENT_TEXTS.get(type(body), "").format(body=body)
+
+
+_EVENT_TEXTS: dict[type[e.EventBody], str] = {
+    e.TaskProcessingStarted: "started",
+    e.TaskProcessingFailed: "attempt {body.attempt_number} failed: {body.error}",
+    e.TaskFailed: "failed: {body.error}",
+    e.TaskCancelled: "cancelled",
+    # The job does not continue until a user does this.
+    e.TaskSubmittedForReview: "its result needs a review: longshore approve {body.task_id}",
+    e.TaskParked: "parked ({body.reason}): longshore why {body.task_id}",
+}
