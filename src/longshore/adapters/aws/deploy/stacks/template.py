@@ -8,7 +8,6 @@ which are repeated for every function or lane.
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,8 +42,6 @@ STACKS: Final = (
 
 They are deleted in the opposite order, because a stack may import what earlier ones export.
 """
-SIZE_LIMIT_BYTES: Final = 51_200
-"""The longest template that CloudFormation takes in a request."""
 CONSUMERS: Final = ("history", "dispatcher")
 """Consumers of events with a queue."""
 DRAIN_GRACE_S: Final = 100
@@ -318,11 +315,6 @@ def _start_statements(container: ContainerConfig, secrets: list[Json]) -> Iterat
         yield policy_statement(pulls, [sub(resource)])
         # AWS has no narrower resource for this action.
         yield policy_statement(("ecr:GetAuthorizationToken",), ["*"])
-
-
-def template_text(template: Mapping[str, Any]) -> str:
-    """A template as compact, deterministic text."""
-    return json.dumps(template, separators=(",", ":"))
 
 
 # Files ------------------------------------------------------------------------------------------
