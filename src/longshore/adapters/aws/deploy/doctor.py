@@ -79,7 +79,7 @@ class AwsDoctor:
     async def diagnose(self) -> list[Check]:
         """All checks of the installation."""
         names = self.names
-        who, *first = await asyncio.gather(
+        who, *first = replies = await asyncio.gather(
             self.probe.call("sts", "get_caller_identity"),
             self.probe.call("dynamodb", "describe_table", TableName=names.ledger),
             self.probe.call("sqs", "get_queue_url", QueueName=names.consumer(UNDELIVERED)),
@@ -89,47 +89,47 @@ class AwsDoctor:
         library = f"aiobotocore {version('aiobotocore')}, botocore {version('botocore')}"
         identity = _check_identity(who, first)
         checks = [Check("aws library", CheckStatus.OK, library), identity]
-        checks += _check_clock([who, *first], self.skew_margin)
-        if any(reply.unconfigured for reply in (who, *first)):
-            return checks
-        if identity.status is CheckStatus.FAIL:
+        checks += _check_clock(replies, self.skew_margin)
+        if any(reply.unconfigured for reply in replies) or identity.status is CheckStatus.FAIL:
             return checks
         checks += [_check_service(reply) for reply in first]
         account = str((who.response or {}).get("Account", "ACCOUNT"))
-        reachable = {reply.service for reply in first if reply.reachable}
+        reachable = {reply.service: reply for reply in first if reply.reachable}
         return checks + await self._check_resources(account, reachable)
 
     def _subject(self, name: str) -> Subject:
         return Subject(name, f"`longshore aws deploy --stage {self.names.stage}`")
 
-    async def _check_resources(self, account: str, reachable: set[str]) -> list[Check]:
+    async def _check_resources(
+        self, account: str, reachable: Mapping[str, ProbeResult]
+    ) -> list[Check]:
+        """Checks of the resources of the services that have answered."""
         config = StageConfig(stage=self.names.stage, queues=self.queues)
         stacks = templates(config, dispatcher_events=self.dispatcher_events)
-        infrastructure = stacks[INFRASTRUCTURE]["Resources"]
-        tables = (
-            _properties(infrastructure, "AWS::DynamoDB::Table") if "dynamodb" in reachable else {}
-        )
-        queue_properties = (
-            _properties(infrastructure, "AWS::SQS::Queue") if "sqs" in reachable else {}
-        )
-        table_checks, bucket_checks, inspected = await asyncio.gather(
-            _gather(self._check_table(schema) for schema in tables.values()),
-            self._check_bucket(account) if "s3" in reachable else _gather(()),
-            asyncio.gather(
-                *(self._inspect_queue(key, queue_properties) for key in queue_properties)
-            ),
-        )
-        checks = [*table_checks, *bucket_checks]
-        if not inspected:
-            return checks
+        expected: dict[str, dict[str, Json]] = {}  # properties by type and name in the template
+        for stack in (INFRASTRUCTURE, "event", "dispatcher"):
+            for name, resource in stacks[stack]["Resources"].items():
+                expected.setdefault(resource["Type"], {})[name] = resource["Properties"]
+        checks: list[Awaitable[list[Check]]] = []
+        if "dynamodb" in reachable:
+            tables = expected["AWS::DynamoDB::Table"]
+            checks += [self._check_table(schema) for schema in tables.values()]
+        if "s3" in reachable:
+            checks.append(self._check_bucket(account, reachable["s3"]))
+        if "sqs" in reachable:
+            rules = [*expected["AWS::Events::Rule"].values()]
+            checks.append(
+                self._check_messaging(expected["AWS::SQS::Queue"], rules, reachable.get("events"))
+            )
+        return await _gather(checks)
+
+    async def _check_messaging(
+        self, expected: Mapping[str, Json], rules: list[Json], bus: ProbeResult | None
+    ) -> list[Check]:
+        """Checks of the bus, if EventBridge has answered, and of the queues."""
+        inspected = await asyncio.gather(*(self._inspect_queue(key, expected) for key in expected))
         queues = {queue.name: queue for queue in inspected}
-        if "events" in reachable:
-            rules = [
-                rule
-                for stack in ("event", "dispatcher")
-                for rule in _properties(stacks[stack]["Resources"], "AWS::Events::Rule").values()
-            ]
-            checks += await self._check_bus(rules, queues)
+        checks = await self._check_bus(bus, rules, queues) if bus else []
         return [*checks, *self._check_queues(queues), _check_limits(inspected)]
 
     # Queues -------------------------------------------------------------------------------------
@@ -171,11 +171,12 @@ class AwsDoctor:
 
     # The bus ------------------------------------------------------------------------------------
 
-    async def _check_bus(self, rules: list[Json], queues: Mapping[str, _Queue]) -> list[Check]:
+    async def _check_bus(
+        self, bus: ProbeResult, rules: list[Json], queues: Mapping[str, _Queue]
+    ) -> list[Check]:
         """Checks of the bus, of each rule with its target, and of the schedules."""
         subject = self._subject(f"bus {self.names.bus}")
-        reply = await self.probe.call("events", "describe_event_bus", Name=self.names.bus)
-        if problem := subject.unavailable(reply, "a bus"):
+        if problem := subject.unavailable(bus, "a bus"):
             return [problem]
         checks = await _gather(
             self._check_rule(rule, queues) if "EventPattern" in rule else self._check_schedule(rule)
@@ -273,15 +274,14 @@ class AwsDoctor:
         parts += ["expiry"] if "TimeToLiveSpecification" in schema else []
         return [subject.ok(f"as deployed: {', '.join(parts)}")]
 
-    async def _check_bucket(self, account: str) -> list[Check]:
+    async def _check_bucket(self, account: str, head: ProbeResult) -> list[Check]:
         bucket, subject = self.names.bucket, self._subject(f"bucket {self.names.bucket}")
         if not bucket:
             deploy = subject.deploy_command
             remedy = f"set LONGSHORE_AWS_BUCKET to the bucket that {deploy} prints"
             usual = f"longshore-{self.names.stage}-{account}-REGION, unless you named it yourself"
             return [Check("bucket", CheckStatus.FAIL, "aws.bucket is not set", usual, remedy)]
-        head, blocked, encrypted = await asyncio.gather(
-            self.probe.call("s3", "head_bucket", Bucket=bucket),
+        blocked, encrypted = await asyncio.gather(
             self.probe.call("s3", "get_public_access_block", Bucket=bucket),
             self.probe.call("s3", "get_bucket_encryption", Bucket=bucket),
         )
@@ -297,15 +297,6 @@ class AwsDoctor:
             *_encryption_problems(subject, encrypted),
         ]
         return problems or [subject.ok("it exists, private and encrypted")]
-
-
-def _properties(resources: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """The properties of a template's resources of one type."""
-    return {
-        key: resource["Properties"]
-        for key, resource in resources.items()
-        if resource["Type"] == kind
-    }
 
 
 async def _gather(checks: Iterable[Awaitable[list[Check]]]) -> list[Check]:
