@@ -39,7 +39,7 @@ from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import EventFeed, Queries
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)
@@ -632,8 +632,7 @@ class Application:
     async def task_health(self, task_id: str) -> d.TaskHealthDocument:
         """The health of a task now. Nothing is recorded and no alert is sent."""
         row = await self._task(task_id)
-        check = await self._services.health_check.check_task(self._tenant, task_id)
-        return d.task_health_document(row, check)
+        return d.task_health_document(row, await self._services.health_check.check_task(row))
 
     @over_http(d.HealthCheckDocument, "GET", "health-check")
     async def last_health_check(self) -> d.HealthCheckDocument:
@@ -913,13 +912,13 @@ class Application:
         return d.key_document(record)
 
 
-def accepted_document(accepted: AcceptedJob) -> d.AcceptedJobDocument:
+def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
     """The answer to a submit."""
     return d.AcceptedJobDocument(
         job_id=accepted.job.id,
         status=accepted.job.state,
         total_tasks=accepted.job.total,
-        root_tasks=list(accepted.roots),
+        root_tasks=list(accepted.keys),
         created_at=d.format_timestamp(accepted.job.spec.created_at),
         request_id=accepted.job.spec.request_id,
         created=accepted.created,
