@@ -80,7 +80,8 @@ async def diagnose_aws(settings: Settings) -> list[Check]:
     try:
         # Only the extra ``aws`` installs it.
         from longshore.adapters.aws.client import AwsClient, AwsClientOptions
-        from longshore.adapters.aws.deploy.doctor import ExpectedInstallation, diagnose
+        from longshore.adapters.aws.deploy.doctor import AwsDoctor
+        from longshore.adapters.aws.deploy.doctor_probe import Probe
         from longshore.adapters.aws.names import Names
     except ModuleNotFoundError as error:
         problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
@@ -92,15 +93,16 @@ async def diagnose_aws(settings: Settings) -> list[Check]:
         connect_timeout_s=_DOCTOR_CONNECT_TIMEOUT_S,
         read_timeout_s=_DOCTOR_READ_TIMEOUT_S,
     )
-    expected = ExpectedInstallation(
+    aws = AwsClient(options)
+    doctor = AwsDoctor(
+        probe=Probe(aws, SystemClock()),
         names=Names(stage=settings.environment, bucket=settings.aws.bucket or ""),
         queues=settings.worker.queues,
         dispatcher_events=tuple(ENDING_EVENTS),
         skew_margin=settings.worker.skew_margin,
     )
-    aws = AwsClient(options)
     try:
-        return await diagnose(aws, expected, SystemClock())
+        return await doctor.diagnose()
     finally:
         await aws.close()
 
