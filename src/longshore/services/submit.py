@@ -40,7 +40,6 @@ from longshore.core.jobs.submission import (
     TaskRequest,
     canonical_hash,
     canonical_text,
-    read_added_tasks,
     read_job,
     referenced_definitions,
 )
@@ -374,7 +373,7 @@ class Producer:
                 return _previous_addition(job, graph, existing, request_id, document)
             problems: Sequence[Problem] = ()
             try:
-                requests = read_added_tasks(document, limit=self.task_limit, existing=graph.keys)
+                requests = read_job(document, limit=self.task_limit, existing=graph.keys).tasks
             except InvalidJob as invalid:
                 problems = invalid.problems
             definitions = await self._find_definitions(tenant, document, problems=problems)
@@ -464,7 +463,7 @@ class Producer:
         graph = (await self.documents.load_graph(job)).truncated(body["first"])
         # An accepted request is carried out even if the limit has been lowered since.
         limit = body["first"] + len(body["document"]["tasks"])
-        requests = read_added_tasks(body["document"], limit=limit, existing=graph.keys)
+        requests = read_job(body["document"], limit=limit, existing=graph.keys).tasks
         target = PlanTarget(
             job=job.spec,
             requested_at=datetime.fromisoformat(body["at"]),

@@ -65,11 +65,7 @@ def aws_installation(settings: Settings) -> AwsInstallation:
     except ModuleNotFoundError as error:
         problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
         raise ConfigurationError([problem]) from error
-    options = AwsClientOptions(
-        region=settings.aws.region,
-        endpoint_url=settings.aws.endpoint_url,
-        max_attempts=settings.aws.tries,
-    )
+    options = AwsClientOptions(region=settings.aws.region, endpoint_url=settings.aws.endpoint_url)
     names = Names(stage=settings.environment, bucket=settings.aws.bucket)
     return AwsInstallation(AwsClient(options), names)
 

@@ -11,7 +11,7 @@ from longshore.adapters.system import SystemClock
 from longshore.core.inspection import Check
 from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS
-from longshore.settings import FIELDS, Settings, load, variable_of
+from longshore.settings import FIELDS, Settings, is_secret, load, variable_of
 
 if TYPE_CHECKING:
     from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
@@ -41,7 +41,7 @@ async def open_deployment(
     options = AwsClientOptions(
         region=settings.aws.region,
         endpoint_url=settings.aws.endpoint_url,
-        max_attempts=max(_MAX_ATTEMPTS, settings.aws.tries),
+        max_attempts=_MAX_ATTEMPTS,
     )
     aws = AwsClient(options)
     try:
@@ -63,7 +63,7 @@ def render_templates(stage: str, document: Mapping[str, Any], origin: str) -> di
         ConfigurationError: the document is invalid.
     """
     config = _stage_config(stage, document, origin)
-    from longshore.adapters.aws.deploy.stacks import templates
+    from longshore.adapters.aws.deploy.stacks.template import templates
 
     return {
         f"{name}.json": json.dumps(template, indent=2) + "\n"
@@ -125,7 +125,7 @@ def _setting_problems(values: Mapping[str, str]) -> list[str]:
     problems += [
         f"{name} is a secret: store it as the SSM parameter /longshore/STAGE/{name}"
         for name in values
-        if name in FIELDS and _is_secret(name)
+        if name in FIELDS and is_secret(name)
     ]
     if problems:
         return problems
@@ -134,7 +134,3 @@ def _setting_problems(values: Mapping[str, str]) -> list[str]:
     except ConfigurationError as error:
         return list(error.problems)
     return []
-
-
-def _is_secret(name: str) -> bool:
-    return "Secret" in str(FIELDS[name].annotation)

@@ -23,12 +23,13 @@ from longshore.adapters.system import (
     machine_memory,
     read_key,
 )
-from longshore.core.api_keys import SECRET_BYTES, make_key
+from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
 from longshore.core.inspection import StoreFacts
+from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -180,15 +181,12 @@ class Services:
             reservations=self.reservations,
             runner=runner,
             worker_registry=self.worker_registry,
-            lease=self.settings.worker.lease,
+            lease=self.settings.worker,
             output=OutputPolicy(
                 flush_after=self.intervals.output_flush,
                 limit_bytes=settings.sizes.output_bytes_per_attempt,
             ),
-            artifacts=ArtifactPolicy(
-                limit_files=settings.sizes.artifact_files_per_attempt,
-                limit_bytes=settings.sizes.artifact_bytes_per_attempt,
-            ),
+            artifacts=ArtifactPolicy(limit_bytes=settings.sizes.artifact_bytes_per_attempt),
             agent_slots=AgentSlots(settings.agent.max_concurrent(memory_bytes)),
             day_budget=settings.agent.day_budget,
             timeout=settings.worker.task_timeout,
@@ -229,12 +227,14 @@ class Services:
 
     @cached_property
     def producer(self) -> Producer:
+        retry = self.settings.retry
         return Producer(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
             dispatcher=self.dispatcher,
-            retry=self.settings.retry.policy,
+            # A plain policy, because tasks store it.
+            retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
             task_limit=self.settings.sizes.max_tasks_per_job,
             input_limit_bytes=self.settings.sizes.input_bytes,
             app=self.settings.app,
@@ -323,10 +323,11 @@ class Services:
 
     @cached_property
     def api_keys(self) -> ApiKeys:
+        api = self.settings.api
         return ApiKeys(
             backend=self.backend,
             app=self.settings.app,
-            rate=self.settings.api.rate,
+            rate=Rate(per_second=api.requests_per_second, burst=api.burst),
             random_bytes=secrets.token_bytes,
         )
 
@@ -349,7 +350,7 @@ class Services:
             app=self.settings.app,
             tenant=self.settings.tenant,
             every=health.every,
-            thresholds=health.policy,
+            thresholds=health,
         )
 
     @cached_property
@@ -372,7 +373,7 @@ class Services:
             backend=self.backend,
             documents=self.documents,
             worker_registry=self.worker_registry,
-            lease=self.settings.worker.lease,
+            lease=self.settings.worker,
         )
 
     async def ensure_machine_key(self) -> Path:

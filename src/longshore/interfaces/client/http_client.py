@@ -20,6 +20,7 @@ from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
+from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
@@ -318,7 +319,7 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
         if "request_id" in values:
             how["request_id"] = values.pop("request_id")
         fields = {
-            _camel_case(name): _flag(value) if isinstance(value, bool) else value
+            camel_case(name): _flag(value) if isinstance(value, bool) else value
             for name, value in values.items()
             if f"{{{name}}}" not in request.path
         }
@@ -358,11 +359,6 @@ def _path_part(name: str, value: Any) -> str:
     """A parameter in a path."""
     is_entity = name in ("job_id", "task_id", "entity_id")
     return _entity_path(value) if is_entity else _segment(str(value))
-
-
-def _camel_case(name: str) -> str:
-    first, *words = name.split("_")
-    return first + "".join(word.capitalize() for word in words)
 
 
 def _entity_path(entity_id: str) -> str:
