@@ -22,9 +22,8 @@ from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
 from longshore.adapters.aws.deploy.doctor import ExpectedInstallation, diagnose
 from longshore.adapters.aws.deploy.package import FunctionPackage
 from longshore.adapters.aws.deploy.stack_client import StackFailed
-from longshore.adapters.aws.deploy.stacks import STACKS, stack_name
 from longshore.adapters.aws.deploy.stacks.stage_config import AlarmsConfig, StageConfig
-from longshore.adapters.aws.names import table_schemas
+from longshore.adapters.aws.deploy.stacks.template import STACKS, stack_name
 from longshore.adapters.system import SystemClock
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from longshore.core.inspection import Check, CheckStatus
@@ -130,7 +129,7 @@ class _RetriedDeployment:
         calm = self._harness.reliable_aws
         assert {item.status for item in await self._deployment(calm).status()} == {None}
         there = (await calm.call("dynamodb", "list_tables"))["TableNames"]
-        assert not {item["TableName"] for item in table_schemas(self.config.names)} & {*there}
+        assert not {*self.config.names.tables} & {*there}
         buckets = (await calm.call("s3", "list_buckets"))["Buckets"]
         assert self.config.bucket not in [item["Name"] for item in buckets]
 

@@ -12,7 +12,7 @@ import pytest
 from longshore.core.agents import events
 from longshore.core.agents.events import TodoState, ToolOutcome
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
+from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION, StepTrace
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of
@@ -112,7 +112,7 @@ HOSTILE = {
 
 
 REVIEWER = Definition(name="reviewer", runner=RunnerKind.AGENT, options={"prompt": "Look at it."})
-GOOD = trace_document([LOOK, WRITE])
+GOOD = {"version": TRACE_VERSION, "steps": [LOOK, WRITE]}
 # The trace of each task; None: it has none.
 LEFT: dict[str, dict[str, Any]] = {
     "one": {"review": GOOD, "count": None},

@@ -169,7 +169,7 @@ AGENT_FAULTS = (
     _fault(
         name="a conversation that is lost fails the task",
         at="execution.runners.agent.runner:_StepRun._query_and_validate",
-        do=Replace("is_session_missing", "$1.limit"),
+        do=Condition("_SESSION_MISSING", False),
         caught_by=f"{_TRAPS}::test_a_conversation_that_cannot_be_resumed_starts_again",
     ),
     _fault(
@@ -230,7 +230,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        at="execution.runners.agent.gateway:UpstreamProxy._return_response",
+        at="execution.runners.agent.gateway:Gateway._return_response",
         do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),

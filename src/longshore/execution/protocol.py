@@ -18,8 +18,9 @@ Every child imports this module first: its import must stay cheap.
 from __future__ import annotations
 
 import json
+import os
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -99,7 +100,7 @@ STATUS_READ_BYTES = 64 * _STATUS.size
 """The size of one read from the pipe: a multiple of the record size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChildStatus:
     """The child of an attempt started, or the attempt ended and none of its processes is left."""
 
@@ -110,28 +111,21 @@ class ChildStatus:
     peak_bytes: int = 0
     cause: KillCause = KillCause.NONE
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, or the negative number of a signal; None: unknown."""
+        lost = self.cause is KillCause.LOST
+        return None if lost else os.waitstatus_to_exitcode(self.wait_status)
+
     def encode(self) -> bytes:
         """Returns the record, to be written to the pipe in one write."""
-        return _STATUS.pack(
-            self.number,
-            self.ended,
-            self.child_pid,
-            self.wait_status,
-            self.peak_bytes,
-            self.cause.encode(),
-        )
+        *numbers, cause = astuple(self)
+        return _STATUS.pack(*numbers, cause.encode())
 
 
 def decode_statuses(records: bytes) -> list[ChildStatus]:
     """Returns the statuses in ``records``."""
     return [
-        ChildStatus(
-            number=number,
-            ended=ended,
-            child_pid=child_pid,
-            wait_status=wait_status,
-            peak_bytes=peak_bytes,
-            cause=KillCause(cause.rstrip(b"\0").decode()),
-        )
-        for number, ended, child_pid, wait_status, peak_bytes, cause in _STATUS.iter_unpack(records)
+        ChildStatus(*(*numbers, KillCause(cause.rstrip(b"\0").decode())))
+        for *numbers, cause in _STATUS.iter_unpack(records)
     ]

@@ -63,7 +63,7 @@ def render_templates(stage: str, document: Mapping[str, Any], origin: str) -> di
         ConfigurationError: the document is invalid.
     """
     config = _stage_config(stage, document, origin)
-    from longshore.adapters.aws.deploy.stacks import templates
+    from longshore.adapters.aws.deploy.stacks.template import templates
 
     return {
         f"{name}.json": json.dumps(template, indent=2) + "\n"

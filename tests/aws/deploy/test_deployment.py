@@ -13,8 +13,8 @@ from longshore.adapters.aws.client import AwsClient, AwsResponse
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
 from longshore.adapters.aws.deploy.package import FunctionPackage
 from longshore.adapters.aws.deploy.stack_client import StackFailed, StackProtected
-from longshore.adapters.aws.deploy.stacks import STACKS, stack_name
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
+from longshore.adapters.aws.deploy.stacks.template import STACKS, stack_name
 from longshore.adapters.system import SystemClock
 from longshore.core.inspection import DeployProgress, DeployProgressKind
 from longshore.errors import BackendUnavailable, ConfigurationError

@@ -18,7 +18,7 @@ from longshore.adapters.aws.deploy.package import (
     install_command,
     locked_versions,
 )
-from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.deploy.stacks.template import FUNCTIONS
 from longshore.errors import ConfigurationError
 
 PACKAGE = Path(package_module.__file__).parents[3]

@@ -24,9 +24,9 @@ from longshore.execution.forkserver import child, pool
 from longshore.execution.forkserver.linux import (
     become_subreaper,
     close_other_fds,
-    descendants,
     set_process_name,
 )
+from longshore.execution.process_table import descendants
 from longshore.execution.protocol import FDS_PER_START, ChildStatus, KillCause
 
 _MESSAGE_BYTES = 8192

@@ -25,13 +25,14 @@ from typing import Any, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver import pool
 from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
-from longshore.execution.forkserver.linux import become_subreaper, descendants
+from longshore.execution.forkserver.linux import become_subreaper
 from longshore.execution.forkserver.reaper import (
     KILL_INTERVAL_S,
     KILL_TIMEOUT_S,
     Reaper,
     write_status,
 )
+from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
     FDS_PER_START,
     STATUS_READ_BYTES,

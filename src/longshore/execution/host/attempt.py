@@ -15,6 +15,7 @@ import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,11 @@ from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ChildExit, ForkedChild, ForkServerClient
+from longshore.execution.host.forkserver_client import ForkedChild, ForkServerClient
 from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
-from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
-from longshore.execution.protocol import (
-    AGENT_FOLDER,
-    LINE_LIMIT_BYTES,
-    KillCause,
-)
+from longshore.execution.process_table import rss_bytes_of
+from longshore.execution.protocol import AGENT_FOLDER, LINE_LIMIT_BYTES, ChildStatus, KillCause
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
@@ -214,27 +211,22 @@ class ProcessAttempt:
 
     async def ending(self) -> AttemptEnding:
         await self._finished.wait()
-        exited = self._child.exited.result()
-        code = exited.code
-        if code == 0 and self._failure is None:
+        status = self._child.exited.result()
+        build = partial(AttemptEnding, peak_rss_bytes=status.peak_bytes or None)
+        if status.exit_code == 0 and self._failure is None:
             if self._result is not None:
-                return self._build_ending(result=self._result.get("value"), exit_code=0)
+                return build(result=self._result.get("value"), exit_code=0)
             if self._spec.definition.runner is RunnerKind.COMMAND:
-                return self._build_ending(result={"exitCode": 0}, exit_code=0)
-        if exited.cause is not KillCause.NONE:
-            return self._build_ending(
-                failure=_failure_by_reaper(exited, self._spec.definition.resources)
-            )
-        failure = self._failure_of_exit(code)
-        return self._build_ending(
+                return build(result={"exitCode": 0}, exit_code=0)
+        if status.cause is not KillCause.NONE:
+            return build(failure=_failure_by_reaper(status, self._spec.definition.resources))
+        failure = self._failure_of_exit(status)
+        return build(
             failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
         )
 
-    def _build_ending(self, **fields: Any) -> AttemptEnding:
-        return AttemptEnding(peak_rss_bytes=self._child.exited.result().peak_rss_bytes, **fields)
-
-    def _failure_of_exit(self, code: int | None) -> Failure:
-        definition = self._spec.definition
+    def _failure_of_exit(self, status: ChildStatus) -> Failure:
+        definition, code = self._spec.definition, status.exit_code
         if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
             # The Python and agent runners report every error: this process died before it could.
             message = f"the process exited with exit code {code} without reporting a result"
@@ -245,7 +237,7 @@ class ProcessAttempt:
             code,
             None,
             retryable_codes=definition.retryable_exit_codes,
-            peak_rss_bytes=self._child.exited.result().peak_rss_bytes,
+            peak_rss_bytes=status.peak_bytes or None,
         )
 
     async def stop(self, *, grace: timedelta) -> str:
@@ -274,11 +266,9 @@ class ProcessAttempt:
         await self._cleaner.remove(self.folder)
 
 
-def _failure_by_reaper(exited: ChildExit, limits: ResourceLimits) -> Failure:
-    if exited.cause is KillCause.MEMORY:
-        used, limit = (
-            (size or 0) // 2**20 for size in (exited.peak_rss_bytes, limits.memory_bytes)
-        )
+def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
+    if status.cause is KillCause.MEMORY:
+        used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
         message = f"used {used} MB of memory; its definition allows {limit} MB"
         return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
     message = "the attempt's reaper process was killed, and the attempt with it"

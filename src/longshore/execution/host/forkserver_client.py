@@ -36,25 +36,13 @@ _RECEIVE_BYTES = 64 * 1024
 _READY_NUMBER = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildExit:
-    """How a child ended."""
-
-    code: int | None  # as ``waitstatus_to_exitcode`` returns it; None: unknown
-    peak_rss_bytes: int | None = None
-    cause: KillCause = KillCause.NONE
-
-
 @dataclass(slots=True)
 class ForkedChild:
     """The worker's view of a child of the fork server."""
 
     number: int
-    started: asyncio.Future[int]
-    exited: asyncio.Future[ChildExit] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.exited = self.started.get_loop().create_future()
+    started: asyncio.Future[int] = field(default_factory=asyncio.Future)  # with its process id
+    exited: asyncio.Future[ChildStatus] = field(default_factory=asyncio.Future)
 
 
 class ForkServerClient:
@@ -185,9 +173,7 @@ class ForkServerClient:
         self._children.pop(child.number, None)
 
     def _add_child(self, number: int) -> ForkedChild:
-        child = self._children[number] = ForkedChild(
-            number, asyncio.get_running_loop().create_future()
-        )
+        child = self._children[number] = ForkedChild(number)
         return child
 
     async def _send(self, line: bytes, files: Sequence[int] = ()) -> None:
@@ -252,14 +238,7 @@ class ForkServerClient:
             return
         del self._children[child.number]
         _fail(child.started, BackendUnavailable("the child ended before it started"))
-        code = os.waitstatus_to_exitcode(status.wait_status)
-        child.exited.set_result(
-            ChildExit(
-                code=None if status.cause is KillCause.LOST else code,
-                peak_rss_bytes=status.peak_bytes or None,
-                cause=status.cause,
-            )
-        )
+        child.exited.set_result(status)
 
     def _disconnect(self, ours: socket.socket) -> None:
         """Handle the end of the fork server: its reapers kill its attempts."""
@@ -271,7 +250,8 @@ class ForkServerClient:
         os.close(self._status_pipe)
         for child in self._children.values():
             _fail(child.started, BackendUnavailable("the fork server has ended"))
-            child.exited.set_result(ChildExit(code=None, cause=KillCause.LOST))
+            lost = ChildStatus(child.number, ended=True, cause=KillCause.LOST)
+            child.exited.set_result(lost)
         self._children.clear()
 
     async def close(self) -> None:

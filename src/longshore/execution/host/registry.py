@@ -20,12 +20,13 @@ import select
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.errors import UsageError
-from longshore.execution.host.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
+from longshore.execution.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
 
 _FOLDER_MODE = 0o700
 _QUEUES_PREFIX = "serves "
@@ -33,18 +34,25 @@ _KILL_TIMEOUT = timedelta(seconds=1)
 _KILL_ROUNDS = 3
 
 
+@dataclass(slots=True)
+class _RegisteredWorker:
+    """A worker of this process."""
+
+    lock: int
+    header_length: int  # the length in bytes of the first line
+    children: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class FileWorkerRegistry:
     """See ``ports.worker_registry.WorkerRegistry``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "workers"
-        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        self._locks: dict[str, int] = {}
-        self._children: dict[str, set[int]] = {}
-        self._header_lengths: dict[str, int] = {}  # the length in bytes of the first line
-        self._role_locks: dict[str, int] = {}
+    data_folder: Path
+    _workers: dict[str, _RegisteredWorker] = field(default_factory=dict)
+    _role_locks: dict[str, int] = field(default_factory=dict)
 
     def register(self, worker_id: str, queues: Sequence[str]) -> None:
+        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         path = self._lock_path(worker_id)
         # Locked before it gets its name: an unlocked file would look like a worker that has ended.
         draft = path.with_suffix(f".{os.getpid()}-draft")
@@ -62,40 +70,40 @@ class FileWorkerRegistry:
             raise UsageError(message) from None
         finally:
             draft.unlink(missing_ok=True)
-        self._locks[worker_id] = lock
-        self._header_lengths[worker_id] = header_length
-        self._children[worker_id] = set()
+        self._workers[worker_id] = _RegisteredWorker(lock, header_length)
         reach("worker.registered")
 
     def deregister(self, worker_id: str) -> None:
         reach("worker.deregistering")
         self._lock_path(worker_id).unlink(missing_ok=True)
         reach("worker.deregistered")
-        self._children.pop(worker_id, None)
-        if (lock := self._locks.pop(worker_id, None)) is not None:
-            os.close(lock)
+        if (worker := self._workers.pop(worker_id, None)) is not None:
+            os.close(worker.lock)
 
     def lock_descriptors(self, worker_id: str) -> tuple[int, ...]:
         # The lock belongs to the open file, so a process that inherits the descriptor holds it too.
-        return (self._locks[worker_id],) if worker_id in self._locks else ()
+        worker = self._workers.get(worker_id)
+        return (worker.lock,) if worker else ()
 
     def record_child(self, worker_id: str, process_id: int) -> None:
-        self._children[worker_id].add(process_id)
+        worker = self._workers[worker_id]
+        worker.children.add(process_id)
         line = f"+{process_id} {start_time_of(process_id) or ''}\n"
         reach("worker.child_recording")
-        os.write(self._locks[worker_id], line.encode())
+        os.write(worker.lock, line.encode())
         reach("worker.child_recorded")
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
-        self._children[worker_id].discard(process_id)
+        worker = self._workers[worker_id]
+        worker.children.discard(process_id)
         reach("worker.child_removing")
-        os.write(self._locks[worker_id], f"-{process_id}\n".encode())
-        if not self._children[worker_id]:
-            os.ftruncate(self._locks[worker_id], self._header_lengths[worker_id])
+        os.write(worker.lock, f"-{process_id}\n".encode())
+        if not worker.children:
+            os.ftruncate(worker.lock, worker.header_length)
         reach("worker.child_removed")
 
     def is_dead(self, worker_id: str) -> bool:
-        if worker_id in self._locks:
+        if worker_id in self._workers:
             return False
         try:
             lock = os.open(self._lock_path(worker_id), os.O_RDWR | os.O_CLOEXEC)
@@ -126,6 +134,7 @@ class FileWorkerRegistry:
     def acquire_role(self, role: str) -> bool:
         if role in self._role_locks:
             return True
+        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         lock = os.open(self._folder / f"{role}.role", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,6 +163,10 @@ class FileWorkerRegistry:
         """Release every role."""
         while self._role_locks:
             os.close(self._role_locks.popitem()[1])
+
+    @property
+    def _folder(self) -> Path:
+        return self.data_folder / "workers"
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"

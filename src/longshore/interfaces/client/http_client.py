@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic.alias_generators import to_camel
 
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
+from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
@@ -29,7 +28,7 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import InvalidJob, NotFound, Problem
 from longshore.interfaces.client.transport import HttpTransport, QueryValue
 from longshore.services import documents as d
-from longshore.services.app import Application, ArtifactContent
+from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
@@ -41,8 +40,11 @@ _STREAM_DOCUMENTS: Mapping[str, Any] = {
 }
 
 DocumentT = TypeVar("DocumentT", bound=d.ApiDocument)
-P = ParamSpec("P")
 PageT = TypeVar("PageT", d.JobPage, d.TaskPage, d.DeadLetterPage)
+if TYPE_CHECKING:
+    _Operations = Application
+else:
+    _Operations = object
 
 
 @contextlib.asynccontextmanager
@@ -63,78 +65,12 @@ async def open_http_client(
         yield HttpClient(client, url)
 
 
-def _call(
-    method: str,
-    path: str,
-    operation: Callable[Concatenate[Any, P], Coroutine[Any, Any, DocumentT]],
-    *,
-    repeatable: bool = False,
-) -> Callable[Concatenate[HttpClient, P], Coroutine[Any, Any, DocumentT]]:
-    """An operation that is one request; it has the signature and the answer of ``operation``.
+class HttpClient(HttpTransport, _Operations):
+    """The operations of the caller that the client's key belongs to.
 
-    Arguments that the path does not name are the query of a GET, and otherwise the fields of the
-    body. ``document`` is the whole body, and ``request_id`` a header.
+    An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
+    those that collect pages, send several requests or read a stream.
     """
-    signature = inspect.signature(operation)
-    kind: type[DocumentT] = getattr(d, signature.return_annotation.removeprefix("d."))
-    in_path = re.findall(r"{(\w+)}", path)
-
-    @functools.wraps(operation)
-    async def send(self: HttpClient, /, *args: P.args, **kwargs: P.kwargs) -> DocumentT:
-        call = signature.bind(self, *args, **kwargs)
-        call.apply_defaults()
-        values = call.arguments
-        del values["self"]
-        target = path.format_map({name: _quote(name, values.pop(name)) for name in in_path})
-        request_id = values.pop("request_id", None)
-        fields = {to_camel(name): value for name, value in values.items()}
-        if method == "GET":
-            return await self._get(kind, target, **fields)
-        body = fields.get("document", fields or None)
-        how = {"method": method, "request_id": request_id, "repeatable": repeatable}
-        return await self._send(kind, target, body, **how)
-
-    return send
-
-
-class HttpClient(HttpTransport):
-    """The operations of the caller that the client's key belongs to."""
-
-    find_ids = _call("GET", "ids", Application.find_ids)
-    get_task = _call("GET", "{task_id}", Application.get_task)
-    task_statuses = _call("GET", "{job_id}/statuses", Application.task_statuses)
-    get_result = _call("GET", "{task_id}/result", Application.get_result)
-    why = _call("GET", "{entity_id}/why", Application.why)
-    list_artifacts = _call("GET", "{task_id}/artifacts", Application.list_artifacts)
-    read_output = _call("GET", "{task_id}/output", Application.read_output)
-    list_events = _call("GET", "events", Application.list_events)
-    list_job_events = _call("GET", "{job_id}/events", Application.list_job_events)
-    list_task_events = _call("GET", "{task_id}/events", Application.list_task_events)
-    task_health = _call("GET", "{task_id}/health", Application.task_health)
-    last_health_check = _call("GET", "health-check", Application.last_health_check)
-    get_dead_letter = _call("GET", "dead-letters/{letter_id}", Application.get_dead_letter)
-    list_definitions = _call("GET", "task-definitions", Application.list_definitions)
-    get_definition = _call("GET", "task-definitions/{name}", Application.get_definition)
-    list_definition_versions = _call(
-        "GET", "task-definitions/{name}/versions", Application.list_definition_versions
-    )
-    list_paused_queues = _call("GET", "queues", Application.list_paused_queues)
-    list_keys = _call("GET", "keys", Application.list_keys)
-    submit = _call("POST", "jobs", Application.submit)
-    add_tasks = _call("POST", "{job_id}/tasks", Application.add_tasks)
-    cancel_job = _call("POST", "{job_id}/cancel", Application.cancel_job)
-    cancel_task = _call("POST", "{task_id}/cancel", Application.cancel_task)
-    resume = _call("POST", "{job_id}/resume", Application.resume)
-    approve = _call("POST", "{task_id}/approve", Application.approve)
-    revise = _call("POST", "{task_id}/revise", Application.revise)
-    run_health_check = _call("POST", "health-check", Application.run_health_check)
-    discard_dead_letter = _call(
-        "DELETE", "dead-letters/{letter_id}", Application.discard_dead_letter
-    )
-    pause_queue = _call("POST", "queues/{name}/pause", Application.pause_queue, repeatable=True)
-    resume_queue = _call("POST", "queues/{name}/resume", Application.resume_queue)
-    create_key = _call("POST", "keys", Application.create_key)
-    revoke_key = _call("DELETE", "keys/{key_id}", Application.revoke_key, repeatable=True)
 
     async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
         response = await self.request("GET", path, query=query, repeatable=True)
@@ -359,6 +295,40 @@ class HttpClient(HttpTransport):
         return await self._send(d.BudgetStatusDocument, path, body, request_id=request_id)
 
 
+def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:
+    """The method that sends the request of an operation."""
+    signature = inspect.signature(operation)
+
+    @functools.wraps(operation)
+    async def send(client: HttpClient, *args: Any, **options: Any) -> Any:
+        call = signature.bind(client, *args, **options)
+        call.apply_defaults()
+        _, *parameters = call.arguments.items()
+        values = {name: value for name, value in parameters if value is not None}
+        path = request.path.format_map({name: _path_part(name, values[name]) for name in values})
+        request_id = values.pop("request_id", None)
+        fields = {
+            camel_case(name): value
+            for name, value in values.items()
+            if f"{{{name}}}" not in request.path
+        }
+        response = await client.request(
+            request.method,
+            path,
+            None if request.method == "GET" else fields.get("document", fields),
+            query=fields if request.method == "GET" else {},
+            request_id=request_id,
+            repeatable=request.repeatable,
+        )
+        return d.decode(response.content, request.document)
+
+    return send
+
+
+for _name, _request in HTTP_REQUESTS.items():
+    setattr(HttpClient, _name, _method(getattr(Application, _name), _request))
+
+
 async def _without_repeats(stream: AsyncIterator[d.StreamItem]) -> AsyncIterator[d.StreamItem]:
     """The output of a job without the chunks that come again after a reconnect."""
     positions: dict[str, tuple[int, int]] = {}
@@ -376,9 +346,10 @@ def _segment(text: str) -> str:
     return quote(text, safe="") or "-"
 
 
-def _quote(argument: str, text: str) -> str:
-    """An argument as a part of a path; a job or task has its own path."""
-    return _entity(text) if argument in ("job_id", "task_id", "entity_id") else _segment(text)
+def _path_part(name: str, value: Any) -> str:
+    """A parameter in a path; a job or task has its own path."""
+    is_entity = name in ("job_id", "task_id", "entity_id")
+    return _entity(value) if is_entity else _segment(str(value))
 
 
 def _entity(entity_id: str, *parts: str) -> str:

@@ -15,17 +15,17 @@ from typing import Any, Final
 from longshore.adapters.aws.client import AwsClient, CallRefused
 from longshore.adapters.aws.deploy.package import FunctionPackage, LambdaRuntime, build_package
 from longshore.adapters.aws.deploy.stack_client import CloudFormationStacks, StackProtected
-from longshore.adapters.aws.deploy.stacks import (
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, with_bucket
+from longshore.adapters.aws.deploy.stacks.template import (
     INFRASTRUCTURE,
+    SIZE_LIMIT_BYTES,
     STACKS,
     is_enabled,
     stack_name,
     stack_parameters,
+    template_text,
     templates,
 )
-from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, with_bucket
-from longshore.adapters.aws.deploy.stacks.template import SIZE_LIMIT_BYTES, template_text
-from longshore.adapters.aws.names import table_schemas
 from longshore.core.inspection import (
     CloudAccount,
     DeployProgress,
@@ -161,13 +161,11 @@ class CloudFormationDeployment:
         if with_data:
             await self._remove_data(config, report)
             return
-        tables = [schema["TableName"] for schema in table_schemas(config.names)]
-        for name in [*tables, f"bucket {config.bucket}"]:
+        for name in [*config.names.tables, f"bucket {config.bucket}"]:
             report(DeployProgress(stack="data", kind=DeployProgressKind.RETAINED, resource=name))
 
     async def _remove_data(self, config: StageConfig, report: ReportProgress) -> None:
-        for schema in table_schemas(config.names):
-            name = schema["TableName"]
+        for name in config.names.tables:
             with suppress(CallRefused):
                 await self._aws.call(
                     "dynamodb",

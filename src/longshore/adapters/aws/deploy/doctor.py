@@ -17,9 +17,8 @@ from typing import Any, Final
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.deploy import doctor_checks
 from longshore.adapters.aws.deploy.doctor_probe import Probe, ProbeResult, identity_check
-from longshore.adapters.aws.deploy.stacks.functions import dispatcher_template, event_template
-from longshore.adapters.aws.deploy.stacks.infrastructure import CONSUMERS, infrastructure_template
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
+from longshore.adapters.aws.deploy.stacks.template import CONSUMERS, INFRASTRUCTURE, templates
 from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.core.inspection import Check, CheckStatus
 from longshore.ports.clock import Clock
@@ -116,7 +115,8 @@ async def _check_resources(
 ) -> list[Check]:
     names, deploy = expected.names, expected.deploy_command
     config = StageConfig(stage=names.stage, queues=expected.queues)
-    resources: dict[str, Json] = infrastructure_template(config)["Resources"]
+    stacks = templates(config, dispatcher_events=expected.dispatcher_events)
+    resources: dict[str, Json] = stacks[INFRASTRUCTURE]["Resources"]
     schemas = [
         resource["Properties"]
         for resource in resources.values()
@@ -124,11 +124,8 @@ async def _check_resources(
     ]
     rules = [
         resource["Properties"]
-        for template in (
-            event_template(config),
-            dispatcher_template(config, expected.dispatcher_events),
-        )
-        for resource in template["Resources"].values()
+        for stack in ("event", "dispatcher")
+        for resource in stacks[stack]["Resources"].values()
         if resource["Type"] == "AWS::Events::Rule"
     ]
     tables, bucket, queues = await asyncio.gather(

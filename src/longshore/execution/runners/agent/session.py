@@ -92,11 +92,10 @@ class AgentSession:
             ("inputTokens", "outputTokens", "cacheReadTokens", "turns", "costUsd"), 0.0
         )
         self._started_s = time.monotonic()
-        self._step = ""
         self._request_number = 0
         # The number of the granted spend request, by the id of the model request.
         self._granted: dict[int, int] = {}
-        self._trace = AttemptTrace(
+        self.trace = AttemptTrace(
             str(self._folder), channel.send, _now, on_summary=Context(spec, channel).summary
         )
         self._gateway = Gateway(
@@ -130,13 +129,6 @@ class AgentSession:
         finally:
             if self._plan.sandbox:
                 shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def trace_step(
-        self, step: AgentStep, session_id: str, *, resumed: bool
-    ) -> contextlib.AbstractContextManager[StepTracer]:
-        """Trace a conversation while the block runs; yields its tracer."""
-        self._step = step.name
-        return self._trace.trace_step(step.name, session_id=session_id, resumed=resumed)
 
     def options(
         self, step: AgentStep, session: ConversationStore, tracer: StepTracer, *, resumes: bool
@@ -202,13 +194,13 @@ class AgentSession:
         if not self._spec["has_budget"]:
             return None
         self._request_number += 1
-        number, step = self._request_number, self._step
+        number, running = self._request_number, self.trace.running_step
         estimate = expected_usage(request, self._gateway.prices)
         reply = asyncio.ensure_future(
             asyncio.to_thread(
                 self._channel.request_spend,
                 number,
-                step=step,
+                step=running.trace.step if running else "",
                 spent=self._spent(),
                 estimate=estimate,
             )
@@ -244,7 +236,8 @@ class AgentSession:
         self._usage["turns"] += response.complete and response.request.agent_id is None
         self._usage["costUsd"] += response.cost_usd
         self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
-        self._trace.record_response(tokens, response.cost_usd)
+        if self.trace.running_step is not None:
+            self.trace.running_step.on_response(tokens, response.cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
-from longshore.adapters.aws.deploy.stacks.template import Json, arn, import_value, statement, sub
 from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
 from longshore.adapters.aws.names import (
     EVENT_INDEXES,
@@ -20,14 +19,30 @@ from longshore.adapters.aws.names import (
     NAME_INDEX,
     STATE_INDEX,
 )
-from longshore.core.tasks.states import Priority
+
+Json = dict[str, Any]
+
+
+def sub(text: str, **values: Any) -> Json:
+    """Text with placeholders for the account, the region and other values."""
+    return {"Fn::Sub": [text, values] if values else text}
+
+
+def arn(service: str, rest: str) -> Json:
+    """The ARN of a resource in this account and region."""
+    return sub(f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{rest}")
+
+
+def import_value(config: StageConfig, name: str) -> Json:
+    """The value that a stack of the stage exports."""
+    return {"Fn::ImportValue": f"longshore-{config.stage}-{name}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What may be done, and with what."""
 
-    resource: str  # a key of PLACES
+    resource: str  # a key of RESOURCES
     actions: tuple[str, ...]
     reason: str
 
@@ -40,53 +55,44 @@ class IamResource:
     arns: Callable[[StageConfig], list[Any]]
 
 
-def _table(name: str) -> IamResource:
-    return IamResource(f"table `{name}`", lambda config: [import_value(config, f"{name}-table")])
+def _exported(label: str, name: str) -> IamResource:
+    return IamResource(label, lambda config: [import_value(config, name)])
 
 
 def _indexes(table: str, *indexes: str) -> IamResource:
-    def arns(config: StageConfig) -> list[Any]:
-        whole = import_value(config, f"{table}-table")
-        return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
-
-    return IamResource(f"indexes of `{table}`: {', '.join(indexes)}", arns)
-
-
-def _event_indexes(config: StageConfig) -> list[Any]:
-    """Those that are filled: no other is ever asked."""
-    filled = ALL_INDEXES if config.settings.get("aws.event_indexes") == "all" else DEFAULT_INDEXES
-    return _indexes("events", *(EVENT_INDEXES[number - 1] for number in sorted(filled))).arns(
-        config
+    return IamResource(
+        f"indexes of `{table}`: {', '.join(indexes)}",
+        lambda config: _index_arns(config, table, indexes),
     )
 
 
+def _index_arns(config: StageConfig, table: str, indexes: Iterable[str]) -> list[Any]:
+    whole = import_value(config, f"{table}-table")
+    return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
+
+
+def _event_indexes(config: StageConfig) -> list[Any]:
+    """Only the indexes that are filled are queried."""
+    filled = ALL_INDEXES if config.settings.get("aws.event_indexes") == "all" else DEFAULT_INDEXES
+    return _index_arns(config, "events", [EVENT_INDEXES[number - 1] for number in sorted(filled)])
+
+
 def _blobs(prefix: str) -> IamResource:
-    def arns(config: StageConfig) -> list[Any]:
-        bucket = import_value(config, "bucket")
-        return [sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}/{prefix}*", Bucket=bucket)]
-
-    return IamResource(f"blobs `{prefix}*`", arns)
+    return IamResource(f"blobs `{prefix}*`", lambda config: [_bucket_arn(config, f"/{prefix}*")])
 
 
-def _bucket(config: StageConfig) -> list[Any]:
+def _bucket_arn(config: StageConfig, suffix: str = "") -> Json:
     bucket = import_value(config, "bucket")
-    return [sub("arn:${AWS::Partition}:s3:::${Bucket}", Bucket=bucket)]
+    return sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}{suffix}", Bucket=bucket)
 
 
-def _queues(config: StageConfig) -> list[Any]:
-    names = config.names
-    return [
-        arn("sqs", names.queue(queue, priority)) for queue in config.queues for priority in Priority
-    ]
-
-
-def _dead_letter_queues(config: StageConfig) -> list[Any]:
-    names = config.names
-    return [
-        arn("sqs", names.dead_letter_queue(queue, priority))
-        for queue in config.queues
-        for priority in Priority
-    ]
+def _queues(label: str, suffix: str) -> IamResource:
+    return IamResource(
+        label,
+        lambda config: [
+            arn("sqs", f"longshore-{config.stage}-{lane}{suffix}") for lane in config.lanes
+        ],
+    )
 
 
 def _consumer(name: str) -> IamResource:
@@ -96,19 +102,17 @@ def _consumer(name: str) -> IamResource:
 
 
 RESOURCES: Final[dict[str, IamResource]] = {
-    "ledger": _table("ledger"),
-    "ledger stream": IamResource(
-        "stream of `ledger`", lambda config: [import_value(config, "ledger-stream")]
-    ),
+    "ledger": _exported("table `ledger`", "ledger-table"),
+    "ledger stream": _exported("stream of `ledger`", "ledger-stream"),
     "listings": _indexes("ledger", LISTING_INDEX, NAME_INDEX, STATE_INDEX),
     "open rows": _indexes("ledger", STATE_INDEX),
-    "events": _table("events"),
+    "events": _exported("table `events`", "events-table"),
     "event indexes": IamResource("indexes of `events` that are filled", _event_indexes),
-    "output": _table("output"),
-    "config": _table("config"),
-    "bus": IamResource("bus", lambda config: [import_value(config, "bus")]),
-    "queues": IamResource("every queue and priority", _queues),
-    "dead letters": IamResource("their dead-letter queues", _dead_letter_queues),
+    "output": _exported("table `output`", "output-table"),
+    "config": _exported("table `config`", "config-table"),
+    "bus": _exported("bus", "bus"),
+    "queues": _queues("every queue and priority", ""),
+    "dead letters": _queues("their dead-letter queues", "-dead"),
     # AWS knows no narrower resource for listing queues.
     "queue names": IamResource("`*`: AWS knows no narrower", lambda _: ["*"]),
     "streams": IamResource(
@@ -118,7 +122,7 @@ RESOURCES: Final[dict[str, IamResource]] = {
     "dispatcher-events": _consumer("dispatcher"),
     "history-events": _consumer("history"),
     "undelivered-events": _consumer("undelivered"),
-    "bucket": IamResource("bucket", _bucket),
+    "bucket": IamResource("bucket", lambda config: [_bucket_arn(config)]),
     "documents": _blobs("jobs/"),
     "files": _blobs("task/logs/"),
     "large events": _blobs("events/"),
@@ -291,7 +295,17 @@ GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
 
 
 def statements_of(config: StageConfig, name: str) -> list[Json]:
-    """The sentences of a policy."""
+    """The statements of a role's policy."""
     return [
-        statement(grant.actions, RESOURCES[grant.resource].arns(config)) for grant in GRANTS[name]
+        policy_statement(grant.actions, RESOURCES[grant.resource].arns(config))
+        for grant in GRANTS[name]
     ]
+
+
+def policy_statement(actions: Iterable[str], resources: list[Any]) -> Json:
+    """A policy statement that allows actions."""
+    return {
+        "Effect": "Allow",
+        "Action": sorted(actions),
+        "Resource": resources[0] if len(resources) == 1 else resources,
+    }
