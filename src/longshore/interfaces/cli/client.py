@@ -295,10 +295,8 @@ async def open_client(options: GlobalOptions, *, create: bool = False) -> AsyncI
 
 def local_client(services: Services) -> ApiClient:
     """The client of a data folder."""
-    from longshore.wiring.services import system_clock
-
     scope = f"of tenant {services.settings.tenant!r}"
-    return ApiClient(services.application(), scope, system_clock().now, services)
+    return ApiClient(services.application(), scope, services.now, services)
 
 
 @contextlib.asynccontextmanager
