@@ -19,7 +19,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services import output_follow
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.queries import FeedCursor, Queries
 from longshore.services.spill import DocumentStore
 from longshore.testing.fake_runner import Script, fails, prints
@@ -142,7 +142,9 @@ async def health(harness: ErrorHarness) -> None:
     await harness.submit("slow", make_task("slow"))
     await harness.submit("doomed", make_task("doomed"))
     await harness.wait_for_child("slow", "slow")
-    await harness.call_until_answered(lambda: check.check_task(TENANT, slow))
+    row = await harness.raw.ledger.get_task(slow)
+    assert row is not None
+    await harness.call_until_answered(lambda: check.check_task(row))
 
     async def notices() -> bool:
         return bool(people.notices) or (await harness.state_of("slow", "slow")).terminal
@@ -254,6 +256,7 @@ def _health_check(harness: ErrorHarness, channel: _RecordingChannel) -> HealthCh
         worker_registry=harness.faulty.worker_registry,
         alert_sender=AlertSender(backend, [wired], cool_down=_COOL_DOWN),
         app=APP,
-        policy=HealthCheckPolicy(every=_EVERY, thresholds=HealthPolicy(longest_run=_LONG)),
+        every=_EVERY,
+        thresholds=HealthPolicy(longest_run=_LONG),
         tenant=TENANT,
     )

@@ -99,16 +99,12 @@ class ReplayResult:
     moved_on: Mapping[str, str]  # why each other task was not replayed
 
 
-@dataclass(slots=True)
-class SettleCounts:
-    """What was done with the messages in the queues' dead-letter stores."""
+SettleCounts = Counter[str]
+"""What was done with the messages in the queues' dead-letter stores.
 
-    failed: int = 0  # their task was failed
-    dropped: int = 0  # their task has ended, or another worker runs it
-    unresolved: int = 0  # without a task: an operator must look at them
-
-    def __bool__(self) -> bool:
-        return bool(self.failed or self.dropped)
+``failed``: their task was failed. ``dropped``: their task has ended, or another worker runs it.
+``unresolved``: without a task; an operator must look at them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,10 +297,9 @@ class DeadLetters:
                     staying.add(message.id)
                     self._log_unresolved(message, disposition)
                 else:
-                    settled.failed += isinstance(disposition, Change)
-                    settled.dropped += not isinstance(disposition, Change)
+                    settled["failed" if isinstance(disposition, Change) else "dropped"] += 1
         self._logged.intersection_update(staying)
-        settled.unresolved = len(staying)
+        settled["unresolved"] = len(staying)
         return settled
 
     async def settle_received(self, message: DeadMessage, *, tenant: str) -> Disposition:

@@ -42,14 +42,14 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
-from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
 from longshore.services.worker.context import AgentSlots, WorkerContext
@@ -212,13 +212,7 @@ class Services:
 
     @cached_property
     def transitions(self) -> Transitions:
-        return Transitions(
-            ledger=self.backend.ledger,
-            queue=self.backend.queue,
-            documents=self.documents,
-            clock=self.backend.clock,
-            new_id=self.new_id,
-        )
+        return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
 
     @cached_property
     def queries(self) -> Queries:
@@ -321,12 +315,10 @@ class Services:
             budget_operations=self.budget_operations,
             finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
-            policy=SweeperPolicy(
-                every=self.intervals.sweep,
-                dead_worker_check_every=self.intervals.dead_worker_check,
-                skew_margin=self.settings.worker.skew_margin,
-                sweeps=self.settings.workers_dispatch,
-            ),
+            every=self.intervals.sweep,
+            dead_worker_check_every=self.intervals.dead_worker_check,
+            skew_margin=self.settings.worker.skew_margin,
+            sweeps=self.settings.workers_dispatch,
         )
 
     @cached_property
@@ -356,7 +348,8 @@ class Services:
             alert_sender=self.alert_sender,
             app=self.settings.app,
             tenant=self.settings.tenant,
-            policy=HealthCheckPolicy(every=health.every, thresholds=health.policy),
+            every=health.every,
+            thresholds=health.policy,
         )
 
     @cached_property

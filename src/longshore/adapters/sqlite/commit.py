@@ -118,7 +118,7 @@ def _row_statement(change: AnyChange) -> Statement:
     spec, created = row.spec, codec.to_us(row.spec.created_at)
     if isinstance(row, JobRow):
         return _INSERT_JOB, (spec.id, spec.tenant, created, row.spec.name, *values)
-    constant = (row.id, spec.tenant, row.spec.job_id, row.spec.number, row.spec.queue, created)
+    constant = (spec.id, spec.tenant, row.spec.job_id, row.spec.number, row.spec.queue, created)
     return _INSERT_TASK, (*constant, codec.spec_to_json(row.spec), *values)
 
 
