@@ -102,7 +102,8 @@ AGENT_FAULTS = (
         name="an agent does not wait for those below it",
         at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'CLAUDE_CODE_DISABLE_BACKGROUND_TASKS':"),
-        caught_by=_HELPED,
+        caught_by="agents/test_agent_session.py::"
+        "test_an_agent_may_not_leave_tasks_in_the_background",
     ),
     _fault(
         name="turns of those below count as the agent's",
