@@ -25,11 +25,7 @@ from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
 from longshore.execution.protocol import AGENT_FOLDER
-from longshore.execution.runners.agent.accounting import (
-    ModelRequest,
-    ModelResponse,
-    expected_usage,
-)
+from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse, expected_usage
 from longshore.execution.runners.agent.credentials import (
     API_KEY,
     AUTH_TOKEN,
@@ -137,7 +133,12 @@ class AgentSession:
         plan = self._plan
         hooks = tracer.hooks()
         hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
-        options = ClaudeAgentOptions(
+        schema = step.output_schema
+        servers: dict[str, Any] = {
+            name: {"type": "stdio" if "command" in config else "http", **config}
+            for name, config in plan.mcp_servers.items()
+        }
+        return ClaudeAgentOptions(
             cwd=self._working_directory,
             model=self.model,
             fallback_model=plan.fallback_model,
@@ -145,7 +146,7 @@ class AgentSession:
             setting_sources=[],
             strict_mcp_config=True,
             verbatim_prompts=True,
-            mcp_servers={name: _mcp_server(config) for name, config in plan.mcp_servers.items()},
+            mcp_servers=servers,
             tools=list(step.tool_names),
             allowed_tools=list(step.tools),
             permission_mode=plan.permission_mode,  # type: ignore[arg-type]
@@ -158,12 +159,9 @@ class AgentSession:
             session_store_flush="eager",
             resume=session.id if resumes else None,
             session_id=None if resumes else session.id,
+            output_format={"type": "json_schema", "schema": dict(schema)} if schema else None,
+            sandbox=_SANDBOX if plan.sandbox else None,
         )
-        if step.output_schema is not None:
-            options.output_format = {"type": "json_schema", "schema": dict(step.output_schema)}
-        if plan.sandbox:
-            options.sandbox = _SANDBOX
-        return options
 
     def _environment(self, step: AgentStep) -> dict[str, str]:
         home, temporary, access = str(self._home), str(self._temporary), self._access
@@ -195,15 +193,13 @@ class AgentSession:
             return None
         self._request_number += 1
         number, running = self._request_number, self.trace.running_step
-        estimate = expected_usage(request, self._gateway.prices)
+        content = {
+            "step": running.trace.step if running else "",
+            "spent": self._spent(),
+            "estimate": expected_usage(request, self._gateway.prices),
+        }
         reply = asyncio.ensure_future(
-            asyncio.to_thread(
-                self._channel.request_spend,
-                number,
-                step=running.trace.step if running else "",
-                spent=self._spent(),
-                estimate=estimate,
-            )
+            asyncio.to_thread(self._channel.request_spend, number, **content)
         )
         try:
             refusal = await asyncio.shield(reply)
@@ -241,12 +237,10 @@ class AgentSession:
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""
-        status, gateway = self._gateway.last_status, self._gateway
+        gateway, status = self._gateway, self._gateway.last_status or 0
         return {
-            "api_status": status if status is not None and status >= _FIRST_ERROR_STATUS else None,
-            "api_failure_category": None
-            if gateway.connection_error is None
-            else ErrorCategory.NETWORK,
+            "api_status": status if status >= _FIRST_ERROR_STATUS else None,
+            "unreachable": gateway.connection_error is not None,
             "retry_after": gateway.retry_after,
         }
 
@@ -278,20 +272,20 @@ def _credential(access: Mapping[str, Any]) -> Credential:
 
 
 def _check_sandbox(access: Mapping[str, Any]) -> None:
-    missing = [name for name in _SANDBOX_PROGRAMS if shutil.which(name) is None]
-    if missing:
+    folder = _sandbox_folder(access)
+    if missing := [name for name in _SANDBOX_PROGRAMS if shutil.which(name) is None]:
         message = (
             f"the definition asks for a sandbox, which needs {' and '.join(missing)} on the"
             " worker's machine: install bubblewrap and socat, or leave 'sandbox' out"
         )
-        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
-    folder = _sandbox_folder(access)
-    if len(os.fsencode(folder)) + len(_SOCKET_SUFFIX) > _MAX_SOCKET_PATH:
+    elif len(os.fsencode(folder)) + len(_SOCKET_SUFFIX) > _MAX_SOCKET_PATH:
         message = (
             f"the definition asks for a sandbox, and the path of {folder} is too long for its"
             " sockets: give the worker a data_dir with a shorter one, or leave 'sandbox' out"
         )
-        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+    else:
+        return
+    raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
 
 
 def _sandbox_folder(access: Mapping[str, Any]) -> Path:
@@ -305,8 +299,3 @@ def _uses_todo_write(step: AgentStep) -> bool:
     """Whether the step uses the older of the CLI's two todo tools; the newer is the default."""
     names = step.tool_names
     return _TODO_WRITE in names and not any(newer in names for newer in _TASK_TOOLS)
-
-
-def _mcp_server(config: Mapping[str, Any]) -> Any:
-    kind = "stdio" if "command" in config else "http"
-    return {"type": kind, **config}
