@@ -76,7 +76,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="a sandbox's sockets stand where their paths are too long",
-        at="execution.runners.agent.session:AgentSession.__init__",
+        at="execution.runners.agent.session:AgentSession.__post_init__",
         do=Value("= _sandbox_folder()", "$3"),
         caught_by=_PERMISSIONS,
     ),

@@ -45,7 +45,7 @@ class ForkedChild:
     exited: asyncio.Future[ChildStatus] = field(default_factory=asyncio.Future)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ForkServerClient:
     """One fork server process; see ``execution.forkserver.server``."""
 

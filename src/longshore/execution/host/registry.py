@@ -42,7 +42,7 @@ class _RegisteredWorker:
     children: set[int] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FileWorkerRegistry:
     """See ``ports.worker_registry.WorkerRegistry``."""
 

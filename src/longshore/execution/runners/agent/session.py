@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, cast
@@ -63,26 +64,20 @@ _FIRST_ERROR_STATUS = 400
 _CREDENTIAL_VARIABLES = {"api_key": API_KEY, "auth_token": AUTH_TOKEN, "oauth_token": OAUTH_TOKEN}
 
 
+@dataclass(eq=False, repr=False)
 class AgentSession:
     """The session of one attempt, to be used inside ``open``."""
 
-    def __init__(
-        self,
-        spec: Mapping[str, Any],
-        plan: AgentPlan,
-        channel: Channel,
-        working_directory: Path,
-    ) -> None:
-        self._working_directory = working_directory
-        self._spec = spec
-        self._access: Mapping[str, Any] = spec["agent"]
-        self._plan = plan
-        self._channel = channel
-        self.send = channel.send
-        self._folder = Path(spec["folder"])
-        self._home = self._folder / AGENT_FOLDER
+    spec: Mapping[str, Any]
+    plan: AgentPlan
+    channel: Channel
+    working_directory: Path
+
+    def __post_init__(self) -> None:
+        self._access: Mapping[str, Any] = self.spec["agent"]
+        self._home = Path(self.spec["folder"]) / AGENT_FOLDER
         self._temporary = (
-            _sandbox_folder(self._access) if plan.sandbox else self._home / "temporary"
+            _sandbox_folder(self._access) if self.plan.sandbox else self._home / "temporary"
         )
         self._usage = dict.fromkeys(
             ("inputTokens", "outputTokens", "cacheReadTokens", "turns", "costUsd"), 0.0
@@ -92,7 +87,10 @@ class AgentSession:
         # The number of the granted spend request, by the id of the model request.
         self._granted: dict[int, int] = {}
         self.trace = AttemptTrace(
-            str(self._folder), channel.send, _now, on_summary=Context(spec, channel).summary
+            self.spec["folder"],
+            self.channel.send,
+            _now,
+            on_summary=Context(self.spec, self.channel).summary,
         )
         self._gateway = Gateway(
             _credential(self._access),
@@ -105,7 +103,7 @@ class AgentSession:
     @property
     def model(self) -> str | None:
         """The name of the model; None: the CLI's default."""
-        return self._plan.model or self._access["model"]
+        return self.plan.model or self._access["model"]
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
@@ -113,7 +111,7 @@ class AgentSession:
         hide_memory()
         for name in ("config", "temporary"):
             (self._home / name).mkdir(mode=_MODE, parents=True, exist_ok=True)
-        if self._plan.sandbox:
+        if self.plan.sandbox:
             # A killed attempt may have left it.
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary.mkdir(mode=_MODE)
@@ -123,14 +121,14 @@ class AgentSession:
             async with self._gateway:
                 yield self
         finally:
-            if self._plan.sandbox:
+            if self.plan.sandbox:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
     def options(
         self, step: AgentStep, session: ConversationStore, tracer: StepTracer, *, resumes: bool
     ) -> ClaudeAgentOptions:
         """Returns the SDK's options for a conversation of this step."""
-        plan = self._plan
+        plan = self.plan
         hooks = tracer.hooks()
         hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
         schema = step.output_schema
@@ -139,7 +137,7 @@ class AgentSession:
             for name, config in plan.mcp_servers.items()
         }
         return ClaudeAgentOptions(
-            cwd=self._working_directory,
+            cwd=self.working_directory,
             model=self.model,
             fallback_model=plan.fallback_model,
             # Ignore the settings of the user and of the repository: they may name programs to run.
@@ -165,8 +163,8 @@ class AgentSession:
 
     def _environment(self, step: AgentStep) -> dict[str, str]:
         home, temporary, access = str(self._home), str(self._temporary), self._access
-        fallback_retries = _RETRIES_BEFORE_FALLBACK if self._plan.fallback_model else 0
-        inherited: Mapping[str, str] = self._spec["environment"]
+        fallback_retries = _RETRIES_BEFORE_FALLBACK if self.plan.fallback_model else 0
+        inherited: Mapping[str, str] = self.spec["environment"]
         return {
             # The SDK passes on this process's environment; Longshore's own variables are emptied.
             **{name: "" for name in inherited if name.startswith("LONGSHORE_")},
@@ -182,14 +180,14 @@ class AgentSession:
             "CLAUDE_CODE_MAX_RETRIES": str(max(access["retries"], fallback_retries)),
             "API_TIMEOUT_MS": str(access["responseTimeoutMs"]),
             "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": str(access["stallTimeoutMs"]),
-            **({"IS_SANDBOX": "1"} if self._plan.permission_mode == BYPASS_PERMISSIONS else {}),
+            **({"IS_SANDBOX": "1"} if self.plan.permission_mode == BYPASS_PERMISSIONS else {}),
             **({"CLAUDE_CODE_ENABLE_TASKS": "0"} if _uses_todo_write(step) else {}),
             **self._gateway.environment(inherited),
         }
 
     async def _before_request(self, request: ModelRequest) -> str | None:
         """Ask the worker for permission to spend. Returns the reason of a refusal."""
-        if not self._spec["has_budget"]:
+        if not self.spec["has_budget"]:
             return None
         self._request_number += 1
         number, running = self._request_number, self.trace.running_step
@@ -199,13 +197,15 @@ class AgentSession:
             "estimate": expected_usage(request, self._gateway.prices),
         }
         reply = asyncio.ensure_future(
-            asyncio.to_thread(self._channel.request_spend, number, **content)
+            asyncio.to_thread(self.channel.request_spend, number, **content)
         )
         try:
             refusal = await asyncio.shield(reply)
         except asyncio.CancelledError:
             # The client has disconnected: settle the grant at once, as nothing will be spent.
-            reply.add_done_callback(lambda _: self.send("usage", settles=number, **self._spent()))
+            reply.add_done_callback(
+                lambda _: self.channel.send("usage", settles=number, **self._spent())
+            )
             raise
         if refusal is None:
             self._granted[id(request)] = number
@@ -231,7 +231,9 @@ class AgentSession:
         self._usage["cacheReadTokens"] += tokens.cache_read
         self._usage["turns"] += response.complete and response.request.agent_id is None
         self._usage["costUsd"] += response.cost_usd
-        self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
+        self.channel.send(
+            "usage", settles=self._granted.pop(id(response.request), None), **self._spent()
+        )
         if self.trace.running_step is not None:
             self.trace.running_step.on_response(tokens, response.cost_usd)
 
