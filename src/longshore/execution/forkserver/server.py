@@ -184,7 +184,9 @@ class ForkServer:
         if slot.pool_child is not None:
             slot.pool_child.assign(files)
         if slot.child_pid:
-            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
+            write_status(
+                self._worker_pipe, ChildStatus(number=number, ended=False, child_pid=slot.child_pid)
+            )
 
     def _new_pool_child(self) -> _ReaperSlot:
         slot, pool_child = self._idle_reaper(), pool.PoolChild()
@@ -206,17 +208,20 @@ class ForkServer:
         if code is not None and not slot.child_pid and slot.number is not None:
             # The child finished before its reaper reported its start.
             slot.child_pid = pool_child.process_id
-            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
+            write_status(
+                self._worker_pipe,
+                ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid),
+            )
         if not stays:
             self._selector.unregister(pool_child.server_end)
             pool_child.server_end.close()
             slot.pool_child = None
         if code is not None and slot.number is not None:
-            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
+            write_status(
+                self._worker_pipe,
+                ChildStatus(number=slot.number, ended=True, wait_status=code << 8),
+            )
             slot.number = None
-
-    def _report(self, status: ChildStatus) -> None:
-        write_status(self._worker_pipe, status)
 
     def _read_reapers(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -235,7 +240,7 @@ class ForkServer:
             slot.release(next(self._end_numbers))
         if in_pool and slot.number is not None and (status.ended or not previous_pid):
             # The reaper does not know the attempt numbers of a pool child's tasks.
-            self._report(replace(status, number=slot.number))
+            write_status(self._worker_pipe, replace(status, number=slot.number))
 
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
         """Wait for reapers that have ended; their orphans are children of this process."""
@@ -262,7 +267,7 @@ class ForkServer:
             lost = ChildStatus(
                 number=slot.number, ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST
             )
-            self._report(lost)
+            write_status(self._worker_pipe, lost)
 
     def _kill_orphans(self) -> None:
         """Kill all descendants that are below no live reaper, until none is left."""

@@ -223,7 +223,8 @@ def _is_valid_argument(text: str) -> bool:
 
 def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
     """Create the attempt's folder and a command's input files, readable only by their owner."""
-    _make_folder(folder)
+    folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     reach("attempt.folder_created")
     if spec.definition.runner is RunnerKind.COMMAND:
         _write_private(folder / _INPUT_FILE, spec.input)
@@ -241,16 +242,6 @@ def _encode_spec(spec: AttemptSpec, folder: Path, environment: Mapping[str, str]
         "folder": str(folder),
         "environment": environment,
     }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        os.mkdir(folder, _FOLDER_MODE)
-    except FileNotFoundError:
-        folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        os.mkdir(folder, _FOLDER_MODE)
-    except FileExistsError:
-        pass
 
 
 def _write_private(path: Path, value: Any) -> None:
