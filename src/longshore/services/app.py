@@ -8,10 +8,10 @@ interface that received the key.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import Budget
@@ -60,6 +60,42 @@ class NoResult(CommandRefused):
 
     def __str__(self) -> str:
         return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The request that carries out an operation on a server.
+
+    Args:
+        document: The type of the answer.
+        path: A placeholder names a parameter of the operation. The other parameters are the query
+            of a GET request, or else the body.
+        repeatable: Carrying it out twice is the same as once.
+    """
+
+    document: type[d.ApiDocument]
+    method: str
+    path: str
+    repeatable: bool
+
+
+HTTP_REQUESTS: Final[dict[str, HttpRequest]] = {}
+"""The request of each operation that is one request with one answer."""
+OperationT = TypeVar("OperationT", bound=Callable[..., Any])
+
+
+def over_http(
+    document: type[d.ApiDocument], method: str, path: str, *, repeatable: bool = False
+) -> Callable[[OperationT], OperationT]:
+    """Declare the request of an operation, from which the HTTP client has its method."""
+
+    def declare(operation: OperationT) -> OperationT:
+        HTTP_REQUESTS[operation.__name__] = HttpRequest(
+            document, method, path, repeatable or method == "GET"
+        )
+        return operation
+
+    return declare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +179,7 @@ class Application:
 
     # Jobs and tasks -----------------------------------------------------------------------------
 
+    @over_http(d.AcceptedJobDocument, "POST", "jobs")
     async def submit(
         self, document: Any, *, request_id: str | None = None
     ) -> d.AcceptedJobDocument:
@@ -188,6 +225,7 @@ class Application:
         )
         return accepted_document(accepted)
 
+    @over_http(d.AddedTasksDocument, "POST", "{job_id}/tasks")
     async def add_tasks(
         self, job_id: str, document: Any, *, request_id: str | None = None
     ) -> d.AddedTasksDocument:
@@ -211,6 +249,7 @@ class Application:
             created=added.created,
         )
 
+    @over_http(d.IdList, "GET", "ids")
     async def find_ids(self, prefix: str, *, limit: int = 10) -> d.IdList:
         """Ids of jobs and tasks that begin with ``prefix``, sorted."""
         ids = await self._backend.ledger.find_ids(self._tenant, prefix, limit=limit)
@@ -270,15 +309,18 @@ class Application:
         )
         return d.TaskPage(tasks=await self._queries.task_documents(page.items), cursor=page.cursor)
 
+    @over_http(d.TaskDocument, "GET", "{task_id}")
     async def get_task(self, task_id: str) -> d.TaskDocument:
         """A task with its latest event."""
         return await self._task_document(await self._task(task_id))
 
+    @over_http(d.TaskStatusesDocument, "GET", "{job_id}/statuses")
     async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
         """The state of every task of a job."""
         await self._queries.job(self._tenant, job_id)
         return d.TaskStatusesDocument(statuses=await self._backend.ledger.task_states(job_id))
 
+    @over_http(d.ResultDocument, "GET", "{task_id}/result")
     async def get_result(self, task_id: str) -> d.ResultDocument:
         """The result of a task.
 
@@ -290,6 +332,7 @@ class Application:
             raise NoResult(row.id, f"the task is {row.state.value} and has no result")
         return d.ResultDocument(result=await self._services.documents.load(row.result))
 
+    @over_http(d.JobDocument, "POST", "{job_id}/cancel")
     async def cancel_job(self, job_id: str, *, reason: str | None = None) -> d.JobDocument:
         """Cancel a job: nothing of it starts any more, and running attempts are stopped.
 
@@ -302,6 +345,7 @@ class Application:
         )
         return await self._queries.job_document(await self._queries.job(self._tenant, job_id))
 
+    @over_http(d.TaskDocument, "POST", "{task_id}/cancel")
     async def cancel_task(self, task_id: str, *, reason: str | None = None) -> d.TaskDocument:
         """Cancel a task; a running one is ``processing`` until its worker has stopped it.
 
@@ -314,6 +358,7 @@ class Application:
         )
         return await self._task_document(row)
 
+    @over_http(d.ResumeResultDocument, "POST", "{job_id}/resume")
     async def resume(
         self, job_id: str, tasks: Sequence[str] | None = None
     ) -> d.ResumeResultDocument:
@@ -343,6 +388,7 @@ class Application:
             refused={ids[task_id]: reason for task_id, reason in resumed.refused.items()},
         )
 
+    @over_http(d.TaskDocument, "POST", "{task_id}/approve")
     async def approve(self, task_id: str, *, attempt: int | None = None) -> d.TaskDocument:
         """Approve a result in review: the task completes.
 
@@ -357,6 +403,7 @@ class Application:
         )
         return await self._task_document(row)
 
+    @over_http(d.RevisedTaskDocument, "POST", "{task_id}/revise")
     async def revise(
         self, task_id: str, feedback: str, *, attempt: int | None = None
     ) -> d.RevisedTaskDocument:
@@ -375,6 +422,7 @@ class Application:
         (event,) = await self._queries.latest_events([row])
         return d.RevisedTaskDocument(**d.task_fields(row, event), revision=row.revision)
 
+    @over_http(d.WhyDocument, "GET", "{entity_id}/why")
     async def why(self, entity_id: str) -> d.WhyDocument:
         """Why a job or task, named by its id, does not run."""
         services = self._services
@@ -392,6 +440,7 @@ class Application:
 
     # Artifacts, output, events ------------------------------------------------------------------
 
+    @over_http(d.ArtifactList, "GET", "{task_id}/artifacts")
     async def list_artifacts(
         self, task_id: str, *, limit: int = 100, after: str = ""
     ) -> d.ArtifactList:
@@ -417,6 +466,7 @@ class Application:
             raise NotFound("artifact", name[:_SHOWN_ID_CHARACTERS])
         return ArtifactContent(size=size, chunks=self._backend.blobs.stream(key))
 
+    @over_http(d.OutputPage, "GET", "{task_id}/output")
     async def read_output(
         self, task_id: str, *, attempt: int | None = None, after: str = _START, limit: int = 100
     ) -> d.OutputPage:
@@ -472,6 +522,7 @@ class Application:
             yield d.StreamItem(kind="output", data=data)
         yield _stream_end(await self._backend.ledger.get_job(job_id))
 
+    @over_http(d.EventPage, "GET", "events")
     async def list_events(
         self,
         *,
@@ -502,6 +553,7 @@ class Application:
         feed = EventFeed(repr((app, event_type, entity, job_id)), fetch)
         return await self._event_page(feed, cursor, limit)
 
+    @over_http(d.EventPage, "GET", "{job_id}/events")
     async def list_job_events(
         self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
     ) -> d.EventPage:
@@ -509,6 +561,7 @@ class Application:
         job = await self._queries.job(self._tenant, job_id)
         return await self._event_page(self._queries.job_feed(job, tasks=tasks), cursor, limit)
 
+    @over_http(d.TaskEventPage, "GET", "{task_id}/events")
     async def list_task_events(
         self, task_id: str, *, after: int = 0, limit: int = 100
     ) -> d.TaskEventPage:
@@ -575,12 +628,14 @@ class Application:
 
     # Health -------------------------------------------------------------------------------------
 
+    @over_http(d.TaskHealthDocument, "GET", "{task_id}/health")
     async def task_health(self, task_id: str) -> d.TaskHealthDocument:
         """The health of a task now. Nothing is recorded and no alert is sent."""
         row = await self._task(task_id)
         check = await self._services.health_check.check_task(self._tenant, task_id)
         return d.task_health_document(row, check)
 
+    @over_http(d.HealthCheckDocument, "GET", "health-check")
     async def last_health_check(self) -> d.HealthCheckDocument:
         """The latest health check of the tenant's running tasks.
 
@@ -593,6 +648,7 @@ class Application:
         properties = await self._services.documents.restore(properties_of(event))
         return d.health_check_document(properties, event.at)
 
+    @over_http(d.HealthCheckDocument, "POST", "health-check")
     async def run_health_check(self) -> d.HealthCheckDocument:
         """Check the tenant's running tasks now, record the result and send alerts."""
         report = await self._services.health_check.check_tenant(self._tenant)
@@ -641,6 +697,7 @@ class Application:
             ],
         )
 
+    @over_http(d.PostMortemDocument, "GET", "dead-letters/{letter_id}")
     async def get_dead_letter(self, letter_id: str) -> d.PostMortemDocument:
         """A dead letter with its attempts and the last lines of its output.
 
@@ -668,6 +725,7 @@ class Application:
             )
         )
 
+    @over_http(d.DeadLetterDocument, "DELETE", "dead-letters/{letter_id}")
     async def discard_dead_letter(self, letter_id: str) -> d.DeadLetterDocument:
         """Delete a dead message. A task cannot be discarded.
 
@@ -691,10 +749,12 @@ class Application:
 
     # Definitions --------------------------------------------------------------------------------
 
+    @over_http(d.DefinitionList, "GET", "task-definitions")
     async def list_definitions(self) -> d.DefinitionList:
         """The newest version of each definition, by name, without those that are built in."""
         return _definition_list(await self._backend.definitions.list(self._tenant))
 
+    @over_http(d.DefinitionDocument, "GET", "task-definitions/{name}")
     async def get_definition(
         self, name: str, *, version: int | None = None
     ) -> d.DefinitionDocument:
@@ -710,6 +770,7 @@ class Application:
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
         return d.definition_document(definition)
 
+    @over_http(d.DefinitionList, "GET", "task-definitions/{name}/versions")
     async def list_definition_versions(
         self, name: str, *, limit: int = 50, after: int = 0
     ) -> d.DefinitionList:
@@ -750,6 +811,7 @@ class Application:
 
     # Queues, budgets, keys ----------------------------------------------------------------------
 
+    @over_http(d.PausedQueueList, "GET", "queues")
     async def list_paused_queues(self) -> d.PausedQueueList:
         """The queues that are paused or held."""
         pauses = await self._services.queue_pauser.list_paused()
@@ -757,6 +819,7 @@ class Application:
             paused=[d.from_record(d.PausedQueueDocument, pause) for pause in pauses]
         )
 
+    @over_http(d.PausedQueueDocument, "POST", "queues/{name}/pause", repeatable=True)
     async def pause_queue(self, name: str, *, reason: str | None = None) -> d.PausedQueueDocument:
         """Pause a queue; the pause that is in effect, which may be an earlier one.
 
@@ -770,6 +833,7 @@ class Application:
             ),
         )
 
+    @over_http(d.PausedQueueDocument, "POST", "queues/{name}/resume")
     async def resume_queue(self, name: str) -> d.PausedQueueDocument:
         """Resume a queue; the pause or hold that ended.
 
@@ -817,11 +881,13 @@ class Application:
             await budgets.add_to_job_budget(tenant, entity_id, amount, by=by, request_id=request_id)
         return await self.get_budget(entity_id)
 
+    @over_http(d.KeyList, "GET", "keys")
     async def list_keys(self) -> d.KeyList:
         """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
         records = await self._services.api_keys.list(self._tenant)
         return d.KeyList(keys=[d.key_document(record) for record in records])
 
+    @over_http(d.NewKeyDocument, "POST", "keys")
     async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
@@ -836,6 +902,7 @@ class Application:
         )
         return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
 
+    @over_http(d.KeyDocument, "DELETE", "keys/{key_id}", repeatable=True)
     async def revoke_key(self, key_id: str) -> d.KeyDocument:
         """Revoke an API key at once.
 

@@ -40,7 +40,6 @@ from longshore.core.jobs.submission import (
     TaskRequest,
     canonical_hash,
     canonical_text,
-    read_added_tasks,
     read_job,
     referenced_definitions,
 )
@@ -412,7 +411,7 @@ class Producer:
         self, job: JobRow, graph: Graph, document: Any
     ) -> tuple[TaskRequest, ...]:
         try:
-            return read_added_tasks(document, limit=self.task_limit, existing=graph.keys)
+            return read_job(document, limit=self.task_limit, existing=graph.keys).tasks
         except InvalidJob as invalid:
             # All problems are reported at once, including those that only the store shows.
             _, unknown = await self._find_definitions(job.spec.tenant, document)
@@ -493,7 +492,7 @@ class Producer:
         graph = (await self.documents.load_graph(job)).truncated(body["first"])
         # An accepted request is carried out even if the limit has been lowered since.
         limit = body["first"] + len(body["document"]["tasks"])
-        requests = read_added_tasks(body["document"], limit=limit, existing=graph.keys)
+        requests = read_job(body["document"], limit=limit, existing=graph.keys).tasks
         target = PlanTarget(
             job=job.spec,
             requested_at=datetime.fromisoformat(body["at"]),

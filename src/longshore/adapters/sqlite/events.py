@@ -61,7 +61,7 @@ def event_values(event: Event) -> tuple[Any, ...]:
         event.sequence,
         event.tenant,
         event.app,
-        event.type,
+        event.body.TYPE,
         to_ms(event.at),
         context.origin,
         context.source,

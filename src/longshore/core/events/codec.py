@@ -82,7 +82,7 @@ def index_keys(event: Event) -> dict[str, str]:
 
 def properties_of(event: Event) -> dict[str, Any]:
     """Returns the event's properties; without the large fields if they were moved out."""
-    properties = properties_of_body(event.body)
+    properties = EVENT_FORMATS[type(event.body)].write(event.body)
     if event.overflow is not None:
         for name in LARGE_FIELDS:
             properties.pop(name, None)

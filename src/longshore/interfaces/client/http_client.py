@@ -7,9 +7,11 @@ than a page of the server: its pages are collected.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -25,13 +27,17 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import InvalidJob, NotFound, Problem
 from longshore.interfaces.client.transport import HttpTransport, Query
 from longshore.services import documents as d
-from longshore.services.app import ArtifactContent
+from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
 _NO_FILTER = DeadLetterFilter()
 
 DocumentT = TypeVar("DocumentT", bound=d.ApiDocument)
+if TYPE_CHECKING:
+    _Operations = Application
+else:
+    _Operations = object
 
 
 @contextlib.asynccontextmanager
@@ -52,8 +58,12 @@ async def open_http_client(
         yield HttpClient(HttpTransport(client, url))
 
 
-class HttpClient:
-    """The operations of the caller that the client's key belongs to."""
+class HttpClient(_Operations):
+    """The operations of the caller that the client's key belongs to.
+
+    An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
+    those that collect pages, send several requests or read a stream.
+    """
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
@@ -69,13 +79,6 @@ class HttpClient:
         return d.decode(response.content, kind)
 
     # Jobs and tasks -----------------------------------------------------------------------------
-
-    async def submit(
-        self, document: Any, *, request_id: str | None = None
-    ) -> d.AcceptedJobDocument:
-        return await self._send(
-            d.AcceptedJobDocument, "POST", "jobs", document, request_id=request_id
-        )
 
     async def submit_file(
         self,
@@ -116,15 +119,6 @@ class HttpClient:
         except NotFound:
             return False
         return True
-
-    async def add_tasks(
-        self, job_id: str, document: Any, *, request_id: str | None = None
-    ) -> d.AddedTasksDocument:
-        path = f"{_entity_path(job_id)}/tasks"
-        return await self._send(d.AddedTasksDocument, "POST", path, document, request_id=request_id)
-
-    async def find_ids(self, prefix: str, *, limit: int = 10) -> d.IdList:
-        return await self._get(d.IdList, "ids", prefix=prefix, limit=limit)
 
     async def list_jobs(
         self,
@@ -184,51 +178,7 @@ class HttpClient:
             if cursor is None or len(tasks) >= limit:
                 return d.TaskPage(tasks=tasks, cursor=cursor)
 
-    async def get_task(self, task_id: str) -> d.TaskDocument:
-        return await self._get(d.TaskDocument, _entity_path(task_id))
-
-    async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
-        return await self._get(d.TaskStatusesDocument, f"{_entity_path(job_id)}/statuses")
-
-    async def get_result(self, task_id: str) -> d.ResultDocument:
-        return await self._get(d.ResultDocument, f"{_entity_path(task_id)}/result")
-
-    async def cancel_job(self, job_id: str, *, reason: str | None = None) -> d.JobDocument:
-        body = {"reason": reason} if reason else {}
-        return await self._send(d.JobDocument, "POST", f"{_entity_path(job_id)}/cancel", body)
-
-    async def cancel_task(self, task_id: str, *, reason: str | None = None) -> d.TaskDocument:
-        body = {"reason": reason} if reason else {}
-        return await self._send(d.TaskDocument, "POST", f"{_entity_path(task_id)}/cancel", body)
-
-    async def resume(
-        self, job_id: str, tasks: Sequence[str] | None = None
-    ) -> d.ResumeResultDocument:
-        body = {} if tasks is None else {"tasks": list(tasks)}
-        path = f"{_entity_path(job_id)}/resume"
-        return await self._send(d.ResumeResultDocument, "POST", path, body)
-
-    async def approve(self, task_id: str, *, attempt: int | None = None) -> d.TaskDocument:
-        body = {} if attempt is None else {"attempt": attempt}
-        return await self._send(d.TaskDocument, "POST", f"{_entity_path(task_id)}/approve", body)
-
-    async def revise(
-        self, task_id: str, feedback: str, *, attempt: int | None = None
-    ) -> d.RevisedTaskDocument:
-        body = {"feedback": feedback} | ({} if attempt is None else {"attempt": attempt})
-        path = f"{_entity_path(task_id)}/revise"
-        return await self._send(d.RevisedTaskDocument, "POST", path, body)
-
-    async def why(self, entity_id: str) -> d.WhyDocument:
-        return await self._get(d.WhyDocument, f"{_entity_path(entity_id)}/why")
-
     # Artifacts, output, events ------------------------------------------------------------------
-
-    async def list_artifacts(
-        self, task_id: str, *, limit: int = 100, after: str = ""
-    ) -> d.ArtifactList:
-        path = f"{_entity_path(task_id)}/artifacts"
-        return await self._get(d.ArtifactList, path, limit=limit, after=after)
 
     async def open_artifact(self, task_id: str, name: str) -> ArtifactContent:
         path = f"{_entity_path(task_id)}/artifacts/{quote(name)}"
@@ -238,12 +188,6 @@ class HttpClient:
             yield content
 
         return ArtifactContent(size=len(content), chunks=chunks())
-
-    async def read_output(
-        self, task_id: str, *, attempt: int | None = None, after: str = "0.0", limit: int = 100
-    ) -> d.OutputPage:
-        path = f"{_entity_path(task_id)}/output"
-        return await self._get(d.OutputPage, path, attempt=attempt, after=after, limit=limit)
 
     async def follow_task_output(
         self, task_id: str, *, attempt: int | None = None, after: str = "0.0"
@@ -257,39 +201,6 @@ class HttpClient:
         path = f"{_entity_path(job_id)}/output/stream"
         query: Query = {"follow": _flag(follow), "attempt": attempt}
         return _without_repeats(self._stream(d.OutputChunkDocument, path, **query))
-
-    async def list_events(
-        self,
-        *,
-        app: str | None = None,
-        event_type: str | None = None,
-        entity: str | None = None,
-        job_id: str | None = None,
-        limit: int = 100,
-        cursor: str = "",
-    ) -> d.EventPage:
-        return await self._get(
-            d.EventPage,
-            "events",
-            app=app,
-            eventType=event_type,
-            entity=entity,
-            jobId=job_id,
-            limit=limit,
-            cursor=cursor,
-        )
-
-    async def list_job_events(
-        self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
-    ) -> d.EventPage:
-        path = f"{_entity_path(job_id)}/events"
-        return await self._get(d.EventPage, path, tasks=_flag(tasks), limit=limit, cursor=cursor)
-
-    async def list_task_events(
-        self, task_id: str, *, after: int = 0, limit: int = 100
-    ) -> d.TaskEventPage:
-        path = f"{_entity_path(task_id)}/events"
-        return await self._get(d.TaskEventPage, path, after=after, limit=limit)
 
     async def follow_job_events(
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
@@ -320,15 +231,6 @@ class HttpClient:
                 yield d.StreamItem(kind=name, id=message.id, data=item)  # type: ignore[arg-type]
 
     # Health -------------------------------------------------------------------------------------
-
-    async def task_health(self, task_id: str) -> d.TaskHealthDocument:
-        return await self._get(d.TaskHealthDocument, f"{_entity_path(task_id)}/health")
-
-    async def last_health_check(self) -> d.HealthCheckDocument:
-        return await self._get(d.HealthCheckDocument, "health-check")
-
-    async def run_health_check(self) -> d.HealthCheckDocument:
-        return await self._send(d.HealthCheckDocument, "POST", "health-check")
 
     async def check_ready(self) -> d.ProbeDocument:
         return await self._get(d.ProbeDocument, f"{self._transport.url}/ready")
@@ -362,9 +264,6 @@ class HttpClient:
             d.DeadLetterCountsDocument, "dead-letters/counts", **_filter_fields(dead_filter)
         )
 
-    async def get_dead_letter(self, letter_id: str) -> d.PostMortemDocument:
-        return await self._get(d.PostMortemDocument, f"dead-letters/{_segment(letter_id)}")
-
     async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
         result = d.ReplayResultDocument(replayed=[], skipped=[])
         for start in range(0, len(task_ids), _MAX_PAGE_SIZE):
@@ -383,26 +282,7 @@ class HttpClient:
         body = {"matching": matching}
         return await self._send(d.ReplayResultDocument, "POST", "dead-letters/replay", body)
 
-    async def discard_dead_letter(self, letter_id: str) -> d.DeadLetterDocument:
-        path = f"dead-letters/{_segment(letter_id)}"
-        return await self._send(d.DeadLetterDocument, "DELETE", path)
-
     # Definitions --------------------------------------------------------------------------------
-
-    async def list_definitions(self) -> d.DefinitionList:
-        return await self._get(d.DefinitionList, "task-definitions")
-
-    async def get_definition(
-        self, name: str, *, version: int | None = None
-    ) -> d.DefinitionDocument:
-        path = f"task-definitions/{_segment(name)}"
-        return await self._get(d.DefinitionDocument, path, version=version)
-
-    async def list_definition_versions(
-        self, name: str, *, limit: int = 50, after: int = 0
-    ) -> d.DefinitionList:
-        path = f"task-definitions/{_segment(name)}/versions"
-        return await self._get(d.DefinitionList, path, limit=limit, after=after)
 
     async def put_definition(self, document: Mapping[str, Any]) -> d.DefinitionDocument:
         path = f"task-definitions/{_segment(str(document.get('name') or ''))}"
@@ -412,18 +292,6 @@ class HttpClient:
         await self._transport.request("DELETE", f"task-definitions/{_segment(name)}")
 
     # Queues, budgets, keys ----------------------------------------------------------------------
-
-    async def list_paused_queues(self) -> d.PausedQueueList:
-        return await self._get(d.PausedQueueList, "queues")
-
-    async def pause_queue(self, name: str, *, reason: str | None = None) -> d.PausedQueueDocument:
-        body = {"reason": reason} if reason else {}
-        path = f"queues/{_segment(name)}/pause"
-        return await self._send(d.PausedQueueDocument, "POST", path, body, repeatable=True)
-
-    async def resume_queue(self, name: str) -> d.PausedQueueDocument:
-        path = f"queues/{_segment(name)}/resume"
-        return await self._send(d.PausedQueueDocument, "POST", path)
 
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         return await self._get(d.BudgetStatusDocument, _budget_path(entity_id))
@@ -435,16 +303,38 @@ class HttpClient:
         path = _budget_path(entity_id)
         return await self._send(d.BudgetStatusDocument, "POST", path, body, request_id=request_id)
 
-    async def list_keys(self) -> d.KeyList:
-        return await self._get(d.KeyList, "keys")
 
-    async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
-        body = {"name": name, "scopes": list(scopes)}
-        return await self._send(d.NewKeyDocument, "POST", "keys", body)
+def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:
+    """The method that sends the request of an operation."""
 
-    async def revoke_key(self, key_id: str) -> d.KeyDocument:
-        path = f"keys/{_segment(key_id)}"
-        return await self._send(d.KeyDocument, "DELETE", path, repeatable=True)
+    @functools.wraps(operation)
+    async def send(client: HttpClient, *args: Any, **options: Any) -> Any:
+        arguments = inspect.signature(operation).bind(client, *args, **options)
+        arguments.apply_defaults()
+        _, *parameters = arguments.arguments.items()
+        values = {name: value for name, value in parameters if value is not None}
+        parts = {name: _path_part(name, value) for name, value in values.items()}
+        how: dict[str, Any] = {"repeatable": request.repeatable}
+        if "request_id" in values:
+            how["request_id"] = values.pop("request_id")
+        fields = {
+            _camel_case(name): _flag(value) if isinstance(value, bool) else value
+            for name, value in values.items()
+            if f"{{{name}}}" not in request.path
+        }
+        if request.method == "GET":
+            how["query"] = fields
+        else:
+            how["body"] = fields.get("document", fields)
+        path = request.path.format_map(parts)
+        response = await client._transport.request(request.method, path, **how)
+        return d.decode(response.content, request.document)
+
+    return send
+
+
+for _name, _request in HTTP_REQUESTS.items():
+    setattr(HttpClient, _name, _method(getattr(Application, _name), _request))
 
 
 async def _without_repeats(stream: AsyncIterator[d.StreamItem]) -> AsyncIterator[d.StreamItem]:
@@ -462,6 +352,17 @@ async def _without_repeats(stream: AsyncIterator[d.StreamItem]) -> AsyncIterator
 def _segment(text: str) -> str:
     """Text as one segment of a path, with any characters."""
     return quote(text, safe="") or "-"
+
+
+def _path_part(name: str, value: Any) -> str:
+    """A parameter in a path."""
+    is_entity = name in ("job_id", "task_id", "entity_id")
+    return _entity_path(value) if is_entity else _segment(str(value))
+
+
+def _camel_case(name: str) -> str:
+    first, *words = name.split("_")
+    return first + "".join(word.capitalize() for word in words)
 
 
 def _entity_path(entity_id: str) -> str:
