@@ -459,11 +459,11 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
         url = alerts.slack_webhook.get_secret_value()
         yield slack_webhook(url=url, clock=clock, timeout=alerts.timeout)
     if alerts.webhook_url is not None:
-        from longshore.adapters.alerts.webhook import WebhookAlerts
+        from longshore.adapters.alerts.webhook import webhook_alerts
 
         signing = [secret.get_secret_value() for secret in alerts.webhook_secrets]
         url = alerts.webhook_url.get_secret_value()
-        yield WebhookAlerts(url, signing, clock, timeout=alerts.timeout)
+        yield webhook_alerts(url, signing, clock, timeout=alerts.timeout)
 
 
 def read_machine_key(settings: Settings) -> str | None:
