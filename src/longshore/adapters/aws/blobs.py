@@ -38,9 +38,14 @@ from typing import Any
 import aiohttp
 from botocore.exceptions import BotoCoreError
 
-from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
+from longshore.adapters.aws.client import (
+    AwsClient,
+    AwsResponse,
+    CallRefused,
+    retry_unknown_outcome,
+)
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.tables import new_token, retry_unknown_outcome
+from longshore.adapters.aws.tables import new_token
 from longshore.core.documents import validate_key
 from longshore.errors import (
     BackendError,
