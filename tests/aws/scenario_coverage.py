@@ -6,9 +6,8 @@ A site is listed with the scenario that calls it most often.
 SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     "a_dag_with_a_retry_and_large_documents": (
         "blobs:S3BlobStore._call",
-        "blobs:S3BlobStore._put_whole",
-        "blobs:_BlobReader.__aenter__",
-        "blobs:_BlobReader._get",
+        "blobs:S3BlobStore.put",
+        "blobs:S3BlobStore.stream",
         "ledger:DynamoLedger._count_wakeups",
         "task_queue:SqsTaskQueue.send",
         "sqs:SqsClient._run_batch",
@@ -101,7 +100,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     ),
     "a_blob_that_breaks_off": (
         "blobs:S3BlobStore._put_multipart#2",
-        "blobs:_BlobReader._resume",
+        "blobs:S3BlobStore._reopen",
     ),
     "a_record_that_cannot_be_parsed": ("lambda_records:DynamoChangeStream._send",),
     "a_budget_that_two_spend_from": (
