@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import BackendUnavailable
 from longshore.services import documents as d
 from longshore.services.app import Application, Caller
 from longshore.services.worker.group import WorkerGroup
@@ -118,13 +117,7 @@ async def open_connection(settings: Settings) -> AsyncIterator[Connection]:
     """The data folder; it is created if it does not exist."""
     from longshore.wiring.services import open_services
 
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            services = await stack.enter_async_context(open_services(settings))
-        except OSError as error:
-            folder = str(settings.data_dir.absolute())
-            message = f"the data folder {folder!r} cannot be used: {error.strerror}"
-            raise BackendUnavailable(message) from error
+    async with open_services(settings) as services:
         caller = Caller(tenant=settings.tenant, name=_USER)
         yield Connection(services, Application(services, caller), settings.tenant)
 
