@@ -45,7 +45,7 @@ from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
 from longshore.services.health import AlertSender, HealthCheck
-from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
+from longshore.services.operator_commands import OperatorCommands
 from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
 from longshore.services.resilience import race
@@ -259,15 +259,6 @@ class Services:
         )
 
     @cached_property
-    def resumer(self) -> Resumer:
-        return Resumer(
-            backend=self.backend,
-            transitions=self.transitions,
-            documents=self.documents,
-            dispatcher=self.dispatcher,
-        )
-
-    @cached_property
     def reservations(self) -> BudgetReservations:
         return BudgetReservations(self.backend, self.transitions)
 
@@ -286,15 +277,15 @@ class Services:
         finishers = {
             IntentKind.CREATE: self.producer.finish_submit,
             IntentKind.ADD: self.producer.finish_addition,
-            IntentKind.CANCEL: self.canceller.finish_cancel,
-            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.CANCEL: self.operator_commands.finish_cancel,
+            IntentKind.RESUME: self.operator_commands.finish_resume,
             IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
         return await finishers[intent.kind](job, intent)
 
     @cached_property
-    def canceller(self) -> Canceller:
-        return Canceller(
+    def operator_commands(self) -> OperatorCommands:
+        return OperatorCommands(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
@@ -307,7 +298,7 @@ class Services:
         return DeadLetters(
             backend=self.backend,
             transitions=self.transitions,
-            resumer=self.resumer,
+            operator_commands=self.operator_commands,
             app=self.settings.app,
             skew_margin=self.settings.worker.skew_margin,
         )
@@ -361,18 +352,8 @@ class Services:
         )
 
     @cached_property
-    def queue_pauser(self) -> QueuePauser:
-        return QueuePauser(self.backend)
-
-    @cached_property
     def definition_sync(self) -> DefinitionSync:
         return DefinitionSync(self.backend)
-
-    @cached_property
-    def review_decisions(self) -> ReviewDecisions:
-        return ReviewDecisions(
-            backend=self.backend, transitions=self.transitions, dispatcher=self.dispatcher
-        )
 
     @cached_property
     def explainer(self) -> Explainer:
