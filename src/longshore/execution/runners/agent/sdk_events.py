@@ -159,8 +159,6 @@ def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEve
         reason=reason,
         status=message.api_error_status,
         error="; ".join(message.errors or ()) or message.result or "",
-        tokens=parse_tokens(message.usage) if message.usage else None,
-        cost_usd=message.total_cost_usd,
     )
 
 
