@@ -14,7 +14,7 @@ import pytest
 
 from longshore.adapters.aws import client
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
-from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.deploy.stacks.template import FUNCTIONS
 from longshore.adapters.aws.names import Names
 from longshore.core.events.event import Event
 from longshore.core.tasks.commands import Claim
