@@ -109,7 +109,8 @@ async def diagnose_aws(settings: Settings) -> list[Check]:
 
 def _stage_config(stage: str, document: Mapping[str, Any], origin: str) -> StageConfig:
     try:
-        # Only the extra ``aws`` installs it.
+        # Only the extra ``aws`` installs its library.
+        import longshore.adapters.aws.client  # noqa: F401
         from longshore.adapters.aws.deploy.stacks.stage_config import read_stage_config
     except ModuleNotFoundError as error:
         problem = f"{error.name} is missing: pip install 'longshore[aws]'"

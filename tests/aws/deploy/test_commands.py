@@ -1,6 +1,7 @@
 """The commands ``aws deploy``, ``aws destroy`` and ``aws status``, as far as they need no AWS."""
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,18 @@ def test_all_problems_of_a_config_file_are_reported(capsys: pytest.CaptureFixtur
     errors = capsys.readouterr().err
     assert "infra/dev.yaml: unknown name 'queus'; did you mean 'queues'?" in errors
     assert "infra/dev.yaml: schedules: Input should be a valid boolean, not 'maybe'" in errors
+
+
+@pytest.mark.parametrize("options", [["deploy", "--render", "x"], ["status"]])
+def test_without_the_library_of_aws_the_extra_is_named(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("my.yaml").write_text("queues: [default]\n")
+    monkeypatch.setitem(sys.modules, "longshore.adapters.aws.client", None)
+
+    assert main(["aws", *options, "--stage", "dev", "--config", "my.yaml"]) == ExitCode.USAGE
+
+    assert "pip install 'longshore[aws]'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_interrupted")
