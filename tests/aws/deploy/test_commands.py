@@ -1,6 +1,7 @@
 """The commands ``aws deploy``, ``aws destroy`` and ``aws status``, as far as they need no AWS."""
 
 import contextlib
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -85,15 +86,18 @@ def test_all_problems_of_a_config_file_are_reported(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("options", [["deploy", "--render", "x"], ["status"]])
-def test_without_the_library_of_aws_the_extra_is_named(
-    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_library_of_aws_the_extra_is_named(options: list[str]) -> None:
     Path("my.yaml").write_text("queues: [default]\n")
-    monkeypatch.setitem(sys.modules, "longshore.adapters.aws.client", None)
+    arguments = ["aws", *options, "--stage", "dev", "--config", "my.yaml"]
+    code = (
+        "import sys; sys.modules['botocore'] = sys.modules['aiobotocore'] = None\n"
+        f"from longshore.interfaces.cli.main import main; sys.exit(main({arguments}))"
+    )
 
-    assert main(["aws", *options, "--stage", "dev", "--config", "my.yaml"]) == ExitCode.USAGE
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert "pip install 'longshore[aws]'" in capsys.readouterr().err
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert "pip install 'longshore[aws]'" in done.stderr
 
 
 @pytest.mark.usefixtures("_interrupted")
