@@ -51,17 +51,11 @@ async def readers(harness: ErrorHarness) -> None:
     # Another service may have to finish what the error broke off.
     await harness.wait_for_task("printing", "chatty", TaskState.PENDING, TaskState.PROCESSING)
     chatty = task_id("chatty", "printing")
-    row = await harness.clean.task("chatty", "printing")
 
     async def updated(backend: Backend) -> AsyncIterator[OutputChunk]:
         async for _, batch in output_follow.follow_task(backend, chatty):
             for entry in batch:
                 yield entry
-
-    def of_task(follow: bool, attempt: int | None) -> Callable[[Backend], AsyncIterator[Any]]:
-        return lambda backend: output_follow.read_task_output(
-            backend, row, follow=follow, attempt=attempt
-        )
 
     def of_job(follow: bool, attempt: int | None) -> Callable[[Backend], AsyncIterator[Any]]:
         job = job_id("printing")
@@ -69,13 +63,13 @@ async def readers(harness: ErrorHarness) -> None:
             backend, job, follow=follow, attempt=attempt
         )
 
-    live = [updated, of_task(True, None), of_task(True, 1), of_job(True, None)]
+    live = [updated, of_job(True, None), of_job(True, 1)]
     received = await asyncio.gather(*[_read(harness, stream) for stream in live])
     await harness.wait_for_jobs("printing")
     for stream, pieces in zip(live, received, strict=True):
         # Pieces of several tasks may have been received in another order than they were printed.
         assert sorted(map(repr, pieces)) == sorted(map(repr, await _collect(stream(harness.raw))))
-    for stream in (of_task(False, None), of_task(False, 1), of_job(False, None), of_job(False, 1)):
+    for stream in (of_job(False, None), of_job(False, 1)):
         assert await _read(harness, stream) == await _collect(stream(harness.raw))
 
     async def of_entity(backend: Backend) -> AsyncIterator[Any]:

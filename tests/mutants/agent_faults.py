@@ -76,7 +76,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="a sandbox's sockets stand where their paths are too long",
-        at="execution.runners.agent.session:AgentSession.__init__",
+        at="execution.runners.agent.session:AgentSession.__post_init__",
         do=Value("= _sandbox_folder()", "$3"),
         caught_by=_PERMISSIONS,
     ),
@@ -102,7 +102,8 @@ AGENT_FAULTS = (
         name="an agent does not wait for those below it",
         at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'CLAUDE_CODE_DISABLE_BACKGROUND_TASKS':"),
-        caught_by=_HELPED,
+        caught_by="agents/test_agent_session.py::"
+        "test_an_agent_may_not_leave_tasks_in_the_background",
     ),
     _fault(
         name="turns of those below count as the agent's",

@@ -138,7 +138,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="last lines are shown with their secrets",
         at="services.dead_letters:_last_lines",
-        do=Argument("PrintedLine()", 1, "$1[:_LINE_CHARACTERS]"),
+        do=Argument("OutputLineDocument()", "text", "text[:_LINE_CHARACTERS]"),
         caught_by=f"{_POST_MORTEM}::"
         "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
     ),

@@ -1,6 +1,6 @@
 """The protocol between a worker, its fork server and a child.
 
-A private socket carries JSON lines between the worker and its fork server: the worker sends
+A private socket carries JSON packets between the worker and its fork server: the worker sends
 ``start`` (with the child's ends of four pipes: output, errors, channel, replies) and ``signal``;
 the fork server sends ``ready`` once, and ``refused`` when it cannot start a child. The worker
 chooses a number for every attempt. A pipe that the fork server shares with its reapers carries
@@ -56,12 +56,13 @@ ChildMessage = Literal[
 """The type of a message on the channel; standard output and error are only output."""
 
 FDS_PER_START = 4
+MESSAGE_LIMIT_BYTES = 64 * 1024
 EXIT_CANNOT_LOAD = 78
 """The fork server's exit code when one of its modules cannot be loaded."""
 
 
 class ForkServerMessage(StrEnum):
-    """The first field of every line."""
+    """The first field of every packet."""
 
     START = "start"
     SIGNAL = "signal"
@@ -78,20 +79,8 @@ class KillCause(StrEnum):
 
 
 def encode_message(message: ForkServerMessage, number: int, **content: Any) -> bytes:
-    """Returns the message as one line."""
-    return json.dumps({"type": message, "number": number, **content}).encode() + b"\n"
-
-
-class LineDecoder:
-    """Splits received bytes into messages."""
-
-    def __init__(self) -> None:
-        self._partial = b""
-
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Returns the messages that ``data`` completes."""
-        *complete_lines, self._partial = (self._partial + data).split(b"\n")
-        return [json.loads(line) for line in complete_lines]
+    """Returns the message as one packet."""
+    return json.dumps({"type": message, "number": number, **content}).encode()
 
 
 # Far smaller than PIPE_BUF: each write is atomic, so records of several writers do not interleave.

@@ -62,7 +62,7 @@ class DocumentStore:
 
     async def spill(self, change: Change[JobRow]) -> Change[JobRow]:
         """Returns the change with the large fields of its events moved to the blob store."""
-        events = []
+        spilled = []
         for event in change.events:
             properties = properties_of(event)
             data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
@@ -72,8 +72,8 @@ class DocumentStore:
             overflow = overflow_of(properties, entity_id=folder, event_id=event.id, size=len(data))
             if overflow is not None:
                 await self.store_key(overflow.key, overflow.fields)
-            events.append(replace(event, overflow=overflow.key) if overflow else event)
-        return replace(change, events=tuple(events))
+            spilled.append(replace(event, overflow=overflow.key) if overflow else event)
+        return replace(change, events=tuple(spilled))
 
     async def restore(self, properties: dict[str, Any]) -> dict[str, Any]:
         """Returns an event's properties with everything that was moved out."""

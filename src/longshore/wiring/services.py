@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,9 +64,12 @@ if TYPE_CHECKING:
     from longshore.adapters.sqlite.database import SqliteOptions
 
 
-def new_id() -> str:
-    """A random change id."""
-    return secrets.token_hex(8)
+new_id = partial(secrets.token_hex, 8)
+"""Makes a random change id."""
+system_clock = SystemClock
+"""Makes the clock of this machine, for callers without services."""
+resident_bytes = rss_bytes_of
+"""Returns the resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
 
 
 def new_worker_id() -> str:
@@ -102,7 +105,10 @@ class Services:
     ) -> Application:
         """The operations of a caller; None: of the user of this process, for the own tenant."""
         if caller is None:
-            caller = Caller(tenant=self.settings.tenant, name=current_user())
+            name = "user"
+            with contextlib.suppress(KeyError, OSError):
+                name = getpass.getuser()
+            caller = Caller(tenant=self.settings.tenant, name=name)
         return Application(self, caller, poll=poll)
 
     def worker_group(self, queues: Sequence[str] | None = None) -> WorkerGroup:
@@ -385,14 +391,6 @@ class Services:
         return folder / KEY_FILE_NAME
 
 
-def current_user() -> str:
-    """The user of this process, as events show it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "user"
-
-
 @contextlib.asynccontextmanager
 async def open_services(
     settings: Settings,
@@ -461,11 +459,11 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
         url = alerts.slack_webhook.get_secret_value()
         yield slack_webhook(url=url, clock=clock, timeout=alerts.timeout)
     if alerts.webhook_url is not None:
-        from longshore.adapters.alerts.webhook import WebhookAlerts
+        from longshore.adapters.alerts.webhook import webhook_alerts
 
         signing = [secret.get_secret_value() for secret in alerts.webhook_secrets]
         url = alerts.webhook_url.get_secret_value()
-        yield WebhookAlerts(url, signing, clock, timeout=alerts.timeout)
+        yield webhook_alerts(url, signing, clock, timeout=alerts.timeout)
 
 
 def read_machine_key(settings: Settings) -> str | None:
@@ -486,16 +484,6 @@ def inspect_store(settings: Settings) -> StoreFacts:
     from longshore.adapters.sqlite import inspection
 
     return inspection.inspect_store(settings.data_dir.absolute(), now=SystemClock().now())
-
-
-def system_clock() -> Clock:
-    """The clock of this machine, for callers without services."""
-    return SystemClock()
-
-
-def resident_bytes(process_id: int) -> int:
-    """Resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
-    return rss_bytes_of(process_id)
 
 
 def open_worker_registry(settings: Settings) -> WorkerRegistry:

@@ -33,7 +33,7 @@ _FILE_MODE = 0o600
 ResultT = TypeVar("ResultT")
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteBlobStore:
     """See ``ports.blobs.BlobStore``."""
 

@@ -137,7 +137,7 @@ def _task_statement(row: TaskRow, expected_version: int) -> Statement:
     )
     if expected_version:
         return _UPDATE_TASK, (*values, row.id, expected_version)
-    constant = (row.id, spec.tenant, spec.job_id, spec.number, spec.queue)
+    constant = (spec.id, spec.tenant, spec.job_id, spec.number, spec.queue)
     created = codec.to_us(spec.created_at)
     return _INSERT_TASK, (*constant, created, codec.to_json(spec), *values)
 
@@ -149,4 +149,4 @@ def _job_statement(row: JobRow, expected_version: int) -> Statement:
     values = (row.state, len(row.intents), ended, unreported, row.version, body)
     if expected_version:
         return _UPDATE_JOB, (*values, row.id, expected_version)
-    return _INSERT_JOB, (row.id, spec.tenant, codec.to_us(spec.created_at), spec.name, *values)
+    return _INSERT_JOB, (spec.id, spec.tenant, codec.to_us(spec.created_at), spec.name, *values)

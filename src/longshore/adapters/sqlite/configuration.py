@@ -47,7 +47,7 @@ _UPSERT_HOLD = f"""
 """
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteDefinitions:
     """See ``ports.configuration.Definitions``."""
 
@@ -108,7 +108,7 @@ class SqliteDefinitions:
         return await self._database.write(work)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteKeys:
     """See ``ports.configuration.Keys``."""
 
@@ -158,7 +158,7 @@ class SqliteKeys:
         return await self._database.write(work)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteBudgets:
     """See ``ports.configuration.Budgets``."""
 
@@ -188,7 +188,7 @@ class SqliteBudgets:
         await self._database.write(work)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteQueueControls:
     """See ``ports.configuration.QueueControls``."""
 

@@ -87,7 +87,7 @@ def _event(row: Row) -> Event:
     )
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteEventLog:
     """See ``ports.events.EventLog``."""
 
@@ -217,7 +217,7 @@ def query_statement(columns: str, filters: Mapping[str, Any], *, near_end: bool)
     return f"{' UNION ALL '.join(by_type)} {_PAGE}"
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteEventBus:
     """See ``ports.events.EventBus``: the log is the bus."""
 

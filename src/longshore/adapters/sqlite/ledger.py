@@ -139,7 +139,7 @@ class TaskRowCache:
         self._rows.pop(task_id, None)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteLedger:
     """See ``ports.ledger.Ledger``."""
 

@@ -19,7 +19,7 @@ _INSERT = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteOutputLog:
     """See ``ports.output.OutputLog``."""
 

@@ -53,7 +53,7 @@ def message_values(message: OutgoingMessage, now: datetime) -> tuple[Any, ...]:
     return (message.queue, int(message.priority), message.merge_key, message.body, sent, visible)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SqliteTaskQueue:
     """See ``ports.task_queue.TaskQueue``."""
 

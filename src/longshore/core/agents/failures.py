@@ -175,7 +175,7 @@ class QueryEnding:
     error: BaseException | None = None
     assistant_error: str | None = None  # of the agent's last message, if that was an error
     api_status: int | None = None  # of the API's last response, if that was an error
-    api_failure_category: ErrorCategory | None = None  # why the last request got no response
+    unreachable: bool = False  # whether the last request to the API got no response
     retry_after: timedelta | None = None  # the delay that the API asked for
     stderr: str = ""  # the last lines
     late: timedelta | None = None  # the step's timeout, if it ended the query
@@ -205,19 +205,12 @@ class QueryEnding:
     def errors(self) -> list[str]:
         """The errors that the result lists."""
         values = (self.result or {}).get("errors")
-        return (
-            [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
-        )
+        return [text for text in values if isinstance(text, str)] if type(values) is list else []
 
     @property
     def message(self) -> str:
         """The result's text and errors."""
         return " ".join(text for text in (self.text("result"), *self.errors) if text)
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the result is an error."""
-        return bool((self.result or {}).get("is_error"))
 
     @property
     def terminal(self) -> str:
@@ -245,7 +238,7 @@ class QueryEnding:
             case "assistant":
                 return self.assistant_error == value
             case "request":
-                unreachable = self.failed_at_api and self.api_failure_category is not None
+                unreachable = self.failed_at_api and self.unreachable
                 return unreachable if value == "unreachable" else self.status is not None
             case "execution":
                 ended = self.text("subtype") == "error_during_execution"
@@ -325,9 +318,12 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
         or ending.late is not None
         or _is_instance(ending.error, "ClaudeSDKError")
     )
-    if ending.result is not None and not ending.is_error and closing_error:
+    if ending.result is not None and not ending.result.get("is_error") and closing_error:
         # The result is valid even if the CLI failed afterwards, while it was closed.
-        return _reason_of_success(ending)
+        if ending.terminal not in _COMPLETED_REASONS:
+            return QueryFailureReason.STOPPED
+        missing = ending.wants_structure and ending.result.get("structured_output") is None
+        return QueryFailureReason.SCHEMA_MISMATCH if missing else None
     if ending.late is not None:
         return _reason_of_timeout(ending)
     if ending.error is not None and not _is_instance(ending.error, "ResultError"):
@@ -340,16 +336,9 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
     )
 
 
-def _reason_of_success(ending: QueryEnding) -> QueryFailureReason | None:
-    if ending.terminal not in _COMPLETED_REASONS:
-        return QueryFailureReason.STOPPED
-    missing = ending.wants_structure and (ending.result or {}).get("structured_output") is None
-    return QueryFailureReason.SCHEMA_MISMATCH if missing else None
-
-
 def _reason_of_timeout(ending: QueryEnding) -> QueryFailureReason:
     """Returns the API's last failure, if any: the CLI retried until the timeout."""
-    if ending.api_failure_category is not None:
+    if ending.unreachable:
         return QueryFailureReason.API_UNREACHABLE
     return QueryFailureReason.DEADLINE if ending.api_status is None else QueryFailureReason.STATUS
 
@@ -401,8 +390,6 @@ def _meaning_of(reason: QueryFailureReason, ending: QueryEnding) -> FailureMeani
     meaning = FailureMeaning(*reason.value)
     if reason is QueryFailureReason.STATUS:
         return meaning_of_status(_status_of(ending))
-    if reason is QueryFailureReason.API_UNREACHABLE:
-        return meaning._replace(category=ending.api_failure_category or meaning.category)
     if reason is QueryFailureReason.CLI_START and ending.error and ending.error.__cause__:
         # The machine may be out of memory or processes for a moment.
         category = category_of(ending.error.__cause__)

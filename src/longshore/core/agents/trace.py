@@ -19,7 +19,6 @@ from typing import Any, Final, Generic, TypeVar, assert_never
 from longshore.core.agents import events
 from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.events.wire import camel_case
 from longshore.core.text.sanitise import mask_mapping, safe_excerpt
 
 TRACE_VERSION: Final = 1
@@ -190,11 +189,13 @@ class StepEnd:
 
 
 def _document(entry: Any) -> dict[str, Any]:
-    """Returns the fields of an entry as they are stored."""
-    return {
-        camel_case(field_.name): _json_value(getattr(entry, field_.name))
-        for field_ in fields(entry)
-    }
+    """Returns the fields of an entry as they are stored, with names in camel case."""
+    document = {}
+    for field_ in fields(entry):
+        first, *rest = field_.name.split("_")
+        name = first + "".join(word.capitalize() for word in rest)
+        document[name] = _json_value(getattr(entry, field_.name))
+    return document
 
 
 def _json_value(value: Any) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
 _STALE_AFTER = timedelta(days=30)
 
 
+@dataclass(eq=False, repr=False)
 class ProcessRunner:
     """See ``ports.runner.Runner``.
 
@@ -55,39 +57,30 @@ class ProcessRunner:
             alive.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        clock: Clock,
-        *,
-        keep_folders: bool = False,
-        agent_access: Mapping[str, Any] | None = None,
-        modules: Sequence[str] = (),
-        agent_modules: Sequence[str] = (),
-        preload: bool = False,
-        inherited_fds: Callable[[], Sequence[int]] = tuple,
-    ) -> None:
-        self._clock = clock
-        self._folder = folder / "work"
-        self._environment = dict(environment)
-        self._agent_access = dict(agent_access or {})
-        self._cleaner = FolderCleaner(keep=keep_folders)
-        self.forkserver = ForkServerClient(
-            environment, modules=modules, inherited_fds=inherited_fds
-        )
-        self.agent_forkserver = self.forkserver
-        if agent_modules:
-            self.agent_forkserver = ForkServerClient(
-                environment, modules=agent_modules, inherited_fds=inherited_fds
-            )
-        self._preload = preload
+    folder: Path
+    environment: Mapping[str, str]
+    clock: Clock
+    _: KW_ONLY
+    keep_folders: bool = False
+    agent_access: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[str] = ()
+    agent_modules: Sequence[str] = ()
+    preload: bool = False
+    inherited_fds: Callable[[], Sequence[int]] = tuple
+
+    def __post_init__(self) -> None:
+        self._folder = self.folder / "work"
+        self._cleaner = FolderCleaner(keep=self.keep_folders)
+        client = partial(ForkServerClient, self.environment, inherited_fds=self.inherited_fds)
+        self.forkserver = self.agent_forkserver = client(modules=self.modules)
+        if self.agent_modules:
+            self.agent_forkserver = client(modules=self.agent_modules)
 
     async def open(self) -> None:
-        before = self._clock.now() - _STALE_AFTER
+        before = self.clock.now() - _STALE_AFTER
         await self._cleaner.remove_stale(self._folder, "*.agent", before=before)
         await self.forkserver.open()
-        if self._preload:
+        if self.preload:
             await self.agent_forkserver.open()
 
     async def close(self) -> None:
@@ -127,7 +120,7 @@ class ProcessRunner:
             pipes,
             folder=folder,
             cleaner=self._cleaner,
-            clock=self._clock,
+            clock=self.clock,
         )
         # All this happens while the child is being forked.
         attempt.start_reading()
@@ -165,7 +158,7 @@ class ProcessRunner:
             DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
         }
         return {
-            **self._environment,
+            **self.environment,
             **settings.get("env", {}),
             "PWD": str(folder),
             TASK_VARIABLE: spec.task_id,
@@ -181,7 +174,7 @@ class ProcessRunner:
             "repositories": str(self._folder.parent / "repositories"),
         }
         fields = {name: getattr(spec, name) for name in _AGENT_SPEC_FIELDS}
-        return {"agent": {**self._agent_access, **folders}, **fields}
+        return {"agent": {**self.agent_access, **folders}, **fields}
 
 
 def _check_options(spec: AttemptSpec) -> dict[str, Any]:
@@ -230,7 +223,8 @@ def _is_valid_argument(text: str) -> bool:
 
 def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
     """Create the attempt's folder and a command's input files, readable only by their owner."""
-    _make_folder(folder)
+    folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     reach("attempt.folder_created")
     if spec.definition.runner is RunnerKind.COMMAND:
         _write_private(folder / _INPUT_FILE, spec.input)
@@ -248,16 +242,6 @@ def _encode_spec(spec: AttemptSpec, folder: Path, environment: Mapping[str, str]
         "folder": str(folder),
         "environment": environment,
     }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        os.mkdir(folder, _FOLDER_MODE)
-    except FileNotFoundError:
-        folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        os.mkdir(folder, _FOLDER_MODE)
-    except FileExistsError:
-        pass
 
 
 def _write_private(path: Path, value: Any) -> None:

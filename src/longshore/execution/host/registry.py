@@ -16,10 +16,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -30,8 +29,8 @@ from longshore.execution.process_table import PROC_IS_AVAILABLE, group_members, 
 
 _FOLDER_MODE = 0o700
 _QUEUES_PREFIX = "serves "
-_KILL_TIMEOUT = timedelta(seconds=1)
-_KILL_ROUNDS = 3
+_KILL_TIMEOUT = timedelta(seconds=3)
+_KILL_INTERVAL_S = 0.002
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class _RegisteredWorker:
     children: set[int] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FileWorkerRegistry:
     """See ``ports.worker_registry.WorkerRegistry``."""
 
@@ -194,17 +193,10 @@ def _publish_lock(draft: Path, path: Path) -> None:
         draft.rename(path)
 
 
-def _signal_group(group_id: int, number: signal.Signals) -> None:
-    """Send a signal to the group of a child that has not been waited for."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group_id, number)
-
-
 def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
     """Kill every process whose session or group is ``group_id``, and wait for their end.
 
-    A sent signal is not an end, so this waits until the kernel reports the processes as ended. The
-    wait is short and bounded, because a process that hangs in a system call ends only when the call
+    The wait is bounded, because a process that hangs in a system call ends only when the call
     returns.
 
     Args:
@@ -215,33 +207,18 @@ def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
     if start_time is not None and current is not None and current != start_time:
         return
     if not PROC_IS_AVAILABLE:
-        _signal_group(group_id, signal.SIGKILL)
+        _kill(os.killpg, group_id)
         return
     # A process that was just forking may have left another: look again until none is left. Without
     # a live member the number may have been reused for another group.
-    for _ in range(_KILL_ROUNDS):
-        if not (members := group_members(group_id)):
-            return
-        _signal_group(group_id, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_TIMEOUT.total_seconds()
+    while (members := group_members(group_id)) and time.monotonic() < deadline:
+        _kill(os.killpg, group_id)
         for process_id in members:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process_id, signal.SIGKILL)
-        _wait_for_exit(members)
+            _kill(os.kill, process_id)
+        time.sleep(_KILL_INTERVAL_S)  # noqa: TID251 - the caller waits for the end
 
 
-def _wait_for_exit(process_ids: Iterable[int]) -> None:
-    """Return when all processes have ended, or after ``_KILL_TIMEOUT``."""
-    poll = select.poll()
-    with contextlib.ExitStack() as opened:
-        left = 0
-        for process_id in process_ids:
-            with contextlib.suppress(OSError):  # it has ended and has been waited for
-                pidfd = os.pidfd_open(process_id)
-                opened.callback(os.close, pidfd)
-                poll.register(pidfd, select.POLLIN)
-                left += 1
-        deadline = time.monotonic() + _KILL_TIMEOUT.total_seconds()
-        while left and (time_left := deadline - time.monotonic()) > 0:
-            for pidfd, _ in poll.poll(time_left * 1000):
-                poll.unregister(pidfd)
-                left -= 1
+def _kill(send: Callable[[int, int], None], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        send(number, signal.SIGKILL)

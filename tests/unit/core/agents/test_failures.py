@@ -321,19 +321,15 @@ def test_a_step_that_waited_for_a_rate_limit_until_its_time_was_up_is_rate_limit
 
 
 def test_a_step_whose_api_could_not_be_reached_until_its_time_was_up_says_so() -> None:
-    reason, failure = classify(
-        None, late=NINETY_SECONDS, api_failure_category=Category.NETWORK, api_status=502
-    )
+    reason, failure = classify(None, late=NINETY_SECONDS, unreachable=True, api_status=502)
 
     assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.NETWORK)
 
 
 def test_a_connection_error_takes_precedence_over_the_status_derived_from_it() -> None:
-    reason, failure = classify_frame(
-        {"api_error_status": 502}, api_failure_category=Category.TIMEOUT
-    )
+    reason, failure = classify_frame({"api_error_status": 502}, unreachable=True)
 
-    assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.TIMEOUT)
+    assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.NETWORK)
 
 
 def test_a_status_that_only_the_gateway_saw_is_used_where_the_api_was_the_end() -> None:

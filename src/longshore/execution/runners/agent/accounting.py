@@ -80,22 +80,12 @@ BeforeRequest = Callable[[ModelRequest], Awaitable[str | None]]
 AfterResponse = Callable[[ModelResponse], None]
 
 
-class InvalidModelRequest(ValueError):
-    """The cost of the request cannot be estimated, so it is not sent."""
-
-
-def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
-    """Returns the request in an HTTP body.
-
-    Raises:
-        InvalidModelRequest: the body is no JSON object that names its model.
-    """
+def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest | None:
+    """Returns the request in an HTTP body; None if it is no JSON object that names its model."""
     document = _document(body)
-    model = document.get("model")
+    model, max_tokens = document.get("model"), document.get("max_tokens")
     if not isinstance(model, str) or not 0 < len(model) <= _NAME_LIMIT:
-        message = "expected a JSON object that names its model"
-        raise InvalidModelRequest(message)
-    max_tokens = document.get("max_tokens")
+        return None
     return ModelRequest(
         model=model,
         max_tokens=max_tokens if type(max_tokens) is int else None,

@@ -38,7 +38,6 @@ from longshore.execution.runners.agent.accounting import (
     RETRY_LATER_STATUSES,
     AfterResponse,
     BeforeRequest,
-    InvalidModelRequest,
     ModelCall,
     ModelRequest,
     ModelResponse,
@@ -248,10 +247,10 @@ class Gateway:
         body = await _read_body(request)
         if path != _MESSAGES:
             return await self._send(request, path, body, None)
-        try:
-            model_request = parse_model_request(body, request.headers)
-        except InvalidModelRequest as error:
-            raise _RequestRejected(400, "invalid_request_error", str(error)) from None
+        if (model_request := parse_model_request(body, request.headers)) is None:
+            # Its cost cannot be estimated.
+            message = "expected a JSON object that names its model"
+            raise _RequestRejected(400, "invalid_request_error", message)
         await self._check_allowed(model_request)
         call = ModelCall(model_request, self.prices, self._record_response)
         try:
@@ -270,17 +269,13 @@ class Gateway:
                 if refusal is None:
                     # Also if another was refused meanwhile: the budget for this one is reserved.
                     return
-                self._stop(refusal)
+                self.stop_reason = self.stop_reason or refusal
         # The status that the CLI does not retry and whose message it shows unchanged.
         raise _RequestRejected(402, "billing_error", self.stop_reason or "")
 
-    def _stop(self, reason: str) -> None:
-        if self.stop_reason is None:
-            self.stop_reason = reason
-
     def _fail(self, raised: Exception) -> None:
         self.failure = self.failure or raised
-        self._stop(f"the budget check failed: {type(raised).__name__}")
+        self.stop_reason = self.stop_reason or f"the budget check failed: {type(raised).__name__}"
 
     def _record_response(self, response: ModelResponse) -> None:
         self.last_status = response.status

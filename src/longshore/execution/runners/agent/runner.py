@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,10 @@ class _AgentAttempt:
                     await self._run_step(step, session, results)
             except BaseException:
                 with contextlib.suppress(Exception):  # the first error matters more
-                    await directory.save_changes(self._artifacts, session.send)
+                    await directory.save_changes(self._artifacts, session.channel.send)
                 raise
             # If this fails, the files stay for the next attempt, which will have all results.
-            await directory.save_changes(self._artifacts, session.send)
+            await directory.save_changes(self._artifacts, session.channel.send)
             directory.remove()
         return results[steps[-1].name]
 
@@ -90,7 +91,7 @@ class _AgentAttempt:
         if is_new:
             tasks, earlier = self._spec["dependency_outputs"], dict(results)
             values = PromptValues(input=self._spec["input"], tasks=tasks, steps=earlier)
-            step_run = _StepRun(self._spec, self._plan, step, session)
+            step_run = _StepRun(step, session)
             results[step.name] = await step_run.result(self._validators[step.name], values)
         # Also an earlier result: the attempt that ran the step may have ended before it saved it.
         self._artifacts.mkdir(mode=0o700, exist_ok=True)
@@ -100,19 +101,19 @@ class _AgentAttempt:
             await asyncio.to_thread(self._channel.report_step, step.name, results[step.name])
 
 
+@dataclass(eq=False, repr=False)
 class _StepRun:
     """One step of an attempt."""
 
-    def __init__(
-        self, spec: Mapping[str, Any], plan: AgentPlan, step: AgentStep, session: AgentSession
-    ) -> None:
-        self._spec = spec
-        self._plan = plan
-        self._step = step
-        self._agent_session = session
-        name = session_id(spec["task_id"], step.name)
-        self._conversation = ConversationStore(name, spec["conversations"].get(name), session.send)
-        self._deadline = asyncio.get_running_loop().time() + step.timeout.total_seconds()
+    step: AgentStep
+    session: AgentSession
+
+    def __post_init__(self) -> None:
+        spec = self.session.spec
+        name = session_id(spec["task_id"], self.step.name)
+        stored = spec["conversations"].get(name)
+        self._conversation = ConversationStore(name, stored, self.session.channel.send)
+        self._deadline = asyncio.get_running_loop().time() + self.step.timeout.total_seconds()
 
     async def result(self, validator: ResultValidator, values: PromptValues) -> Any:
         """Returns the step's result.
@@ -124,8 +125,8 @@ class _StepRun:
             # An earlier attempt paid for the answer but ended before it could report it.
             validated = validator.validate(answer.structured, answer.text)
             if not validated.problems:
-                self._agent_session.send(
-                    "log", text=f"{self._step.name}: using the answer of an earlier attempt"
+                self.session.channel.send(
+                    "log", text=f"{self.step.name}: using the answer of an earlier attempt"
                 )
                 return validated.value
             prompt = self._repair_prompt(validated.problems)
@@ -137,8 +138,8 @@ class _StepRun:
                 return validated.value
             if query_failure.reason is not _SCHEMA_MISMATCH or not repairs_left:
                 raise FailureRaised(query_failure.failure)
-            self._agent_session.send(
-                "log", text=f"{self._step.name}: {query_failure.failure.message}; asking once more"
+            self.session.channel.send(
+                "log", text=f"{self.step.name}: {query_failure.failure.message}; asking once more"
             )
             prompt = self._repair_prompt(validated.problems)
         raise AssertionError  # the last round returns or raises
@@ -163,7 +164,7 @@ class _StepRun:
     async def _query(
         self, prompt: str, *, resumes: bool
     ) -> tuple[QueryFailure | None, dict[str, Any]]:
-        step, session = self._step, self._agent_session
+        step, session = self.step, self.session
         loop = asyncio.get_running_loop()
         timeout = timedelta(seconds=max(self._deadline - loop.time(), 0.0))
         with session.trace.trace_step(
@@ -195,17 +196,17 @@ class _StepRun:
         return query_failure, dict(ending.result or {})
 
     def _repair_prompt(self, problems: tuple[str, ...]) -> str:
-        return _EMPTY_RESULT_PROMPT if self._step.output_schema is None else repair_prompt(problems)
+        return _EMPTY_RESULT_PROMPT if self.step.output_schema is None else repair_prompt(problems)
 
     def _prompt(self, values: PromptValues) -> str:
         request = PromptRequest(
-            template=self._step.prompt,
+            template=self.step.prompt,
             values=values,
-            role=self._plan.role,
-            checks=self._plan.checks,
-            has_schema=self._step.output_schema is not None,
-            feedback=self._spec["feedback"] if self._spec["revision"] else None,
-            previous_output=self._spec["previous_output"],
+            role=self.session.plan.role,
+            checks=self.session.plan.checks,
+            has_schema=self.step.output_schema is not None,
+            feedback=self.session.spec["feedback"] if self.session.spec["revision"] else None,
+            previous_output=self.session.spec["previous_output"],
         )
         if self._conversation.has_prompt:
             return CONTINUE_PROMPT

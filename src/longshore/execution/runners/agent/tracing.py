@@ -35,7 +35,7 @@ _PARTIAL_FILE = ".session_trace.json"
 _HOOK_TIMEOUT_S = 3_600.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class StepTracer:
     """Traces one step.
 
@@ -130,7 +130,7 @@ class StepTracer:
                     self.send("log", text=text)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AttemptTrace:
     """The trace of an attempt: its finished steps and the running one.
 

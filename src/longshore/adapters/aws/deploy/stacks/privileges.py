@@ -6,7 +6,6 @@ denies what a policy does not allow, notes each call, and compares both ways.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -180,32 +179,6 @@ _ALERT_RECORDS = Grant(
     "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "alerts once for each problem"
 )
 
-_DISPATCHER = (
-    _ROWS,
-    _ENQUEUE,
-    Grant("documents", (_GET_OBJECT,), "graphs of jobs"),
-    _LARGE_EVENTS,
-    _BLOB_EXISTENCE,
-)
-_SWEEPER = (
-    Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
-    _OPEN_ROWS,
-    _ENQUEUE,
-    *_READ_DEAD_LETTERS,
-    Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
-    Grant("config", (_GET, _UPDATE), "definitions; wakes a worker"),
-    Grant("documents", _PUT_LARGE_OBJECT, "finishes what was begun"),
-    _LARGE_EVENTS,
-    _BLOB_EXISTENCE,
-)
-_HEALTH_CHECK = (
-    Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
-    _OPEN_ROWS,
-    *_APPEND_EVENTS,
-    *_READ_DEAD_LETTERS,
-    _ALERT_RECORDS,
-    _BLOB_EXISTENCE,
-)
 _API = (
     _ROWS,
     Grant("listings", (_QUERY,), "lists jobs and tasks"),
@@ -224,36 +197,9 @@ _API = (
     Grant("dead letters", (_REMOVE,), "forgets those that lead nowhere"),
     _ALERT_RECORDS,
 )
-# Functions dispatch and sweep for it.
-_WORKER = (
-    Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
-    Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
-    Grant("open rows", (_QUERY,), "takes over from workers that died"),
-    Grant("output", (_PUT,), "what tasks print"),
-    Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
-    *_APPEND_EVENTS,
-    Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
-    Grant("files", _PUT_LARGE_OBJECT, "files of attempts"),
-    _BLOB_EXISTENCE,
-)
 
 
-def _merge_grants(*lists: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant for each resource."""
-    by_resource: dict[str, list[Grant]] = {}
-    for grant in itertools.chain.from_iterable(lists):
-        by_resource.setdefault(grant.resource, []).append(grant)
-    return tuple(
-        Grant(
-            resource,
-            tuple(sorted({action for grant in grants for action in grant.actions})),
-            "; ".join(dict.fromkeys(grant.reason for grant in grants)),
-        )
-        for resource, grants in by_resource.items()
-    )
-
-
-GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
+_GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
     "relay": (
         Grant(
             "ledger stream",
@@ -274,23 +220,77 @@ GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
         _BLOB_EXISTENCE,
         _SECRETS,
     ),
-    "dispatcher": (_event_source_grant("dispatcher-events"), *_merge_grants(_DISPATCHER)),
+    "dispatcher": (
+        _event_source_grant("dispatcher-events"),
+        _ROWS,
+        _ENQUEUE,
+        Grant("documents", (_GET_OBJECT,), "graphs of jobs"),
+        _LARGE_EVENTS,
+        _BLOB_EXISTENCE,
+    ),
     "dlq-processor": (
         _event_source_grant("dead letters"),
         Grant("ledger", (_GET, _UPDATE), "fails the task"),
         *_APPEND_EVENTS,
         Grant("lost messages", (_PUT_OBJECT,), "keeps messages that lead nowhere"),
     ),
-    "sweeper": _merge_grants(_SWEEPER),
-    "health-check": (*_merge_grants(_HEALTH_CHECK), _SECRETS),
+    "sweeper": (
+        Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
+        _OPEN_ROWS,
+        _ENQUEUE,
+        *_READ_DEAD_LETTERS,
+        Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
+        Grant("config", (_GET, _UPDATE), "definitions; wakes a worker"),
+        Grant("documents", _PUT_LARGE_OBJECT, "finishes what was begun"),
+        _LARGE_EVENTS,
+        _BLOB_EXISTENCE,
+    ),
+    "health-check": (
+        Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
+        _OPEN_ROWS,
+        *_APPEND_EVENTS,
+        *_READ_DEAD_LETTERS,
+        _ALERT_RECORDS,
+        _BLOB_EXISTENCE,
+        _SECRETS,
+    ),
     "health-check-single": (
         Grant("ledger", (_GET,), "the task's row"),
         Grant("config", (_GET,), "its definition"),
     ),
-    "api": (*_merge_grants(_API), _SECRETS),
-    "worker": _merge_grants(_WORKER),
-    "server": _merge_grants(_API),
+    "api": (*_API, _SECRETS),
+    # Functions dispatch and sweep for it.
+    "worker": (
+        Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
+        Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
+        Grant("open rows", (_QUERY,), "takes over from workers that died"),
+        Grant("output", (_PUT,), "what tasks print"),
+        Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
+        *_APPEND_EVENTS,
+        Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
+        Grant("files", _PUT_LARGE_OBJECT, "files of attempts"),
+        _BLOB_EXISTENCE,
+    ),
+    "server": _API,
 }
+
+
+def _merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """One grant for each resource."""
+    by_resource: dict[str, list[Grant]] = {}
+    for grant in grants:
+        by_resource.setdefault(grant.resource, []).append(grant)
+    return tuple(
+        Grant(
+            resource,
+            tuple(sorted({action for grant in same for action in grant.actions})),
+            "; ".join(dict.fromkeys(grant.reason for grant in same)),
+        )
+        for resource, same in by_resource.items()
+    )
+
+
+GRANTS: Final = {name: _merge_grants(grants) for name, grants in _GRANTS.items()}
 """By function or service."""
 
 

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from longshore.adapters.aws.names import Names
 from longshore.core.ids import is_name
+from longshore.core.inspection import CloudAccount
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
 
@@ -168,11 +169,10 @@ def _problem(detail: Any) -> str:
     return f"unknown name {'.'.join(detail['loc'])!r}; {hint}"
 
 
-def with_bucket(config: StageConfig, account: str, region: str) -> StageConfig:
+def with_bucket(config: StageConfig, account: CloudAccount) -> StageConfig:
     """The configuration with the name of the bucket, which contains account and region."""
-    if config.bucket:
-        return config
-    return replace(config, bucket=f"longshore-{config.stage}-{account}-{region}")
+    default = f"longshore-{config.stage}-{account.id}-{account.region}"
+    return replace(config, bucket=config.bucket or default)
 
 
 def _check_config(config: StageConfig) -> Iterator[str]:

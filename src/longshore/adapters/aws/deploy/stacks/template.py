@@ -1,14 +1,14 @@
 """The CloudFormation templates of a stage: the files in ``templates/``, filled in.
 
 ``<name>`` in a file is a value of the stage file, such as ``<api.burst>``, or a value that this
-module computes. Everything else is CloudFormation. Files without a ``Description`` are fragments,
+module computes. A stack's section ``Functions`` lists its functions. Everything else is
+CloudFormation. ``function.yaml``, ``queue.yaml`` and ``dead-letter-mapping.yaml`` are fragments,
 which are repeated for every function or lane.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,18 +43,16 @@ STACKS: Final = (
 
 They are deleted in the opposite order, because a stack may import what earlier ones export.
 """
-SIZE_LIMIT_BYTES: Final = 51_200
-"""The longest template that CloudFormation takes in a request."""
 CONSUMERS: Final = ("history", "dispatcher")
 """Consumers of events with a queue."""
-DRAIN_GRACE_S: Final = 100
-"""How long running tasks of a stopped worker get; Fargate kills the container 20 s later."""
 
-_CONTAINER_STACKS: Final = {"worker": "workers", "server": "the server"}
-_PORT: Final = 8421
+_CONTAINER_STACKS: Final = ("worker", "server")
+_LANE_FRAGMENTS: Final = {INFRASTRUCTURE: "queue", "dispatcher": "dead-letter-mapping"}
 _FOLDER: Final = Path(__file__).with_name("templates")
 _PLACEHOLDER: Final = re.compile(r"<([a-z_]+(?:\.[a-z_]+)*)>")
-_ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.(?:[a-z.]+)/([^:@]+)")
+_ECR: Final = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.(?:[a-z.]+)/(?P<repository>[^:@]+)"
+)
 # Every alarm is about a metric that is above its threshold in any five minutes.
 _ALARM: Final = {
     "Period": 300,
@@ -93,53 +91,67 @@ class LambdaFunction:
         return logical_id(self.name)
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads ``!Ref``, ``!GetAtt`` and so on as JSON templates spell them."""
+
+
+def _intrinsic(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Json:
+    value: Any
+    if isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_scalar(node)  # type: ignore[arg-type]
+    if tag == "GetAtt":
+        value = value.rsplit(".", 1)
+    return {tag if tag == "Ref" else f"Fn::{tag}": value}
+
+
+_Loader.add_multi_constructor("!", _intrinsic)
+
+
+@functools.cache
+def _read(file: str) -> Json:
+    text = (_FOLDER / f"{file}.yaml").read_text(encoding="utf-8")
+    document: Json = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, and our own files
+    return document
+
+
+def _fill(value: Any, scope: object) -> Any:
+    """A part of a file with values instead of placeholders.
+
+    A placeholder alone becomes the value itself: a number, a list, a mapping; a list inside a list
+    is inserted there. A property whose value is None is left out.
+    """
+    match value:
+        case str():
+            if alone := _PLACEHOLDER.fullmatch(value):
+                return attrgetter(alone[1])(scope)
+            return _PLACEHOLDER.sub(lambda match: str(attrgetter(match[1])(scope)), value)
+        case dict():
+            filled = {_fill(key, scope): _fill(item, scope) for key, item in value.items()}
+            return {key: item for key, item in filled.items() if item is not None}
+        case list():
+            parts = [(item, _fill(item, scope)) for item in value]
+            return [
+                entry
+                for item, part in parts
+                for entry in (part if isinstance(item, str) and isinstance(part, list) else [part])
+            ]
+    return value
+
+
+def _filled(file: str, config: StageConfig, **values: Any) -> Json:
+    """A file with the values of the stage file, and others."""
+    filled: Json = _fill(_read(file), SimpleNamespace(**vars(config), **values))
+    return filled
+
+
 FUNCTIONS: Final = {
-    function.name: function
-    for function in (
-        LambdaFunction(name="relay", stack="event", description="table stream to bus"),
-        LambdaFunction(name="save-event", stack="event", description="events to table"),
-        LambdaFunction(
-            name="eventbridge-dlq-alert",
-            stack="event",
-            description="stores events that could not be delivered, and alerts",
-        ),
-        LambdaFunction(
-            name="dispatcher", stack="dispatcher", description="dispatches the next tasks"
-        ),
-        LambdaFunction(
-            name="dlq-processor",
-            stack="dispatcher",
-            description="fails tasks whose messages were received too often",
-        ),
-        LambdaFunction(
-            name="sweeper",
-            stack="dispatcher",
-            description="repairs what crashes leave behind",
-            timeout_s=300,
-            concurrency=1,  # two concurrent sweeps would do the same work twice
-        ),
-        LambdaFunction(
-            name="health-check",
-            stack="health-check",
-            description="checks the health of tasks and queues, and alerts",
-            timeout_s=300,
-            concurrency=1,  # two concurrent checks would send the same alerts twice
-        ),
-        LambdaFunction(
-            name="health-check-single",
-            stack="health-check",
-            description="checks one task, when it is invoked by hand",
-        ),
-        LambdaFunction(
-            name="api",
-            stack="producer-api",
-            description="the API",
-            timeout_s=30,  # API Gateway waits no longer
-            module="api_gateway",
-            settings={"api.hosts": "*"},  # API Gateway checks the host name
-        ),
-    )
+    name: LambdaFunction(name=name, stack=stack, **values)
+    for stack in STACKS
+    for name, values in _read(stack).get("Functions", {}).items()
 }
+"""The functions that the templates name."""
 
 
 def stack_name(stage: str, stack: str) -> str:
@@ -193,43 +205,36 @@ def _template(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...
 
 def _parts(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...]) -> Iterator[Json]:
     """The file of a stack and its fragments, filled in."""
-
-    def fill(file: str, **values: Any) -> Json:
-        scope = SimpleNamespace(**vars(config), **values)
-        filled: Json = _fill(_read(file), scope)
-        return filled
-
-    lanes = [{"lane": lane, "lane_id": logical_id(lane)} for lane in config.lanes]
     if stack in _CONTAINER_STACKS:
-        yield fill("container", **_container_values(config, stack))
+        yield _filled("container", config, **_container_values(config, stack))
         return
     default_bucket = sub(f"longshore-{config.stage}-${{AWS::AccountId}}-${{AWS::Region}}")
-    yield fill(
+    template = _filled(
         stack,
+        config,
         bucket_name=config.bucket or default_bucket,
         dispatcher_events=list(dispatcher_events),
         schedule_state="ENABLED" if config.schedules else "DISABLED",
     )
-    if stack == INFRASTRUCTURE:
-        if config.alarms.enabled and config.alarms.email:
-            addresses = config.alarms.email
-            subscriptions = [{"Protocol": "email", "Endpoint": address} for address in addresses]
-            yield fill("alarm-topic", subscriptions=subscriptions)
-        yield from (fill("queue", **lane) for lane in lanes)
-    for function in FUNCTIONS.values():
-        if function.stack == stack:
-            yield fill(
-                "function",
-                function=function,
-                privileges=statements_of(config, function.name),
-                variables=_environment_variables(
-                    # The one folder that a function may write.
-                    config,
-                    {"data_dir": "/tmp/longshore", **function.settings},  # noqa: S108
-                ),
-            )
-    if stack == "dispatcher":
-        yield from (fill("dead-letter-mapping", **lane) for lane in lanes)
+    functions = template.pop("Functions", {})
+    yield template
+    for function in (FUNCTIONS[name] for name in functions):
+        # A function may write only below /tmp.
+        settings = {"data_dir": "/tmp/longshore", **function.settings}  # noqa: S108
+        yield _filled(
+            "function",
+            config,
+            function=function,
+            privileges=statements_of(config, function.name),
+            variables=_environment_variables(config, settings),
+        )
+    if stack == INFRASTRUCTURE and config.alarms.enabled and config.alarms.email:
+        addresses = config.alarms.email
+        subscriptions = [{"Protocol": "email", "Endpoint": address} for address in addresses]
+        yield _filled("alarm-topic", config, subscriptions=subscriptions)
+    if fragment := _LANE_FRAGMENTS.get(stack):
+        for lane in config.lanes:
+            yield _filled(fragment, config, lane=lane, lane_id=logical_id(lane))
 
 
 def _complete_alarms(config: StageConfig, stack: str, resources: dict[str, Json]) -> None:
@@ -265,113 +270,37 @@ def _environment_variables(config: StageConfig, more: Mapping[str, Any]) -> Json
 def _container_values(config: StageConfig, stack: str) -> Json:
     """What container.yaml needs for the workers or the server."""
     container: ContainerConfig = getattr(config, stack)
-    settings: Json = {"aws.region": {"Ref": "AWS::Region"}}
-    ports, balancers = None, None
-    if stack == "worker":
-        command = ["longshore", "worker"]
-        settings |= {
-            "worker.queues": ",".join(config.queues),
-            "worker.drain_grace": f"{DRAIN_GRACE_S}s",
-        }
-    else:
-        command = ["longshore", "up", "--no-worker"]
-        # The security group limits the callers; a function checks the health.
-        settings |= {"api.host": "0.0.0.0", "api.port": str(_PORT), "health.enabled": "false"}  # noqa: S104
-        if container.hosts:
-            settings["api.hosts"] = ",".join(container.hosts)
-        ports = [{"ContainerPort": _PORT}]
-        if container.target_group:
-            target = {"ContainerName": stack, "TargetGroupArn": container.target_group}
-            balancers = [{**target, "ContainerPort": _PORT}]
+    hosts = ",".join(container.hosts) or None
+    service = _filled(stack, config, queue_names=",".join(config.queues), host_names=hosts)
+    variables = _environment_variables(
+        config, {**service["settings"], "aws.region": {"Ref": "AWS::Region"}}
+    )
     secrets = {
         name: arn("ssm", f"parameter/longshore/{config.stage}/{name}") for name in container.secrets
     }
-    variables = _environment_variables(config, settings)
+    start_privileges = []
+    if secrets:
+        start_privileges.append(policy_statement(["ssm:GetParameters"], list(secrets.values())))
+    if image := _ECR.match(container.image or ""):
+        start_privileges += _filled("image-pull", config, **image.groupdict())["Statement"]
+    port = service.get("port")
+    balancer = {
+        "ContainerName": stack,
+        "ContainerPort": port,
+        "TargetGroupArn": container.target_group,
+    }
     return {
-        "service": stack,
-        "service_id": logical_id(stack),
-        "description": _CONTAINER_STACKS[stack],
+        "name": stack,
+        "logical_id": logical_id(stack),
+        "description": service["description"],
         "container": container,
         "cpu_architecture": config.functions.architecture.upper(),
         "public_ip": "ENABLED" if container.public_ip else "DISABLED",
-        "command": list(container.command) or command,
+        "command": list(container.command) or service["command"],
         "environment": [{"Name": name, "Value": value} for name, value in variables.items()],
         "secrets": [{"Name": name, "ValueFrom": value} for name, value in secrets.items()],
-        "port_mappings": ports,
-        "load_balancers": balancers,
+        "port_mappings": [{"ContainerPort": port}] if port else None,
+        "load_balancers": [balancer] if port and container.target_group else None,
         "privileges": statements_of(config, stack),
-        "start_privileges": list(_start_statements(container, list(secrets.values()))),
+        "start_privileges": start_privileges,
     }
-
-
-def _start_statements(container: ContainerConfig, secrets: list[Json]) -> Iterator[Json]:
-    if secrets:
-        yield policy_statement(("ssm:GetParameters",), secrets)
-    if image := _ECR.match(container.image or ""):
-        account, region, repository = image.groups()
-        pulls = (
-            "ecr:BatchCheckLayerAvailability",
-            "ecr:BatchGetImage",
-            "ecr:GetDownloadUrlForLayer",
-        )
-        resource = f"arn:${{AWS::Partition}}:ecr:{region}:{account}:repository/{repository}"
-        yield policy_statement(pulls, [sub(resource)])
-        # AWS has no narrower resource for this action.
-        yield policy_statement(("ecr:GetAuthorizationToken",), ["*"])
-
-
-def template_text(template: Mapping[str, Any]) -> str:
-    """A template as compact, deterministic text."""
-    return json.dumps(template, separators=(",", ":"))
-
-
-# Files ------------------------------------------------------------------------------------------
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads ``!Ref``, ``!GetAtt`` and so on as JSON templates spell them."""
-
-
-def _intrinsic(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Json:
-    value: Any
-    if isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        value = loader.construct_scalar(node)  # type: ignore[arg-type]
-    if tag == "GetAtt":
-        value = value.rsplit(".", 1)
-    return {tag if tag == "Ref" else f"Fn::{tag}": value}
-
-
-_Loader.add_multi_constructor("!", _intrinsic)
-
-
-@functools.cache
-def _read(file: str) -> Json:
-    text = (_FOLDER / f"{file}.yaml").read_text(encoding="utf-8")
-    document: Json = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, and our own files
-    return document
-
-
-def _fill(value: Any, scope: object) -> Any:
-    """A part of a file with values instead of placeholders.
-
-    A placeholder alone becomes the value itself: a number, a list, a mapping; a list inside a list
-    is inserted there. A property whose value is None is left out.
-    """
-    match value:
-        case str():
-            if alone := _PLACEHOLDER.fullmatch(value):
-                return attrgetter(alone[1])(scope)
-            return _PLACEHOLDER.sub(lambda match: str(attrgetter(match[1])(scope)), value)
-        case dict():
-            filled = {_fill(key, scope): _fill(item, scope) for key, item in value.items()}
-            return {key: item for key, item in filled.items() if item is not None}
-        case list():
-            parts = [(item, _fill(item, scope)) for item in value]
-            return [
-                entry
-                for item, part in parts
-                for entry in (part if isinstance(item, str) and isinstance(part, list) else [part])
-            ]
-    return value
