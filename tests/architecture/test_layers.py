@@ -51,6 +51,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "services.documents": {"msgspec"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
+    "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
     "adapters.shared": {"msgspec"},
     "adapters.alerts.delivery": {"httpx"},
     "adapters.sqlite": {"apsw"},

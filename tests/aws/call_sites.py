@@ -33,7 +33,7 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "blobs": {"S3BlobStore": ("_call",), "_BlobReader": ("_get",)},
     "segments": {"SegmentTable": ("_call",)},
-    "stack_client": {"CloudFormationStacks": ("_call",)},
+    "stack_client": {"CloudFormationStack": ("_call",)},
     "doctor_probe": {"Probe": ("call",)},
     "dynamo_reader": {"_DynamoReader": ("_call",)},
 }

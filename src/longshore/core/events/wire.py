@@ -213,11 +213,11 @@ class WireObject:
 
 def _property(type: type, field: Field[Any], hint: Any) -> WireProperty:
     choices = get_args(hint) if get_origin(hint) is UnionType else (hint,)
-    first, *rest = field.name.split("_")
-    camel_case = first + "".join(word.capitalize() for word in rest)
     return WireProperty(
         attribute=field.name,
-        name=_NAMES_BY_FIELD.get((type, field.name)) or _NAMES.get(field.name, camel_case),
+        name=_NAMES_BY_FIELD.get((type, field.name))
+        or _NAMES.get(field.name)
+        or camel_case(field.name),
         kind=_KINDS_BY_FIELD.get((type, field.name)) or _kind_of(choices[0]),
         optional=NoneType in choices,
         defaulted=field.default is not MISSING or field.default_factory is not MISSING,
@@ -255,6 +255,11 @@ def _list_of(item: ValueKind) -> ValueKind:
         placeholder=(),
         inner=item.inner,
     )
+
+
+def camel_case(attribute: str) -> str:
+    first, *rest = attribute.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 # Fields whose name on the wire is not their own in camel case.

@@ -20,20 +20,27 @@ from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
+from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import InvalidJob, NotFound, Problem
-from longshore.interfaces.client.transport import HttpTransport, Query
+from longshore.interfaces.client.transport import HttpTransport, QueryValue
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
 _NO_FILTER = DeadLetterFilter()
+_STREAM_DOCUMENTS: Mapping[str, Any] = {
+    "event": d.EventDocument,
+    "output": d.OutputChunkDocument,
+    "end": d.StreamEndDocument,
+}
 
 DocumentT = TypeVar("DocumentT", bound=d.ApiDocument)
+PageT = TypeVar("PageT", d.JobPage, d.TaskPage, d.DeadLetterPage)
 if TYPE_CHECKING:
     _Operations = Application
 else:
@@ -55,28 +62,51 @@ async def open_http_client(
         timeout=_TIMEOUT_S,
         trust_env=trust_env,
     ) as client:
-        yield HttpClient(HttpTransport(client, url))
+        yield HttpClient(client, url)
 
 
-class HttpClient(_Operations):
+class HttpClient(HttpTransport, _Operations):
     """The operations of the caller that the client's key belongs to.
 
     An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
     those that collect pages, send several requests or read a stream.
     """
 
-    def __init__(self, transport: HttpTransport) -> None:
-        self._transport = transport
-
-    async def _get(self, kind: type[DocumentT], path: str, **query: str | int | None) -> DocumentT:
-        response = await self._transport.request("GET", path, query=query, repeatable=True)
+    async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
+        response = await self.request("GET", path, query=query, repeatable=True)
         return d.decode(response.content, kind)
 
     async def _send(
-        self, kind: type[DocumentT], method: str, path: str, body: Any = None, **how: Any
+        self,
+        kind: type[DocumentT],
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        **how: Any,
     ) -> DocumentT:
-        response = await self._transport.request(method, path, body, **how)
+        response = await self.request(method, path, body, **how)
         return d.decode(response.content, kind)
+
+    async def _list(
+        self,
+        kind: type[PageT],
+        path: str,
+        field: str,
+        limit: int,
+        cursor: str | None,
+        **query: QueryValue,
+    ) -> PageT:
+        """A page of up to ``limit`` items, collected from the smaller pages of the server."""
+        items: list[Any] = []
+        while True:
+            size = min(limit - len(items), _MAX_PAGE_SIZE)
+            page = await self._get(kind, path, limit=size, cursor=cursor, **query)
+            items += getattr(page, field)
+            cursor = page.cursor
+            if cursor is None or len(items) >= limit:
+                setattr(page, field, items)
+                return page
 
     # Jobs and tasks -----------------------------------------------------------------------------
 
@@ -130,25 +160,18 @@ class HttpClient(_Operations):
         limit: int = 50,
         cursor: str | None = None,
     ) -> d.JobPage:
-        jobs: list[d.JobDocument] = []
-        while True:
-            page = await self._get(
-                d.JobPage,
-                "jobs",
-                status=state,
-                name=name,
-                createdFrom=_time_text(created_from),
-                createdBefore=_time_text(created_before),
-                limit=min(limit - len(jobs), _MAX_PAGE_SIZE),
-                cursor=cursor,
-            )
-            jobs, cursor = [*jobs, *page.jobs], page.cursor
-            if cursor is None or len(jobs) >= limit:
-                return d.JobPage(jobs=jobs, cursor=cursor)
+        return await self._list(
+            d.JobPage,
+            *("jobs", "jobs", limit, cursor),
+            status=state,
+            name=name,
+            createdFrom=_time_text(created_from),
+            createdBefore=_time_text(created_before),
+        )
 
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         job = await self._get(
-            d.JobDetailDocument, _entity_path(job_id), limit=min(limit, _MAX_PAGE_SIZE)
+            d.JobDetailDocument, _entity(job_id), limit=min(limit, _MAX_PAGE_SIZE)
         )
         missing = limit - len(job.tasks)
         if job.cursor is not None and missing > 0:
@@ -164,25 +187,14 @@ class HttpClient(_Operations):
         limit: int = 50,
         cursor: str | None = None,
     ) -> d.TaskPage:
-        path = f"{_entity_path(job_id)}/tasks" if job_id is not None else "tasks"
-        tasks: list[d.TaskDocument] = []
-        while True:
-            page = await self._get(
-                d.TaskPage,
-                path,
-                status=state,
-                limit=min(limit - len(tasks), _MAX_PAGE_SIZE),
-                cursor=cursor,
-            )
-            tasks, cursor = [*tasks, *page.tasks], page.cursor
-            if cursor is None or len(tasks) >= limit:
-                return d.TaskPage(tasks=tasks, cursor=cursor)
+        path = _entity(job_id, "tasks") if job_id is not None else "tasks"
+        return await self._list(d.TaskPage, path, "tasks", limit, cursor, status=state)
 
     # Artifacts, output, events ------------------------------------------------------------------
 
     async def open_artifact(self, task_id: str, name: str) -> ArtifactContent:
-        path = f"{_entity_path(task_id)}/artifacts/{quote(name)}"
-        content = (await self._transport.request("GET", path, repeatable=True)).content
+        path = f"{_entity(task_id)}/artifacts/{quote(name)}"
+        content = (await self.request("GET", path, repeatable=True)).content
 
         async def chunks() -> AsyncIterator[bytes]:
             yield content
@@ -192,48 +204,33 @@ class HttpClient(_Operations):
     async def follow_task_output(
         self, task_id: str, *, attempt: int | None = None, after: str = "0.0"
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(task_id)}/output/stream"
-        return self._stream(d.OutputChunkDocument, path, attempt=attempt, after=after)
+        return self._stream(_entity(task_id, "output/stream"), attempt=attempt, after=after)
 
     async def follow_job_output(
         self, job_id: str, *, follow: bool = True, attempt: int | None = None
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(job_id)}/output/stream"
-        query: Query = {"follow": _flag(follow), "attempt": attempt}
-        return _without_repeats(self._stream(d.OutputChunkDocument, path, **query))
+        path = _entity(job_id, "output/stream")
+        return _without_repeats(self._stream(path, follow=follow, attempt=attempt))
 
     async def follow_job_events(
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(job_id)}/events/stream"
-        return self._stream(d.EventDocument, path, tasks=_flag(tasks), cursor=cursor)
+        return self._stream(_entity(job_id, "events/stream"), tasks=tasks, cursor=cursor)
 
     async def follow_task_events(
         self, task_id: str, *, after: int = 0
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(task_id)}/events/stream"
-        return self._stream(d.EventDocument, path, after=after)
+        return self._stream(_entity(task_id, "events/stream"), after=after)
 
-    async def _stream(
-        self,
-        kind: type[d.EventDocument | d.OutputChunkDocument],
-        path: str,
-        **query: str | int | None,
-    ) -> AsyncIterator[d.StreamItem]:
-        async for message in self._transport.stream(path, **query):
-            if message.kind == "end":
-                data = d.decode(message.data, d.StreamEndDocument)
-                yield d.StreamItem(kind="end", data=data)
-            else:
-                # The server names each item after the kind of stream.
-                item = d.decode(message.data, kind)
-                name = "event" if isinstance(item, d.EventDocument) else "output"
-                yield d.StreamItem(kind=name, id=message.id, data=item)  # type: ignore[arg-type]
+    async def _stream(self, path: str, **query: QueryValue) -> AsyncIterator[d.StreamItem]:
+        async for message in self.stream(path, **query):
+            data = d.decode(message.data, _STREAM_DOCUMENTS[message.kind])
+            yield d.StreamItem(kind=message.kind, id=message.id, data=data)  # type: ignore[arg-type]
 
     # Health -------------------------------------------------------------------------------------
 
     async def check_ready(self) -> d.ProbeDocument:
-        return await self._get(d.ProbeDocument, f"{self._transport.url}/ready")
+        return await self._get(d.ProbeDocument, f"{self.url}/ready")
 
     # Dead letters -------------------------------------------------------------------------------
 
@@ -244,18 +241,10 @@ class HttpClient(_Operations):
         limit: int = 50,
         cursor: str | None = None,
     ) -> d.DeadLetterPage:
-        letters: list[d.DeadLetterDocument] = []
-        while True:
-            page = await self._get(
-                d.DeadLetterPage,
-                "dead-letters",
-                limit=min(limit - len(letters), _MAX_PAGE_SIZE),
-                cursor=cursor,
-                **_filter_fields(dead_filter),
-            )
-            letters, cursor = [*letters, *page.dead_letters], page.cursor
-            if cursor is None or len(letters) >= limit:
-                return d.DeadLetterPage(dead_letters=letters, count=page.count, cursor=cursor)
+        fields = _filter_fields(dead_filter)
+        return await self._list(
+            d.DeadLetterPage, "dead-letters", "dead_letters", limit, cursor, **fields
+        )
 
     async def count_dead_letters(
         self, dead_filter: DeadLetterFilter = _NO_FILTER
@@ -268,7 +257,7 @@ class HttpClient(_Operations):
         result = d.ReplayResultDocument(replayed=[], skipped=[])
         for start in range(0, len(task_ids), _MAX_PAGE_SIZE):
             body = {"ids": list(task_ids[start : start + _MAX_PAGE_SIZE])}
-            part = await self._send(d.ReplayResultDocument, "POST", "dead-letters/replay", body)
+            part = await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
             result.replayed += part.replayed
             result.skipped += part.skipped
         return result
@@ -276,20 +265,22 @@ class HttpClient(_Operations):
     async def replay_matching_dead_letters(
         self, dead_filter: DeadLetterFilter
     ) -> d.ReplayResultDocument:
-        matching = {
-            name: value for name, value in _filter_fields(dead_filter).items() if value is not None
-        }
-        body = {"matching": matching}
-        return await self._send(d.ReplayResultDocument, "POST", "dead-letters/replay", body)
+        body = {"matching": _filter_fields(dead_filter)}
+        return await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
 
     # Definitions --------------------------------------------------------------------------------
 
     async def put_definition(self, document: Mapping[str, Any]) -> d.DefinitionDocument:
-        path = f"task-definitions/{_segment(str(document.get('name') or ''))}"
-        return await self._send(d.DefinitionDocument, "PUT", path, dict(document), repeatable=True)
+        return await self._send(
+            d.DefinitionDocument,
+            f"task-definitions/{_segment(str(document.get('name') or ''))}",
+            dict(document),
+            method="PUT",
+            repeatable=True,
+        )
 
     async def delete_definition(self, name: str) -> None:
-        await self._transport.request("DELETE", f"task-definitions/{_segment(name)}")
+        await self.request("DELETE", f"task-definitions/{_segment(name)}")
 
     # Queues, budgets, keys ----------------------------------------------------------------------
 
@@ -301,33 +292,34 @@ class HttpClient(_Operations):
     ) -> d.BudgetStatusDocument:
         body = d.to_dict(d.from_record(d.BudgetDocument, amount))
         path = _budget_path(entity_id)
-        return await self._send(d.BudgetStatusDocument, "POST", path, body, request_id=request_id)
+        return await self._send(d.BudgetStatusDocument, path, body, request_id=request_id)
 
 
 def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:
     """The method that sends the request of an operation."""
+    signature = inspect.signature(operation)
 
     @functools.wraps(operation)
     async def send(client: HttpClient, *args: Any, **options: Any) -> Any:
-        arguments = inspect.signature(operation).bind(client, *args, **options)
-        arguments.apply_defaults()
-        _, *parameters = arguments.arguments.items()
+        call = signature.bind(client, *args, **options)
+        call.apply_defaults()
+        _, *parameters = call.arguments.items()
         values = {name: value for name, value in parameters if value is not None}
-        parts = {name: _path_part(name, value) for name, value in values.items()}
-        how: dict[str, Any] = {"repeatable": request.repeatable}
-        if "request_id" in values:
-            how["request_id"] = values.pop("request_id")
+        path = request.path.format_map({name: _path_part(name, values[name]) for name in values})
+        request_id = values.pop("request_id", None)
         fields = {
-            _camel_case(name): _flag(value) if isinstance(value, bool) else value
+            camel_case(name): value
             for name, value in values.items()
             if f"{{{name}}}" not in request.path
         }
-        if request.method == "GET":
-            how["query"] = fields
-        else:
-            how["body"] = fields.get("document", fields)
-        path = request.path.format_map(parts)
-        response = await client._transport.request(request.method, path, **how)
+        response = await client.request(
+            request.method,
+            path,
+            None if request.method == "GET" else fields.get("document", fields),
+            query=fields if request.method == "GET" else {},
+            request_id=request_id,
+            repeatable=request.repeatable,
+        )
         return d.decode(response.content, request.document)
 
     return send
@@ -355,29 +347,20 @@ def _segment(text: str) -> str:
 
 
 def _path_part(name: str, value: Any) -> str:
-    """A parameter in a path."""
+    """A parameter in a path; a job or task has its own path."""
     is_entity = name in ("job_id", "task_id", "entity_id")
-    return _entity_path(value) if is_entity else _segment(str(value))
+    return _entity(value) if is_entity else _segment(str(value))
 
 
-def _camel_case(name: str) -> str:
-    first, *words = name.split("_")
-    return first + "".join(word.capitalize() for word in words)
-
-
-def _entity_path(entity_id: str) -> str:
-    """The path of a job or task."""
+def _entity(entity_id: str, *parts: str) -> str:
+    """The path of a job or task, or of a part of it."""
     job_id, key = split_task_id(entity_id)
-    path = f"jobs/{_segment(job_id)}"
-    return f"{path}/tasks/{_segment(key)}" if key else path
+    task = ("tasks", _segment(key)) if key else ()
+    return "/".join(["jobs", _segment(job_id), *task, *parts])
 
 
 def _budget_path(entity_id: str | None) -> str:
-    return "budget" if entity_id is None else f"{_entity_path(entity_id)}/budget"
-
-
-def _flag(value: bool) -> str:  # noqa: FBT001 - it converts the value
-    return "true" if value else "false"
+    return "budget" if entity_id is None else _entity(entity_id, "budget")
 
 
 def _time_text(moment: datetime | None) -> str | None:
