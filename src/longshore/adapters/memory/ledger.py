@@ -14,11 +14,12 @@ from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import AlreadyExists, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
+from longshore.ports.ledger import AnyChange, FailedTask
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 
@@ -196,28 +197,22 @@ class MemoryLedger:
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
+    ) -> list[tuple[str, Lease]]:
         leased = [
-            LeasedTask(
-                task_id=row.id,
-                worker_id=row.lease.worker_id,
-                fence=row.lease.fence,
-                expires_at=row.lease.expires_at,
-            )
+            (row.id, row.lease)
             for row in self._store.tasks.values()
             if row.lease is not None and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
-        return sorted(leased, key=lambda task: (task.expires_at, task.task_id))[:limit]
+        return sorted(leased, key=lambda task: (task[1].expires_at, task[0]))[:limit]
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         parked = [
-            ParkedTask(task_id=row.id, due_at=row.due_at)
+            (row.due_at is None, row.due_at or due_by, row.id)
             for row in self._store.tasks.values()
             if row.state is TaskState.PARKED
             and (due_by is None or (row.due_at is not None and row.due_at <= due_by))
         ]
-        parked.sort(key=lambda task: (task.due_at is None, task.due_at or due_by, task.task_id))
-        return parked[:limit]
+        return [task_id for *_, task_id in sorted(parked)[:limit]]
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         failed = [

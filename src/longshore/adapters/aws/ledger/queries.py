@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from longshore.adapters.aws.attributes import Item
 from longshore.adapters.aws.ledger.items import (
     FAILED,
-    NEVER,
     OPEN,
     PARKED,
     UNSETTLED,
@@ -40,9 +39,10 @@ from longshore.adapters.aws.tables import Query, TableReader, merge_sorted
 from longshore.adapters.shared import codec
 from longshore.core.ids import split_task_id
 from longshore.core.pages import Page, decode_cursor, encode_cursor
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.ports.ledger import FailedTask, LeasedTask, ParkedTask
+from longshore.ports.ledger import FailedTask
 
 _MAX_KEY = "~"  # after every digit and letter
 _ROW_BATCH = 100
@@ -209,33 +209,23 @@ class LedgerQueries:
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
-        leased: list[LeasedTask] = []
+    ) -> list[tuple[str, Lease]]:
         ids = list({id_of(item): None async for item in self._by_state(OPEN) if item.get("t")})
-        for row in await self._read(ids, task_of):
-            lease = row.lease
-            if lease is None or (expired_by is not None and lease.expires_at > expired_by):
-                continue
-            leased.append(
-                LeasedTask(
-                    task_id=row.id,
-                    worker_id=lease.worker_id,
-                    fence=lease.fence,
-                    expires_at=lease.expires_at,
-                )
-            )
-        return nsmallest(limit, leased, key=lambda task: (task.expires_at, task.task_id))
+        leased = [
+            (row.id, row.lease)
+            for row in await self._read(ids, task_of)
+            if row.lease and (expired_by is None or row.lease.expires_at <= expired_by)
+        ]
+        return nsmallest(limit, leased, key=lambda task: (task[1].expires_at, task[0]))
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         high = None if due_by is None else f"{timestamp_key(due_by)}#{_MAX_KEY}"
-        parked: dict[str, ParkedTask] = {}
+        parked: dict[str, None] = {}
         async for item in self._by_state(PARKED, high=high, page_size=limit):
-            due = item["s2"]["S"].split("#")[0]
-            due_at = None if due == NEVER else codec.from_us(int(due))
-            parked[id_of(item)] = ParkedTask(task_id=id_of(item), due_at=due_at)
+            parked[id_of(item)] = None
             if len(parked) == limit:
                 break
-        return list(parked.values())
+        return list(parked)
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         keys = self._by_state(FAILED, prefix=f"{tenant}#", descending=True, page_size=limit)
