@@ -130,7 +130,6 @@ def failure_of_exit(
     signal: int | None,
     *,
     retryable_codes: Collection[int] = (),
-    out_of_memory: bool = False,
     peak_rss_bytes: int | None = None,
 ) -> Failure:
     """Returns the failure of an attempt whose process ended in this way by itself.
@@ -139,17 +138,13 @@ def failure_of_exit(
         exit_code: None if a signal ended it or its end was not observed; a negative number is a
             signal, as in ``subprocess``.
         retryable_codes: Exit codes that the definition says are worth another attempt.
-        out_of_memory: The memory limit ended it; the exit code does not matter.
         peak_rss_bytes: Its peak memory, if measured.
     """
     if exit_code is not None and exit_code < 0:
         signal, exit_code = signal or -exit_code, None
     name = None if signal is None else _signal_name(signal)
     peak = "" if peak_rss_bytes is None else f" ({_format_size(peak_rss_bytes)} at its peak)"
-    if out_of_memory:
-        category, message = ErrorCategory.OUT_OF_MEMORY, f"the process ran out of memory{peak}"
-    else:
-        category, message = _exit_failure(exit_code, name, peak)
+    category, message = _exit_failure(exit_code, name, peak)
     return Failure(
         category=category,
         message=message,
