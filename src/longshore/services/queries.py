@@ -152,13 +152,13 @@ class Queries:
         if job.total == 1 and job.state.terminal:
             page = await self.backend.ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)
             tasks = page.items
-        return d.JobDocument(**d.job_fields(job, tasks))
+        return d.job_document(d.JobDocument, job, tasks)
 
     async def task_documents(self, rows: Sequence[TaskRow]) -> list[d.TaskDocument]:
         """Tasks with their latest events."""
         events = await self.latest_events(rows)
         return [
-            d.TaskDocument(**d.task_fields(row, event))
+            d.task_document(d.TaskDocument, row, event)
             for row, event in zip(rows, events, strict=True)
         ]
 
