@@ -605,17 +605,16 @@ class Application:
         return stream()
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
-        batch = await feed.read_after(feed.decode(cursor), limit)
-        visible = [
-            event
-            for _, event in batch.events
-            if self.caller.is_admin or event.entity != _KEYS_ENTITY
-        ]
-        end = feed.encode(batch.end)
+        items, end, has_more = await feed.read_after(feed.decode(cursor), limit)
+        position = feed.encode(end)
         return d.EventPage(
-            events=[await self.services.queries.event_document(event) for event in visible],
-            cursor=end if batch.has_more else None,
-            end=end,
+            events=[
+                await self.services.queries.event_document(event)
+                for _, event in items
+                if self.caller.is_admin or event.entity != _KEYS_ENTITY
+            ],
+            cursor=position if has_more else None,
+            end=position,
         )
 
     # Health -------------------------------------------------------------------------------------
