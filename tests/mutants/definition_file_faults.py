@@ -118,7 +118,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="expanded aliases are not counted",
         at="interfaces.document_files:_NodeConverter.convert",
-        do=Drop("+= _count"),
+        do=Drop("+= count"),
         caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(

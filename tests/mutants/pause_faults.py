@@ -163,7 +163,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a later pause takes the place of the first in memory",
         at="adapters.memory.queues:MemoryQueueControls.pause",
-        do=Replace("setdefault()", "held = self._pauses[$1] = $2"),
+        do=Replace("setdefault()", "pause = self._pauses[$1] = $2"),
         caught_by=f"{_MEMORY}::test_of_two_pauses_the_first_counts",
     ),
     _fault(

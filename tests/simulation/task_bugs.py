@@ -205,7 +205,7 @@ TASK_BUGS = (
     Bug(
         "a late message runs a completed task again",
         at="core.queues:triage",
-        do=Drop("COMPLETED"),
+        do=Condition("PENDING", "row.state in (TaskState.PENDING, TaskState.COMPLETED)"),
     ),
     Bug(
         "an event is trusted more than the row",

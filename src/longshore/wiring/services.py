@@ -27,6 +27,7 @@ from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
+from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.execution.process_table import rss_bytes_of
@@ -379,12 +380,23 @@ async def open_services(
     intervals: Intervals = DEFAULT_INTERVALS,
     sqlite: SqliteOptions | None = None,
 ) -> AsyncIterator[Services]:
-    """The services on the backend that the settings name; it is closed at the end."""
-    async with open_backend(settings, sqlite) as backend:
-        with contextlib.closing(FileWorkerRegistry(settings.data_dir.absolute())) as registry:
-            yield Services(
-                settings=settings, backend=backend, worker_registry=registry, intervals=intervals
-            )
+    """The services on the backend that the settings name; it is closed at the end.
+
+    Raises:
+        BackendUnavailable: the data folder cannot be used.
+    """
+    folder = settings.data_dir.absolute()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            backend = await stack.enter_async_context(open_backend(settings, sqlite))
+        except OSError as error:
+            reason = f"{error.strerror}; see --data-dir and the setting data_dir"
+            message = f"the data folder {str(folder)!r} cannot be used: {reason}"
+            raise BackendUnavailable(message) from error
+        registry = stack.enter_context(contextlib.closing(FileWorkerRegistry(folder)))
+        yield Services(
+            settings=settings, backend=backend, worker_registry=registry, intervals=intervals
+        )
 
 
 def _build_runner(
