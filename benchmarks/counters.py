@@ -6,7 +6,7 @@ each read, so it counts with every read and with the first write only.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -142,8 +142,7 @@ class _Blobs(_Port):
 def _size(row: TaskRow | JobRow, *, whole: bool) -> int:
     if isinstance(row, JobRow):
         return len(codec.to_json(row))
-    spec: Callable[..., str] = codec.spec_to_json
-    return len(codec.body_to_json(row)) + (len(spec(row.spec)) if whole else 0)
+    return len(codec.body_to_json(row)) + (len(codec.to_json(row.spec)) if whole else 0)
 
 
 def _event_size(event: Event) -> int:

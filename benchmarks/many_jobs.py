@@ -18,7 +18,6 @@ import apsw
 from benchmarks.system import TENANT, TRUE, open_system
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.core.ids import task_id_of
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
@@ -61,7 +60,7 @@ async def filled(folder: Path, count: int) -> None:
         patterns = [await _pattern(services, kind) for kind in _KINDS]
         now = services.backend.clock.now()
     path = folder / store_file.FILE_NAME
-    connection = store_file.connect(path, busy_timeout=SqliteOptions().busy_timeout)
+    connection = store_file.connect(path)
     connection.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA temp_store=2")
     connection.execute("PRAGMA cache_size=-500000")
     with connection, _without_indexes(connection):

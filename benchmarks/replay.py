@@ -121,7 +121,7 @@ class Recording(Probe):
         """Write ``groups`` into a fresh file and say how long that took."""
         timed = TimingProbe()
         with scratch() as folder, timed.watching():
-            store_file.prepare(folder, busy_timeout=_OPTIONS.busy_timeout)
+            store_file.prepare(folder)
             connection = _connected(folder)
             _write(connection, self._transactions[: self._first])
             with timed:
@@ -134,9 +134,7 @@ class Recording(Probe):
 
 def _connected(folder: Path) -> apsw.Connection:
     path = folder / store_file.FILE_NAME
-    connection = store_file.connect(path, busy_timeout=_OPTIONS.busy_timeout)
-    connection.execute(f"PRAGMA wal_autocheckpoint={_OPTIONS.wal_pages}")
-    return connection
+    return store_file.connect(path, f"wal_autocheckpoint={_OPTIONS.wal_pages}")
 
 
 def _rows_in(connection: apsw.Connection) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.probes import Probe
 from longshore.core.tasks.states import JobState
-from longshore.services.submit import AcceptedJob
+from longshore.services.submit import AcceptedTasks
 from longshore.settings import load_settings
 from longshore.wiring.services import Services, open_services
 
@@ -58,7 +58,7 @@ async def drain(services: Services, window: Probe) -> None:
             await wait_until_ended(services)
 
 
-async def submit(services: Services, name: str, *tasks: dict[str, Any]) -> AcceptedJob:
+async def submit(services: Services, name: str, *tasks: dict[str, Any]) -> AcceptedTasks:
     """One job of independent tasks."""
     numbered = [{"taskId": f"t{i}", **task} for i, task in enumerate(tasks)]
     return await services.producer.submit(TENANT, name, {"tasks": numbered})

@@ -34,6 +34,7 @@ from longshore.core.events.types import (
 from longshore.core.events.wire import WireObject
 from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of
 from longshore.interfaces.cli.main import COMMANDS, load_command
+from longshore.interfaces.cli.options import GlobalOptions
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, Settings, variable_of
 from longshore.settings.model import format_value
@@ -329,7 +330,7 @@ def _arguments(error: type[Exception]) -> list[str]:
 
 def commands() -> list[tuple[str, Any]]:
     """Every command by its name, as the object that parses its arguments."""
-    return [(name, load_command(name).build(name.rpartition(" ")[2])) for name in COMMANDS]
+    return [(name, load_command(name)) for name in COMMANDS]
 
 
 def cli_page() -> str:
@@ -389,7 +390,9 @@ def _metavar(param: Any) -> str:
 
 
 def _parameters(command: Any, params: Sequence[Any]) -> str:
-    hints = command.callback.__annotations__
+    functions = (GlobalOptions, command.callback)
+    own = [inspect.signature(function, eval_str=True).parameters for function in functions]
+    hints = {name: item.annotation for parameters in own for name, item in parameters.items()}
     rows = ([_spelling(param), *_meaning(param, hints[param.name])] for param in params)
     return _table(["", "description", "default"], rows)
 

@@ -29,8 +29,8 @@
 
     Retry, Fail                    raised by a task to decide its own outcome
 
-An error has its facts as attributes and passes all of them to ``super().__init__``, so that it can
-be pickled; ``__str__`` builds the sentence. No code depends on the sentence.
+An error has its facts as attributes, the required ones as positional arguments, so that it can be
+pickled; ``__str__`` builds the sentence. No code depends on the sentence.
 """
 
 from __future__ import annotations
@@ -63,12 +63,11 @@ class UsageError(LongshoreError):
     """The caller broke a documented rule; a retry does not help."""
 
 
+@dataclass(eq=False)
 class InvalidTaskToken(UsageError):
     """A task token is malformed, expired or not signed with a valid secret."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
+    reason: str
 
     def __str__(self) -> str:
         return f"the task token is not valid ({self.reason}); dequeue the task again for a new one"
@@ -106,13 +105,12 @@ class InvalidInput(UsageError):
         return f"the input does not fit {self.task!r}: " + "; ".join(self.problems)
 
 
+@dataclass(eq=False)
 class NotFound(LongshoreError):
     """The requested object does not exist."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
-        self.name = name
-        super().__init__(kind, name)
+    kind: str
+    name: str
 
     def __str__(self) -> str:
         return f"no {self.kind} {self.name!r}"
@@ -122,6 +120,7 @@ class Conflict(LongshoreError):
     """Another process changed the object first, or its state does not allow the change."""
 
 
+@dataclass(eq=False)
 class VersionConflict(Conflict):
     """The row is no longer at the version that was read: read and decide again.
 
@@ -129,25 +128,21 @@ class VersionConflict(Conflict):
     commit may have changed the row.
     """
 
+    row_id: str
+    expected: int
     maybe_committed = False
-
-    def __init__(self, row_id: str, expected: int) -> None:
-        self.row_id = row_id
-        self.expected = expected
-        super().__init__(row_id, expected)
 
     def __str__(self) -> str:
         return f"{self.row_id!r} is no longer at version {self.expected}"
 
 
+@dataclass(eq=False)
 class CommandRefused(Conflict):
     """The state of a task or job does not allow the command."""
 
-    def __init__(self, row_id: str, reason: str, until: datetime | None = None) -> None:
-        self.row_id = row_id
-        self.reason = reason
-        self.until = until
-        super().__init__(row_id, reason, until)
+    row_id: str
+    reason: str
+    until: datetime | None = None
 
     def __str__(self) -> str:
         return f"{self.row_id!r}: {self.reason}"
@@ -161,29 +156,28 @@ class LeaseLost(CommandRefused):
     """The lease ran out or was taken over; nothing may be reported under it."""
 
 
+@dataclass(eq=False)
 class AlreadyExists(Conflict):
     """An object with the same id and different content exists."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
-        self.name = name
-        super().__init__(kind, name)
+    kind: str
+    name: str
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} exists already with different content"
 
 
+@dataclass(eq=False)
 class ReceiptExpired(Conflict):
     """The message was delivered again or deleted since it was received."""
 
-    def __init__(self, receipt: str) -> None:
-        self.receipt = receipt
-        super().__init__(receipt)
+    receipt: str
 
     def __str__(self) -> str:
         return "the message has been delivered again or removed since it was received"
 
 
+@dataclass(eq=False)
 class TaskFailedError(LongshoreError):
     """A task whose result was requested ended without one.
 
@@ -191,12 +185,10 @@ class TaskFailedError(LongshoreError):
     ``inspect_command`` shows the details.
     """
 
-    def __init__(self, task_id: str, category: str, message: str, inspect_command: str) -> None:
-        self.task_id = task_id
-        self.category = category
-        self.message = message
-        self.inspect_command = inspect_command
-        super().__init__(task_id, category, message, inspect_command)
+    task_id: str
+    category: str
+    message: str
+    inspect_command: str
 
     def __str__(self) -> str:
         return (
@@ -228,13 +220,12 @@ class BackendRejected(BackendError):
     """A retry does not help: denied, malformed, impossible."""
 
 
+@dataclass(eq=False)
 class StoreCorrupt(BackendRejected):
     """A file of the store is damaged. It is never recreated silently."""
 
-    def __init__(self, path: str, detail: str) -> None:
-        self.path = path
-        self.detail = detail
-        super().__init__(path, detail)
+    path: str
+    detail: str
 
     def __str__(self) -> str:
         return (
@@ -244,14 +235,13 @@ class StoreCorrupt(BackendRejected):
         )
 
 
+@dataclass(eq=False)
 class StoreTooNew(BackendRejected):
     """The file was written by a newer version of Longshore."""
 
-    def __init__(self, path: str, schema: int, supported: int) -> None:
-        self.path = path
-        self.schema = schema
-        self.supported = supported
-        super().__init__(path, schema, supported)
+    path: str
+    schema: int
+    supported: int
 
     def __str__(self) -> str:
         return (
@@ -260,12 +250,11 @@ class StoreTooNew(BackendRejected):
         )
 
 
+@dataclass(eq=False)
 class NotDeployed(BackendRejected):
     """The queue does not exist on AWS: it is not deployed in this stage."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(name)
+    name: str
 
     def __str__(self) -> str:
         return (
@@ -275,17 +264,16 @@ class NotDeployed(BackendRejected):
         )
 
 
+@dataclass(eq=False)
 class AlertFailed(BackendError):
     """An alert was not accepted; ``retry_after`` is the delay that the channel requested.
 
     The reason never contains an address or a response: either may contain a secret.
     """
 
-    def __init__(self, channel: str, reason: str, retry_after: timedelta | None = None) -> None:
-        self.channel = channel
-        self.reason = reason
-        self.retry_after = retry_after
-        super().__init__(channel, reason, retry_after)
+    channel: str
+    reason: str
+    retry_after: timedelta | None = None
 
     def __str__(self) -> str:
         return f"{self.channel} did not accept the alert: {self.reason}"
@@ -305,15 +293,14 @@ class Retry(Exception):
         return self.message or "the task requested a retry"
 
 
+@dataclass(eq=False)
 class Fail(Exception):
     """Raised by a task: the task failed; do not retry."""
 
     longshore_decision: ClassVar[Literal["fail"]] = "fail"
 
-    def __init__(self, message: str = "", category: str | None = None) -> None:
-        self.message = message
-        self.category = category
-        super().__init__(message, category)
+    message: str = ""
+    category: str | None = None
 
     def __str__(self) -> str:
         return self.message or "the task requested no retry"

@@ -9,10 +9,10 @@ import pytest
 
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.execution.host.process_table import is_alive
 from longshore.settings import Settings
 from longshore.wiring.services import Services, open_services
 from tests.acceptance.conftest import WorkerProcess, wait_until
+from tests.interfaces.command_line import is_alive
 
 KILLS = 50
 # A message that a worker had taken when it was killed, and not yet claimed the task of, is seen

@@ -47,10 +47,10 @@ async def running_worker(
     services: Services, *queues: str, concurrency: int = 1
 ) -> AsyncIterator[None]:
     """A worker of these queues, with a dispatcher and a sweeper beside it."""
-    worker = services.settings.worker.model_copy(
-        update={"queues": queues or ("default",), "concurrency": concurrency}
+    worker = replace(
+        services.settings.worker, queues=queues or ("default",), concurrency=concurrency
     )
-    settings = services.settings.model_copy(update={"worker": worker})
+    settings = replace(services.settings, worker=worker)
     hand = replace(services, settings=settings).worker()
     running = asyncio.ensure_future(hand.run())
     beside = [

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,8 @@ def test_what_a_task_left_that_died_is_kept(anywhere: Settings) -> None:
 
 
 def test_folders_stay_if_the_setting_requires_it(anywhere: Settings) -> None:
-    worker = anywhere.worker.model_copy(update={"keep_work_dirs": True})
-    keeping = anywhere.model_copy(update={"worker": worker})
+    worker = replace(anywhere.worker, keep_work_dirs=True)
+    keeping = replace(anywhere, worker=worker)
 
     async def scenario() -> None:
         async with (

@@ -20,8 +20,7 @@ from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.execution.forkserver.linux import descendants
-from longshore.execution.host.process_table import is_alive
+from longshore.execution.process_table import descendants, is_alive
 from longshore.services.worker.worker import Worker
 from longshore.settings import load_settings
 from longshore.wiring.services import Services, open_services

@@ -55,9 +55,8 @@ async def test_the_cli_does_not_wait_for_a_rate_limit_and_why_explains_the_wait(
         assert category == "rate-limit"
         assert len(harness.requests("first")) == 1
         services = harness.services
-        await wait_until(services.queue_pauser.list_paused)
-        paused = await services.queue_pauser.list_paused()
-        reasons = await services.explainer.why(TENANT, harness.task_id("next"), paused=paused)
+        await wait_until(services.backend.queue_controls.list_pauses)
+        reasons = await services.explainer.why(TENANT, harness.task_id("next"))
         (blocked,) = [reason for reason in reasons if reason.code == "queue_held"]
         assert blocked.remedy == Remedy(action=RemedyAction.RESUME_QUEUE, target="default")
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from longshore.core.tasks.states import TaskState
-from longshore.execution.forkserver.linux import descendants
+from longshore.execution.process_table import descendants
 from tests.acceptance.conftest import wait_until
 from tests.agents.harness import AgentHarness, open_harness, process_name, scenario
 from verification.messages_api import Request, text

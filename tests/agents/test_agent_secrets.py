@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.tasks.states import TaskState
-from longshore.execution.forkserver.linux import descendants
+from longshore.execution.process_table import descendants
 from tests.agents.harness import KEY, AgentHarness, open_harness, scenario
 from tests.agents.held_cli import wait_for_file
 from verification.messages_api import error, text, tool_use

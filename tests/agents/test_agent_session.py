@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from longshore.core.agents.plan import AgentPlan
+from longshore.core.agents.plan import AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.accounting import ModelRequest
 from longshore.execution.runners.agent.session import AgentSession
@@ -52,6 +52,9 @@ def session_in(folder: Path, channel: Any) -> AgentSession:
         "credential": {"kind": "api_key", "secret": "sk"},
         "baseUrl": None,
         "workspace": str(folder / "work"),
+        "retries": 0,
+        "responseTimeoutMs": 1000,
+        "stallTimeoutMs": 1000,
     }
     spec = {
         "task_id": "job_a",
@@ -107,6 +110,14 @@ def test_a_grant_for_a_disconnected_client_is_settled(
     asyncio.run(leaves())
     (reported,) = worker.sent
     assert (reported["type"], reported["settles"], reported["costUsd"]) == ("usage", 1, 0.0)
+
+
+def test_an_agent_may_not_leave_tasks_in_the_background(tmp_path: Path) -> None:
+    agent_session = session_in(tmp_path, GrantingChannel())
+
+    environment = agent_session._environment(AgentStep(name="look", prompt="Look."))
+
+    assert environment["CLAUDE_CODE_DISABLE_BACKGROUND_TASKS"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from longshore.core.tasks.states import TaskState
-from longshore.execution.host.process_table import is_alive
+from longshore.execution.process_table import is_alive
 from tests.acceptance.conftest import wait_until
 from tests.agents.harness import TENANT, AgentHarness, scenario, survivors
 from tests.agents.held_cli import detached_command, wait_for_file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from longshore.core.agents.transcripts import session_id
 from longshore.core.tasks.states import TaskState
-from longshore.execution.forkserver.linux import descendants
+from longshore.execution.process_table import descendants
 from longshore.services.worker.attempt_specs import load_conversations
 from tests.acceptance.conftest import WorkerProcess, wait_until
 from tests.agents.harness import (

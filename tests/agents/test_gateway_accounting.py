@@ -72,7 +72,8 @@ async def test_after_receives_the_cost_of_the_response(stream: bool) -> None:
         assert model_response.tokens == TOKENS
         assert model_response.cost_usd == LIST_PRICES.cost_usd(MODEL, TOKENS) > 0
         assert model_response.retry_after is None
-        assert timedelta(0) < model_response.duration < timedelta(minutes=1)
+        elapsed_s = asyncio.get_running_loop().time() - model_response.started_at_s
+        assert 0 < elapsed_s < 60
         assert client.gateway.last_status == 200
 
 

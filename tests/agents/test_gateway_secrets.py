@@ -128,9 +128,10 @@ async def test_a_connection_error_does_not_contain_the_credential(
 MEMORY_READER = textwrap.dedent(
     """
     import ctypes, json, os, signal, sys
-    from longshore.execution.host import process_table as table
+    from longshore.execution import process_table as table
     from longshore.execution.runners.agent.credentials import hide_memory
-    from longshore.execution.forkserver.linux import descendants, die_with_parent
+    from longshore.execution.forkserver.linux import die_with_parent
+    from longshore.execution.process_table import descendants
 
     if os.geteuid() == 0:
         os.setgroups([])

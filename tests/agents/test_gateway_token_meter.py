@@ -10,8 +10,7 @@ import pytest
 from longshore.core.agents.prices import NO_TOKENS, TokenCounts
 from longshore.execution.runners.agent import accounting
 from longshore.execution.runners.agent.accounting import (
-    DocumentMeter,
-    StreamMeter,
+    TokenMeter,
     parse_retry_after,
     parse_tokens,
 )
@@ -37,8 +36,8 @@ TEXT = _event("content_block_delta", index=0, delta={"type": "text_delta", "text
 WHOLE = _start(input_tokens=30, cache_read_input_tokens=4) + TEXT + _delta(output_tokens=5) + STOP
 
 
-def _read(stream: bytes) -> StreamMeter:
-    meter = StreamMeter()
+def _read(stream: bytes) -> TokenMeter:
+    meter = TokenMeter(is_stream=True)
     meter.feed(stream)
     return meter
 
@@ -47,7 +46,7 @@ def _read(stream: bytes) -> StreamMeter:
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 def test_a_stream_is_read_in_pieces_of_any_size(size: int, ending: bytes) -> None:
     stream = WHOLE.replace(b"\n", ending)
-    meter = StreamMeter()
+    meter = TokenMeter(is_stream=True)
 
     for start in range(0, len(stream), size):
         meter.feed(stream[start : start + size])
@@ -152,7 +151,7 @@ def test_invalid_reports_are_ignored(line: bytes) -> None:
 
 def test_a_line_above_the_limit_is_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "LINE_LIMIT_BYTES", 200)
-    meter = StreamMeter()
+    meter = TokenMeter(is_stream=True)
 
     meter.feed(b'data: {"type": "message_stop", "text": "')
     for _ in range(100):
@@ -175,7 +174,7 @@ def test_a_line_above_the_limit_is_not_buffered(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_an_error_is_known_by_its_kind(text: dict[str, Any], kind: str, status: int) -> None:
-    stream, document = _read(_event("error", **text)), DocumentMeter()
+    stream, document = _read(_event("error", **text)), TokenMeter(is_stream=False)
     document.feed(json.dumps({"type": "error", **text}).encode())
     document.end()
 
@@ -184,7 +183,7 @@ def test_an_error_is_known_by_its_kind(text: dict[str, Any], kind: str, status: 
 
 
 def test_a_document_is_read_when_it_is_whole() -> None:
-    meter, body = DocumentMeter(), b'{"type": "message", "usage": {"input_tokens": 7}}'
+    meter, body = TokenMeter(is_stream=False), b'{"type": "message", "usage": {"input_tokens": 7}}'
     for start in range(len(body)):
         meter.feed(body[start : start + 1])
         assert replace(meter.tokens, output=0) == NO_TOKENS
@@ -196,7 +195,7 @@ def test_a_document_is_read_when_it_is_whole() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b"[" * 99_999])
 def test_a_document_of_another_kind_says_nothing(body: bytes) -> None:
-    meter = DocumentMeter()
+    meter = TokenMeter(is_stream=False)
     meter.feed(body)
     meter.end()
 
@@ -205,7 +204,7 @@ def test_a_document_of_another_kind_says_nothing(body: bytes) -> None:
 
 def test_a_document_above_the_limit_is_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "DOCUMENT_LIMIT_BYTES", 10)
-    meter = DocumentMeter()
+    meter = TokenMeter(is_stream=False)
     for piece in (b'{"type": "message", ', b'"usage": {}', b"}"):
         meter.feed(piece)
     meter.end()

@@ -22,6 +22,7 @@ from claude_agent_sdk import (
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents.prices import TokenCounts
+from longshore.core.agents.trace import StepTrace
 from longshore.execution.runners.agent.tracing import StepTracer
 from longshore.execution.runners.channel import BURST, Send
 from tests.agents.tracing_samples import (
@@ -35,7 +36,11 @@ from tests.agents.tracing_samples import (
 
 def _step_tracer(step: str, send: Send, now: Callable[[], datetime]) -> StepTracer:
     return StepTracer(
-        step, send, now, on_change=lambda: None, on_summary=lambda line: send("log", text=line)
+        StepTrace(step, at=now()),
+        send,
+        now,
+        on_change=lambda: None,
+        on_summary=lambda line: send("log", text=line),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from longshore.core.agents.repositories import cache_name
 from longshore.core.tasks.failures import ErrorCategory, failure_of
-from longshore.execution.forkserver.linux import descendants
+from longshore.execution.process_table import descendants
 from longshore.execution.runners.agent.git import Git, GitFailed
 from tests.agents.git_repositories import (
     Origin,

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from longshore.audit.vocabulary import job_id_of
 from longshore.core.inspection import CheckStatus
 from longshore.interfaces.cli.history_audit import audit_aws
 from longshore.settings import Settings
-from longshore.settings.aws import AwsSettings
+from longshore.settings.model import AwsSettings
 from longshore.testing.clock import FakeClock
 from tests.audit.dynamo_recording import (
     Forge,
@@ -342,9 +343,7 @@ def test_the_doctor_audits_an_installation(
     settings = Settings(backend="aws", environment=suffix, aws=aws)
 
     summary = asyncio.run(audit_aws(settings, SystemClock().elapsed))
-    missing = asyncio.run(
-        audit_aws(settings.model_copy(update={"environment": "none"}), SystemClock().elapsed)
-    )
+    missing = asyncio.run(audit_aws(replace(settings, environment="none"), SystemClock().elapsed))
 
     assert (summary.findings, summary.unstable_jobs, summary.unreadable) == ([], 0, None)
     assert summary.jobs == len(stored.unsettled.jobs)

@@ -10,7 +10,7 @@ from typing import Any
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.events.event_bus import DETAIL_TYPE, EventBridgeBus
 from longshore.adapters.aws.events.event_log import DynamoEventLog
-from longshore.adapters.aws.names import Names, table_schemas
+from longshore.adapters.aws.names import Names
 from longshore.adapters.memory.backend import memory_backend
 from longshore.core.events.event import Event
 from longshore.core.maximums import RECEIVE_LIMIT
@@ -21,6 +21,7 @@ from longshore.ports.events import Delivery
 from longshore.testing.clock import FakeClock
 from tests.aws.event_pump import EventPump
 from tests.aws.stand_in import ACCOUNT, REGION, stand_in
+from tests.aws.table_schemas import table_schemas
 
 QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
 """The queues that contracts speak of; those of the queue's own contract name two more."""

@@ -29,7 +29,7 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
         "SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace", "_run")
     },
     "blobs": {"S3BlobStore": ("_call",)},
-    "stack_client": {"CloudFormationStacks": ("_call",)},
+    "stack_client": {"CloudFormationStack": ("_call",)},
     "doctor_probe": {"Probe": ("call",)},
     "dynamo_reader": {"_DynamoReader": ("_call",)},
 }

@@ -73,7 +73,7 @@ def _traced_probe(original: Callable[..., Any]) -> Callable[..., Any]:
     """A probe calls the client directly, so its call is recorded here."""
 
     def way(probe: Any, service: str, operation: str, **parameters: Any) -> Any:
-        chain, note = calling_sites(), getattr(probe._aws, "record_call", None)
+        chain, note = calling_sites(), getattr(probe.aws, "record_call", None)
 
         async def ask() -> Any:
             if note is not None:

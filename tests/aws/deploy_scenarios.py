@@ -19,12 +19,12 @@ from botocore.session import get_session
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, read_parameters
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
-from longshore.adapters.aws.deploy.doctor import ExpectedInstallation, diagnose
+from longshore.adapters.aws.deploy.doctor import AwsDoctor
+from longshore.adapters.aws.deploy.doctor_probe import Probe
 from longshore.adapters.aws.deploy.package import FunctionPackage
 from longshore.adapters.aws.deploy.stack_client import StackFailed
-from longshore.adapters.aws.deploy.stacks import STACKS, stack_name
 from longshore.adapters.aws.deploy.stacks.stage_config import AlarmsConfig, StageConfig
-from longshore.adapters.aws.names import table_schemas
+from longshore.adapters.aws.deploy.stacks.template import STACKS, stack_name
 from longshore.adapters.system import SystemClock
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from longshore.core.inspection import Check, CheckStatus
@@ -130,7 +130,7 @@ class _RetriedDeployment:
         calm = self._harness.reliable_aws
         assert {item.status for item in await self._deployment(calm).status()} == {None}
         there = (await calm.call("dynamodb", "list_tables"))["TableNames"]
-        assert not {item["TableName"] for item in table_schemas(self.config.names)} & {*there}
+        assert not {*self.config.names.tables} & {*there}
         buckets = (await calm.call("s3", "list_buckets"))["Buckets"]
         assert self.config.bucket not in [item["Name"] for item in buckets]
 
@@ -165,15 +165,16 @@ class _RollbackFailed:
 
 async def _check_doctor(harness: AwsFaultHarness, config: StageConfig) -> None:
     """A call that failed is a finding, and there are no other new findings."""
-    expected = ExpectedInstallation(
-        names=config.names,
-        queues=config.queues,
-        dispatcher_events=DISPATCHER_EVENTS,
-        skew_margin=timedelta(minutes=1),
-    )
 
     async def findings(aws: AwsClient) -> list[Check]:
-        checks = await harness.advance_until_done(lambda: diagnose(aws, expected, SystemClock()))
+        doctor = AwsDoctor(
+            probe=Probe(aws, SystemClock()),
+            names=config.names,
+            queues=config.queues,
+            dispatcher_events=DISPATCHER_EVENTS,
+            skew_margin=timedelta(minutes=1),
+        )
+        checks = await harness.advance_until_done(doctor.diagnose)
         return [check for check in checks if check.status is not CheckStatus.OK]
 
     usual = await findings(harness.reliable_aws)

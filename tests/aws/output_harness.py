@@ -8,13 +8,14 @@ from itertools import count
 from typing import Any
 
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse, CallRefused
-from longshore.adapters.aws.names import Names, table_schemas
+from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.errors import BackendUnavailable
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import START as NOON
 from tests.aws.stand_in import stand_in
+from tests.aws.table_schemas import table_schemas
 
 FaultHook = Callable[[int, str], Exception | None]
 

@@ -7,7 +7,7 @@ import pytest
 
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
-from longshore.adapters.aws.deploy.doctor_checks import _ttl_problems
+from longshore.adapters.aws.deploy.doctor import _ttl_problems
 from longshore.adapters.aws.deploy.doctor_probe import ProbeResult, Subject
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.core.inspection import CheckStatus

@@ -13,9 +13,8 @@ import pytest
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.deploy.doctor import _check_clock as clock_of
 from longshore.adapters.aws.deploy.doctor_probe import PROBE_TIMEOUT_S, ProbeResult, identity_check
-from longshore.adapters.aws.deploy.stacks import templates
-from longshore.adapters.aws.deploy.stacks.infrastructure import CONSUMERS
 from longshore.adapters.aws.deploy.stacks.stage_config import AlarmsConfig, StageConfig
+from longshore.adapters.aws.deploy.stacks.template import CONSUMERS, templates
 from longshore.adapters.aws.names import Names
 from longshore.core.inspection import Check, CheckStatus
 from longshore.core.tasks.states import Priority

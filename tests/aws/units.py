@@ -10,9 +10,10 @@ from collections import Counter
 from typing import Any
 
 from longshore.adapters.aws.client import AwsClientOptions, AwsResponse
-from longshore.adapters.aws.names import Names, table_schemas
+from longshore.adapters.aws.names import Names
 from longshore.testing.clock import FakeClock
 from tests.aws.full_backend import LoopAwareAws
+from tests.aws.table_schemas import table_schemas
 
 Item = dict[str, dict[str, Any]]
 

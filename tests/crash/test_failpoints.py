@@ -16,7 +16,7 @@ from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.task_queue import TaskQueue
-from verification.crash.failpoint_ports import WRITE_CALLS
+from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, WRITE_CALLS
 from verification.crash.matrix import FAILPOINTS
 
 PACKAGE = Path(longshore.__file__).parent
@@ -57,11 +57,10 @@ WRITE_METHODS = {
 }
 # Function -> why no process has to be killed in it.
 EXEMPT = {
-    "notifier.py:__init__": "a folder that any process may create",
+    "notifier.py:wake_others": "removes what a dead process left, which any process may do",
     "notifier.py:_refresh_peers": "removes what a dead process left, which any process may do",
-    "notifier.py:_drop_peer": "removes what a dead process left, which any process may do",
-    "blobs.py:discard": "removes a draft that has no name; the blob's row is decided elsewhere",
-    "blobs.py:_sync_folder": "a part of persist",
+    "blobs.py:_put_file": "removes a draft that has no name; the blob's row is decided elsewhere",
+    "store_file.py:sync_folder": "a part of _create and of _persist in blobs.py",
     "registry.py:__init__": "a folder that any process may create",
     "registry.py:_publish_lock": "a part of register",
     "launcher.py:_make_folder": "a part of _prepare_folder",
@@ -95,7 +94,7 @@ def reached_in_package() -> Counter[str]:
 
 
 def test_each_failpoint_is_reached_in_one_function() -> None:
-    assert reached_in_package() == Counter(failpoints.FAILPOINTS)
+    assert reached_in_package() == Counter(PACKAGE_FAILPOINTS)
 
 
 def test_no_two_failpoints_have_the_same_name() -> None:

@@ -67,7 +67,7 @@ def test_the_unit_waits_longer_than_a_worker_may_take_to_stop(unit: Unit) -> Non
     stop_timeout = seconds(unit["Service"]["TimeoutStopSec"])
 
     assert stop_timeout > Settings().worker.drain_grace
-    assert stop_timeout > Settings().worker.stop_timeout
+    assert stop_timeout > Settings().stop_timeout
 
 
 def test_the_unit_starts_a_command_that_exists(unit: Unit) -> None:
@@ -195,4 +195,4 @@ def test_the_page_gives_more_time_to_stop_than_a_worker_may_take() -> None:
     timeouts = re.findall(r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)", text)
 
     assert len(timeouts) == 2
-    assert all(seconds(number) > Settings().worker.stop_timeout for number in timeouts)
+    assert all(seconds(number) > Settings().stop_timeout for number in timeouts)

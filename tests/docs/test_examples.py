@@ -203,11 +203,11 @@ def test_the_example_runs_to_the_end(example: Path, tmp_path: Path) -> None:
 
 
 def test_output_must_match_except_for_what_is_elided() -> None:
-    shown = looks_like("JOB  TOOK\njob-a  … s\n…\nend\n")
+    shown = looks_like("JOB  DURATION\njob-a  … s\n…\nend\n")
 
-    assert shown.fullmatch("JOB      TOOK\njob-a   0.1 s\none\ntwo\nend\n")
-    assert not shown.fullmatch("JOB  TOOK\njob-b  0.1 s\nend\n")
-    assert not shown.fullmatch("JOB  TOOK\njob-a  0.1 s\nend\nmore\n")
+    assert shown.fullmatch("JOB      DURATION\njob-a   0.1 s\none\ntwo\nend\n")
+    assert not shown.fullmatch("JOB  DURATION\njob-b  0.1 s\nend\n")
+    assert not shown.fullmatch("JOB  DURATION\njob-a  0.1 s\nend\nmore\n")
 
 
 def test_a_command_may_continue_on_the_next_line() -> None:

@@ -15,7 +15,6 @@ from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import Conflict, NotFound
-from longshore.services.sweeper import SweeperPolicy
 from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner
 from longshore.testing.worker_registry import FakeWorkerRegistry
@@ -31,13 +30,6 @@ LEASE = LeasePolicy(
     extend_by=timedelta(seconds=6),
     kill_grace=timedelta(seconds=1),
     skew_margin=timedelta(seconds=1),
-)
-SWEEPER_POLICY = SweeperPolicy(
-    every=timedelta(seconds=10),
-    dead_worker_check_every=timedelta(seconds=1),
-    skew_margin=LEASE.skew_margin,
-    reenqueue_after=timedelta(seconds=10),
-    settle_after=timedelta(seconds=5),
 )
 RETRY = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(seconds=2))
 STORED = Definition(name="stored", runner=RunnerKind.PYTHON)
@@ -119,7 +111,13 @@ class ErrorHarness:
         return WorkerGroup(
             worker=worker,
             dispatcher=self.faulty.dispatcher,
-            sweeper=self.faulty.build_sweeper(policy=SWEEPER_POLICY),
+            sweeper=self.faulty.build_sweeper(
+                every=timedelta(seconds=10),
+                dead_worker_check_every=timedelta(seconds=1),
+                skew_margin=LEASE.skew_margin,
+                reenqueue_after=timedelta(seconds=10),
+                settle_after=timedelta(seconds=5),
+            ),
             worker_registry=self.faulty.worker_registry,
         )
 

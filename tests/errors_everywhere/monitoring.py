@@ -19,7 +19,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services import output_follow
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.queries import FeedCursor, Queries
 from longshore.services.spill import DocumentStore
 from longshore.testing.fake_runner import Script, fails, prints
@@ -51,17 +51,11 @@ async def readers(harness: ErrorHarness) -> None:
     # Another service may have to finish what the error broke off.
     await harness.wait_for_task("printing", "chatty", TaskState.PENDING, TaskState.PROCESSING)
     chatty = task_id("chatty", "printing")
-    row = await harness.clean.task("chatty", "printing")
 
     async def updated(backend: Backend) -> AsyncIterator[OutputChunk]:
         async for _, batch in output_follow.follow_task(backend, chatty):
             for entry in batch:
                 yield entry
-
-    def of_task(follow: bool, attempt: int | None) -> Callable[[Backend], AsyncIterator[Any]]:
-        return lambda backend: output_follow.read_task_output(
-            backend, row, follow=follow, attempt=attempt
-        )
 
     def of_job(follow: bool, attempt: int | None) -> Callable[[Backend], AsyncIterator[Any]]:
         job = job_id("printing")
@@ -69,13 +63,13 @@ async def readers(harness: ErrorHarness) -> None:
             backend, job, follow=follow, attempt=attempt
         )
 
-    live = [updated, of_task(True, None), of_task(True, 1), of_job(True, None)]
+    live = [updated, of_job(True, None), of_job(True, 1)]
     received = await asyncio.gather(*[_read(harness, stream) for stream in live])
     await harness.wait_for_jobs("printing")
     for stream, pieces in zip(live, received, strict=True):
         # Pieces of several tasks may have been received in another order than they were printed.
         assert sorted(map(repr, pieces)) == sorted(map(repr, await _collect(stream(harness.raw))))
-    for stream in (of_task(False, None), of_task(False, 1), of_job(False, None), of_job(False, 1)):
+    for stream in (of_job(False, None), of_job(False, 1)):
         assert await _read(harness, stream) == await _collect(stream(harness.raw))
 
     async def of_entity(backend: Backend) -> AsyncIterator[Any]:
@@ -142,7 +136,9 @@ async def health(harness: ErrorHarness) -> None:
     await harness.submit("slow", make_task("slow"))
     await harness.submit("doomed", make_task("doomed"))
     await harness.wait_for_child("slow", "slow")
-    await harness.call_until_answered(lambda: check.check_task(TENANT, slow))
+    row = await harness.raw.ledger.get_task(slow)
+    assert row is not None
+    await harness.call_until_answered(lambda: check.check_task(row))
 
     async def notices() -> bool:
         return bool(people.notices) or (await harness.state_of("slow", "slow")).terminal
@@ -254,6 +250,7 @@ def _health_check(harness: ErrorHarness, channel: _RecordingChannel) -> HealthCh
         worker_registry=harness.faulty.worker_registry,
         alert_sender=AlertSender(backend, [wired], cool_down=_COOL_DOWN),
         app=APP,
-        policy=HealthCheckPolicy(every=_EVERY, thresholds=HealthPolicy(longest_run=_LONG)),
+        every=_EVERY,
+        thresholds=HealthPolicy(longest_run=_LONG),
         tenant=TENANT,
     )

@@ -59,6 +59,7 @@ async def _read_jobs(harness: ErrorHarness, app: Application) -> None:
 async def _read_task(harness: ErrorHarness, app: Application) -> None:
     ask, task = harness.call_until_answered, task_id("a", "many")
     await ask(lambda: app.get_task(task))
+    await ask(lambda: app.list_paused_queues())
     await ask(lambda: app.read_output(task))
     await ask(lambda: app.list_task_events(task))
     stored = await ask(lambda: app.list_artifacts(task))

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from longshore.execution.forkserver.child import PREFORKED_NAME
-from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.launcher import ProcessRunner
+from longshore.execution.process_table import descendants
 
 
 def reapers_of(runner: ProcessRunner) -> list[int]:

@@ -12,7 +12,6 @@ from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import is_alive
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
     a_call,
@@ -24,6 +23,7 @@ from tests.execution.conftest import (
     wait_until,
 )
 from tests.execution.process_tree import is_idle, reapers_of
+from tests.interfaces.command_line import is_alive
 
 # Many times what a pipe holds.
 LONG = "long " * 600_000

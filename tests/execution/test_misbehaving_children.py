@@ -11,10 +11,9 @@ import pytest
 
 from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import is_alive
+from longshore.execution.process_table import descendants
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptEnding, AttemptSpec, OutputReport
 from tests.execution.attempts import running_attempt
@@ -28,6 +27,7 @@ from tests.execution.conftest import (
     wait_until,
 )
 from tests.execution.process_tree import all_idle, reapers_of
+from tests.interfaces.command_line import is_alive
 
 MISBEHAVING = "tests.execution.misbehaving_functions"
 GRACE = timedelta(milliseconds=200)

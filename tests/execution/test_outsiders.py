@@ -12,9 +12,9 @@ import pytest
 
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import is_alive
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import a_call, reports_of, scenario, wait_until
+from tests.interfaces.command_line import is_alive
 
 MISBEHAVING = "tests.execution.misbehaving_functions"
 PIPES = 3

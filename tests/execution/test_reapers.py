@@ -5,9 +5,8 @@ import os
 import signal
 from pathlib import Path
 
-from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import is_alive
+from longshore.execution.process_table import descendants
 from longshore.ports.runner import AttemptSpec
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
@@ -20,6 +19,7 @@ from tests.execution.conftest import (
     wait_until,
 )
 from tests.execution.process_tree import all_idle, reapers_of
+from tests.interfaces.command_line import is_alive
 
 
 def a_sum(number: int) -> AttemptSpec:

@@ -9,7 +9,6 @@ import pytest
 from longshore.core.events.types import Usage
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import is_alive
 from longshore.ports.output import Stream
 from longshore.ports.runner import ActivityReport, StepReport, UsageReport
 from tests.execution.attempts import running_attempt
@@ -23,6 +22,7 @@ from tests.execution.conftest import (
     scenario,
     wait_until,
 )
+from tests.interfaces.command_line import is_alive
 
 
 @scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import group_members, is_alive
+from longshore.execution.process_table import group_members, is_alive
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
     NO_GRACE,

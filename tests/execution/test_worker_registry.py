@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import UsageError
-from longshore.execution.host.process_table import is_alive, start_time_of
 from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.process_table import is_alive, start_time_of
 
 # Executes commands line by line and answers; it exits when its input ends.
 _WORKER = """

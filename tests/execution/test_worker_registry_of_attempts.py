@@ -5,13 +5,13 @@ import signal
 from pathlib import Path
 
 from longshore.adapters.system import SystemClock
-from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import is_alive
 from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.process_table import descendants
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import a_command, scenario, wait_until
 from tests.execution.process_tree import reapers_of
+from tests.interfaces.command_line import is_alive
 
 WORKER = "w1"
 

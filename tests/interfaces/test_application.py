@@ -32,7 +32,6 @@ from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
 from longshore.interfaces.client.http_client import HttpClient
-from longshore.interfaces.client.transport import HttpTransport
 from longshore.interfaces.rest.app import create_app
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
@@ -181,7 +180,7 @@ async def open_operations(kind: str) -> AsyncIterator[Operations]:
         base_url=f"{URL}/v1/",
         headers={"x-api-key": store.key},
     ) as client:
-        yield HttpClient(HttpTransport(client, URL))
+        yield HttpClient(client, URL)
 
 
 # Cases: each name begins with the operation that it is about -------------------------------------

@@ -65,8 +65,8 @@ def test_damage_fails_with_its_location_and_advice(inside: Inside, folder: Path)
     assert "nothing was changed" in answer.out
     assert row[0] == "5"
     assert row[1].startswith("job-")
-    (advice,) = [line for line in lines if line.startswith(f"5 {INVARIANT_TEXTS[5].name}")]
-    assert advice.endswith(INVARIANT_TEXTS[5].advice)
+    (advice,) = [line for line in lines if line.startswith(f"5 {INVARIANT_TEXTS[5][0]}")]
+    assert advice.endswith(INVARIANT_TEXTS[5][1])
 
 
 def test_json_contains_every_finding_with_its_invariant(inside: Inside, folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_json_contains_every_finding_with_its_invariant(inside: Inside, folder: 
     assert (audit["jobs"], audit["tasks"], audit["counts"]) == (1, 2, {"8": 1})
     (finding,) = audit["findings"]
     assert finding["invariant"] == 8
-    assert finding["name"] == INVARIANT_TEXTS[8].name
+    assert finding["name"] == INVARIANT_TEXTS[8][0]
     assert finding["subject"].endswith("_a")
     assert "its outcome says 1" in finding["text"]
 

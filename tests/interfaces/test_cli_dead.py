@@ -46,7 +46,7 @@ def test_dead_letters_are_listed_newest_first_in_aligned_columns(ask: Inside) ->
     answer = ask("list")
 
     head, *rows = answer.out.splitlines()
-    assert head.split() == ["ID", "DEFINITION", "QUEUE", "CATEGORY", "ATTEMPTS", "DIED", "ERROR"]
+    assert head.split() == ["ID", "DEFINITION", "QUEUE", "CATEGORY", "ATTEMPTS", "FAILED", "ERROR"]
     assert [row.split()[0] for row in rows] == [_message(ask), SEND, READ, MERGE]
     assert re.search(r" command +mail +network +2/2 .*connection reset$", rows[1])
     assert re.search(r" odd +message .*not JSON$", rows[0])

@@ -6,14 +6,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES
 from longshore.errors import UsageError
-from longshore.interfaces.cli.client import MAX_IDS, EntityRef, resolve
+from longshore.interfaces.cli.client import ApiClient, EntityRef
 from longshore.interfaces.cli.exit_codes import ExitCode
+from longshore.interfaces.cli.options import GlobalOptions
+from longshore.services.documents import IdList
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
 
@@ -292,10 +297,12 @@ BIG, SMALL = f"job-{'a' * 24}", f"job-{'a' * 23}b"
 
 
 def _find_job(text: str, *ids: str) -> EntityRef:
-    async def beginning(prefix: str) -> list[str]:
-        return [id_ for id_ in sorted(ids) if id_.startswith(prefix)][:MAX_IDS]
+    async def find_ids(prefix: str, *, limit: int) -> IdList:
+        return IdList(ids=[id_ for id_ in sorted(ids) if id_.startswith(prefix)][:limit])
 
-    return asyncio.run(resolve(beginning, "here", text))
+    app: Any = SimpleNamespace(find_ids=find_ids)
+    client = ApiClient(GlobalOptions(), app, "here", lambda: datetime(2030, 1, 31, tzinfo=UTC))
+    return asyncio.run(client.resolve(text))
 
 
 def test_a_prefix_is_ambiguous_even_if_one_job_has_very_many_tasks() -> None:

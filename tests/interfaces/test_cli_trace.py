@@ -12,7 +12,7 @@ import pytest
 from longshore.core.agents import events
 from longshore.core.agents.events import TodoState, ToolOutcome
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
+from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION, StepTrace
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of
@@ -112,7 +112,7 @@ HOSTILE = {
 
 
 REVIEWER = Definition(name="reviewer", runner=RunnerKind.AGENT, options={"prompt": "Look at it."})
-GOOD = trace_document([LOOK, WRITE])
+GOOD = {"version": TRACE_VERSION, "steps": [LOOK, WRITE]}
 # The trace of each task; None: it has none.
 LEFT: dict[str, dict[str, Any]] = {
     "one": {"review": GOOD, "count": None},
@@ -193,11 +193,11 @@ def test_the_only_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> Non
         r"look  completed",
         r"model +sonnet",
         r"session +49412a8d-274b",
-        r"took +7\.0 s",
+        r"duration +7\.0 s",
         r"did +2 turns, 3 tools \(1 failed\), 1 subagent, 1 repeated request",
         r"tokens +15,000 in \(90% from the cache\), 100 out",
         r"cost +\$0\.0223",
-        r" +AT +# +WHAT +TOOK +IN +CACHE +OUT +COST",
+        r" +AT +# +WHAT +DURATION +IN +CACHE +OUT +COST",
         r"1\.6 s +1 +First \[bold\]I look\[/bold\]\. +1\.2k +0% +80 +\$0\.0123",
         r"1\.8 s {7}Bash  ls -la +1\.3 s",
         r"3\.2 s {7}Agent  Count +700 ms",

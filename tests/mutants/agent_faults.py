@@ -76,7 +76,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="a sandbox's sockets stand where their paths are too long",
-        at="execution.runners.agent.session:AgentSession.__init__",
+        at="execution.runners.agent.session:AgentSession.__post_init__",
         do=Value("= _sandbox_folder()", "$3"),
         caught_by=_PERMISSIONS,
     ),
@@ -102,7 +102,8 @@ AGENT_FAULTS = (
         name="an agent does not wait for those below it",
         at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'CLAUDE_CODE_DISABLE_BACKGROUND_TASKS':"),
-        caught_by=_HELPED,
+        caught_by="agents/test_agent_session.py::"
+        "test_an_agent_may_not_leave_tasks_in_the_background",
     ),
     _fault(
         name="turns of those below count as the agent's",
@@ -169,7 +170,7 @@ AGENT_FAULTS = (
     _fault(
         name="a conversation that is lost fails the task",
         at="execution.runners.agent.runner:_StepRun._query_and_validate",
-        do=Replace("is_session_missing", "$1.limit"),
+        do=Condition("_SESSION_MISSING", False),
         caught_by=f"{_TRAPS}::test_a_conversation_that_cannot_be_resumed_starts_again",
     ),
     _fault(
@@ -230,7 +231,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        at="execution.runners.agent.gateway:UpstreamProxy._return_response",
+        at="execution.runners.agent.gateway:Gateway._return_response",
         do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),

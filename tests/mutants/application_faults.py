@@ -28,7 +28,7 @@ APPLICATION_FAULTS = (
     _fault(
         name="a cancellation names the tenant as its caller",
         at="services.app:Application.cancel_job",
-        do=Argument("cancel_job()", "by", "self._tenant"),
+        do=Argument("cancel_job()", "by", "self.caller.tenant"),
         caught_by=f"{_RULES}::test_a_command_names_its_caller_in_the_history",
     ),
     _fault(

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Before, Condition, Drop, Replace, Text
+from tests.planting import After, Condition, Drop, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteBlobStore"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteBlobStoreInFour"
@@ -14,11 +14,12 @@ _fault = partial(Fault, part=Part.BLOBS)
 BLOB_FAULTS = (
     _fault(
         name="the row before the file",
-        at="adapters.sqlite.blobs:SqliteBlobStore.put",
+        at="adapters.sqlite.blobs:SqliteBlobStore._put_file",
         do=(
-            Drop("_write_to_disk() persist"),
+            Drop("_write_to_disk() _persist"),
             Replace(
-                "return name", ("size = $1\nawait _write_to_disk(key, draft.persist)\nreturn size")
+                "return name",
+                "size = $1\nawait _write_to_disk(key, _persist, file, draft, path)\nreturn size",
             ),
         ),
         caught_by=f"{_FOUR}::test_many_writers_and_readers_never_meet_in_one_blob",
@@ -26,12 +27,12 @@ BLOB_FAULTS = (
     _fault(
         name="the old bytes are gone before the new ones are there",
         at="adapters.sqlite.blobs:SqliteBlobStore.put",
-        do=Before("_Draft()", "await self.delete(key)"),
+        do=After("validate_key()", "await self.delete(key)"),
         caught_by=f"{_SQLITE}::test_the_old_bytes_are_read_until_the_new_ones_are_complete",
     ),
     _fault(
         name="a stream that breaks off is kept as far as it came",
-        at="adapters.sqlite.blobs:SqliteBlobStore.put",
+        at="adapters.sqlite.blobs:SqliteBlobStore._put_file",
         do=Replace("for", ("try:\n    $0\nexcept ConnectionError:\n    pass")),
         caught_by=f"{_SQLITE}::test_a_stream_that_breaks_off_leaves_the_old_bytes",
     ),
@@ -43,7 +44,7 @@ BLOB_FAULTS = (
     ),
     _fault(
         name="two blobs in one file",
-        at="adapters.sqlite.blobs:_Draft.__init__",
+        at="adapters.sqlite.blobs:SqliteBlobStore._put_file",
         do=Replace("token_hex()", "'0' * 32"),
         caught_by=f"{_SQLITE}::test_every_key_that_is_one_names_a_blob_of_its_own",
     ),

@@ -75,7 +75,7 @@ BUS_FAULTS = (
     _fault(
         name="a committed event wakes no reader",
         at="adapters.sqlite.commit:Commit.__init__",
-        do=Argument("_add() event_values()", 2, "Topic.WAKEUP"),
+        do=Replace("EVENTS", "Topic.PAUSES"),
         caught_by=f"{_SQLITE}::"
         "test_a_waiting_consumer_gets_an_event_as_soon_as_its_row_is_committed",
     ),
@@ -87,8 +87,8 @@ BUS_FAULTS = (
     ),
     _fault(
         name="an event between looking and waiting is missed",
-        at="adapters.sqlite.database:Database._wait_for_wakeup",
-        do=Before("sleep()", ("await asyncio.sleep(0.001)\nwoken.clear()")),
+        at="adapters.shared.waiters:Waiters._wait_for_change",
+        do=Before("= _waiting", "await asyncio.sleep(0.001)"),
         caught_by=f"{_SQLITE}::test_no_event_is_missed_between_looking_and_waiting",
     ),
     _fault(
@@ -111,7 +111,7 @@ BUS_FAULTS = (
     ),
     _fault(
         name="an event between looking and waiting is missed in memory",
-        at="adapters.memory.store:Waiters.wait_until",
+        at="adapters.shared.waiters:Waiters.wait_until",
         do=Before("_wait_for_change()", "await asyncio.sleep(0)"),
         caught_by=f"{_MEMORY}::test_no_event_is_missed_between_looking_and_waiting",
     ),

@@ -138,7 +138,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="last lines are shown with their secrets",
         at="services.dead_letters:_last_lines",
-        do=Argument("PrintedLine()", 1, "$1[:_LINE_CHARACTERS]"),
+        do=Argument("OutputLineDocument()", "text", "text[:_LINE_CHARACTERS]"),
         caught_by=f"{_POST_MORTEM}::"
         "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
     ),
@@ -194,7 +194,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="a damaged alert state counts as an empty one",
         at="services.health:channel_states_from_json",
-        do=Replace("raise", "return {}", nth=2),
+        do=Replace("raise", "return {}"),
         caught_by="unit/services/test_alerts.py::"
         "test_a_damaged_channel_state_is_refused_as_a_whole",
     ),
@@ -212,51 +212,51 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="parked tasks of other tenants are reported",
-        at="services.health:BacklogScanner._read_parked",
+        at="services.health:HealthCheck._read_parked",
         do=Drop("or tenant"),
         caught_by=f"{_PARKED}::test_a_check_of_one_tenant_reports_no_other",
     ),
     _fault(
         name="a parked task that cannot be read counts as resumed",
-        at="services.health:BacklogScanner._read_parked",
+        at="services.health:HealthCheck._read_parked",
         do=Condition("unreadable", False),
         caught_by=f"{_PARKED_FAILING}::test_a_parked_task_that_cannot_be_read_is_not_reported_as_resumed",
     ),
     _fault(
         name="a channel with unknown state gets no report of parked tasks",
-        at="services.health:BacklogScanner._read_parked",
+        at="services.health:HealthCheck._read_parked",
         do=Before("for items()", "await self.alerted_tenants()"),
         caught_by=f"{_PARKED_FAILING}::"
         "test_parked_tasks_are_reported_although_alerted_tenants_cannot_be_read",
     ),
     _fault(
         name="tasks that cannot be read hide dead letters",
-        at="services.health:HealthCheck._alert_if_failing",
-        do=Drop("send_findings()"),
+        at="services.health:HealthCheck._record_and_alert",
+        do=Drop("_alert()", nth=1),
         caught_by=f"{_FAILING}::test_unreadable_tasks_do_not_prevent_alerts_about_dead_letters",
     ),
     _fault(
         name="dead letters that cannot be read fail the check",
-        at="services.health:BacklogScanner._read_or_log",
+        at="services.health:HealthCheck._read_or_log",
         do=Replace("warning()", "raise error"),
         caught_by=f"{_FAILING}::test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks",
     ),
     _fault(
         name="all that ever failed is read at every check",
-        at="services.health:BacklogScanner._failed",
+        at="services.health:HealthCheck._failed",
         do=Argument("failed_tasks()", "limit", "10 ** 9"),
         caught_by=f"{_CHECK}::test_no_more_are_counted_than_the_limit_however_many_there_are",
     ),
     _fault(
         name="a message without a task is reported to every tenant",
-        at="services.health:BacklogScanner._read_dead",
+        at="services.health:HealthCheck._read_dead",
         do=Value("= tenant", "$1", nth=1),
         caught_by=f"{_CHECK}::"
         "test_a_message_without_a_task_is_reported_to_the_operator_tenant_only",
     ),
     _fault(
         name="a message that will end its task is reported besides the task",
-        at="services.health:BacklogScanner._orphan_messages",
+        at="services.health:HealthCheck._orphan_messages",
         do=Drop("not in task_id"),
         caught_by=f"{_CHECK}::"
         "test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_that_task",

@@ -147,7 +147,7 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="a number that is not JSON is accepted",
-        at="core.document_reader:_check_scalar",
+        at="core.document_reader:check_json",
         do=Condition("isfinite()", False),
         caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),

@@ -122,7 +122,7 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="half of a refused record stays in memory",
-        at="adapters.memory.store:MemoryStore.unrecorded",
+        at="adapters.memory.ledger:MemoryStore.unrecorded",
         do=After("= fresh", "self.record([event])", nth=3),
         caught_by=f"{_MEMORY}::"
         "test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written",

@@ -62,7 +62,7 @@ FILTER_FAULTS = (
     ),
     _fault(
         name="the name of a job is not kept for its listing",
-        at="adapters.sqlite.commit:_row_statement",
+        at="adapters.sqlite.commit:_job_statement",
         do=Replace("name", "None"),
         caught_by=f"{_SQLITE}::test_a_name_is_the_whole_name_letter_by_letter",
     ),

@@ -60,12 +60,12 @@ LEDGER_FAULTS = (
     _fault(
         name="the message is not committed with the row",
         at="adapters.sqlite.commit:Commit.__init__",
-        do=Drop("_add() _enqueue_values()"),
+        do=Drop("QUEUE:"),
         caught_by=f"{_SQLITE}::test_a_message_is_on_the_queue_once_after_the_commit",
     ),
     _fault(
         name="a delayed message is visible at once",
-        at="adapters.sqlite.commit:_enqueue_values",
+        at="adapters.sqlite.commit:Commit.__init__",
         do=Argument("to_us() at", 0, "now"),
         caught_by=f"{_SQLITE}::test_a_message_for_later_is_received_at_its_time",
     ),
@@ -83,7 +83,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="answered before it is committed",
-        at="adapters.sqlite.writer:DatabaseWriter._commit_groups",
+        at="adapters.sqlite.writer:DatabaseWriter._run",
         do=Swap("_commit()", "_notify()"),
         caught_by="adapters/sqlite/test_writer.py::"
         "test_an_error_at_the_commit_makes_the_whole_group_unknown",
@@ -170,7 +170,7 @@ LEDGER_FAULTS = (
     _fault(
         name="a wake-up is delivered repeatedly",
         at="adapters.sqlite.ledger:SqliteLedger.wait_for_wake",
-        do=Value("= []", "0"),
+        do=Value("= wait_until()", "0"),
         caught_by=f"{_SQLITE}::test_a_wake_is_delivered_once",
     ),
     _fault(

@@ -68,20 +68,20 @@ OUTPUT_FAULTS = (
     ),
     _fault(
         name="output between looking and waiting is missed",
-        at="adapters.sqlite.database:Database._wait_for_wakeup",
-        do=Before("sleep()", ("await asyncio.sleep(0.001)\nwoken.clear()")),
+        at="adapters.shared.waiters:Waiters._wait_for_change",
+        do=Before("= _waiting", "await asyncio.sleep(0.001)"),
         caught_by=f"{_SQLITE}::test_no_wake_up_is_lost_between_looking_and_waiting",
     ),
     _fault(
         name="a wait never gives up",
-        at="adapters.sqlite.database:Database.wait_for",
+        at="adapters.shared.waiters:Waiters.wait_until",
         do=Condition("timedelta()", False),
         caught_by=f"{_SQLITE}::test_a_wait_gives_up_after_its_time_and_not_before",
     ),
     _fault(
         name="a wait gives up too early",
-        at="adapters.sqlite.database:Database.wait_for",
-        do=Replace("wait", "$0 / 2"),
+        at="adapters.shared.waiters:Waiters.wait_until",
+        do=Replace("wait", "$0 / 2", nth=2),
         caught_by=f"{_SQLITE}::test_a_wait_gives_up_after_its_time_and_not_before",
     ),
     _fault(

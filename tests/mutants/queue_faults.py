@@ -123,8 +123,8 @@ QUEUE_FAULTS = (
     ),
     _fault(
         name="a wake-up between looking and waiting is lost",
-        at="adapters.sqlite.database:Database._wait_for_wakeup",
-        do=Before("sleep()", ("await asyncio.sleep(0.001)\nwoken.clear()")),
+        at="adapters.shared.waiters:Waiters._wait_for_change",
+        do=Before("= _waiting", "await asyncio.sleep(0.001)"),
         caught_by=f"{_SQLITE}::test_no_wake_up_is_lost_between_looking_and_waiting",
     ),
     _fault(

@@ -24,14 +24,14 @@ SWEEPER_FAULTS = (
     _fault(
         name="an unknown worker counts as dead",
         at="services.sweeper:Sweeper.reap_dead_workers",
-        do=Condition("in", "$1 not in self._worker_registry.present()"),
+        do=Condition("in", "$1 not in self.worker_registry.live_workers()"),
         caught_by=f"{_SWEEPER}::"
         "test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed",
     ),
     _fault(
         name="a dead worker is forgotten before its leases are ended",
         at="services.sweeper:Sweeper._kill_leftovers",
-        do=After("reap()", "self._worker_registry.leave(worker_id)"),
+        do=After("reap()", "self.worker_registry.deregister(worker_id)"),
         caught_by=f"{_SWEEPER}::"
         "test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended",
     ),
@@ -115,15 +115,15 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="intents are carried out in any order",
-        at="services.sweeper:Sweeper._finish_intents_of",
+        at="services.sweeper:Sweeper._finish_intents",
         do=Replace("intents", "reversed($0)"),
         caught_by=f"{_INTENTS}::"
         "test_a_job_that_was_cancelled_while_it_was_created_is_created_first",
     ),
     _fault(
         name="an intent is counted by everybody who met it",
-        at="services.sweeper:Sweeper._finish_intents_of",
-        do=Value("+= intents_finished", "$0 or 1"),
+        at="services.sweeper:Sweeper._finish_intents",
+        do=Value("+= finish_intent()", "$0 or 1"),
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
     ),
     _fault(
@@ -161,13 +161,13 @@ SWEEPER_FAULTS = (
     _fault(
         name="repairs before an outage are not counted",
         at="services.sweeper:Sweeper.sweep",
-        do=Replace("+ repairs", "$1"),
+        do=Replace("+ done", "$1"),
         caught_by=f"{_TURNS}::test_repairs_before_an_outage_are_counted",
     ),
     _fault(
         name="worn-out messages have no effect",
         at="services.sweeper:Sweeper._settle_dead_letters",
-        do=Value("= settle_messages()", "type('Nothing', (), {'failed': 0, 'dropped': 0})"),
+        do=Value("= settle_messages()", "{'failed': 0, 'dropped': 0}"),
         caught_by=f"{_TURNS}::test_a_message_that_was_worn_out_has_its_effect_in_a_sweep",
     ),
 )

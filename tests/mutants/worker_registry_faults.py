@@ -38,7 +38,7 @@ WORKER_REGISTRY_FAULTS = (
     ),
     _fault(
         name="only a group is killed and not the session",
-        at="execution.host.process_table:group_members",
+        at="execution.process_table:group_members",
         do=Replace("in session", "$1 == group"),
         caught_by=f"{_WORKER_REGISTRY}::"
         "test_reaping_kills_processes_of_a_child_s_session_in_other_groups",

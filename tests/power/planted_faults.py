@@ -38,7 +38,7 @@ FAULTS = (
         "nothing is synced",
         Change("adapters.sqlite.store_file:connect", Text("synchronous=FULL;", "synchronous=OFF;")),
         Change(
-            "adapters.sqlite.writer:DatabaseWriter._set_synchronous",
+            "adapters.sqlite.writer:DatabaseWriter._commit",
             Replace("ternary 'FULL'", "'OFF'"),
         ),
     ),
@@ -48,21 +48,19 @@ FAULTS = (
             "adapters.sqlite.store_file:connect", Text("synchronous=FULL;", "synchronous=NORMAL;")
         ),
         Change(
-            "adapters.sqlite.writer:DatabaseWriter._set_synchronous",
+            "adapters.sqlite.writer:DatabaseWriter._commit",
             Replace("ternary 'FULL'", "'NORMAL'"),
         ),
     ),
     _fault(
         "no commit is synced after the first unpromised one",
-        Change(
-            "adapters.sqlite.writer:DatabaseWriter._set_synchronous", Drop("= _synchronous_full")
-        ),
+        Change("adapters.sqlite.writer:DatabaseWriter._commit", Drop("= _synchronous_full")),
     ),
     _fault(
         "the first write of a group decides whether all are synced",
         Change(
             "adapters.sqlite.writer:DatabaseWriter._commit",
-            Argument("_set_synchronous()", "full", "group[0].durable"),
+            Value("= any()", "group[0].durable"),
         ),
     ),
     _fault(
@@ -125,37 +123,39 @@ FAULTS = (
     ),
     _fault(
         "the file of a blob is not synced",
-        Change("adapters.sqlite.blobs:_Draft.persist", Drop("fsync()")),
+        Change("adapters.sqlite.blobs:_persist", Drop("fsync()")),
     ),
     _fault(
         "the file of a blob is synced before its last bytes are written",
         Change(
-            "adapters.sqlite.blobs:_Draft.persist",
-            (Drop("flush()"), After("fsync()", "self._file.flush()")),
+            "adapters.sqlite.blobs:_persist",
+            (Drop("flush()"), After("fsync()", "file.flush()")),
         ),
         # Otherwise the buffer is empty: large writes bypass it.
         Change(
-            "adapters.sqlite.blobs:_Draft.add",
-            Replace("write()", ("self._file.write($1[:-9])\nself._file.write($1[-9:])"), nth=2),
+            "adapters.sqlite.blobs:SqliteBlobStore._put_file",
+            Value("= head", "file.write(head[:-9]) + file.write(head[-9:])"),
         ),
     ),
     _fault(
         "the name of a blob's file is not synced",
-        Change("adapters.sqlite.blobs:_Draft.persist", Value("for _folder", "()")),
+        Change("adapters.sqlite.blobs:_persist", Value("for parents", "()")),
     ),
     _fault(
         "only the folder of a blob's file is synced, not its parents",
-        Change("adapters.sqlite.blobs:_Draft.persist", Value("for _folder", "($1,)")),
+        Change("adapters.sqlite.blobs:_persist", Value("for parents", "(path.parent,)")),
     ),
     _fault(
         "a blob's row is written before its file is persisted",
         Change(
-            "adapters.sqlite.blobs:SqliteBlobStore.put",
+            "adapters.sqlite.blobs:SqliteBlobStore._put_file",
             (
-                Drop("_write_to_disk() persist"),
+                Drop("_write_to_disk() _persist"),
                 Replace(
                     "return name",
-                    ("$1\nawait _write_to_disk(key, draft.persist)\nreturn draft.size"),
+                    "size = $1\n"
+                    "await _write_to_disk(key, _persist, file, draft, path)\n"
+                    "return size",
                 ),
             ),
         ),
@@ -212,7 +212,7 @@ FAULTS = (
     ),
     _fault(
         "a database whose creation was interrupted has no write-ahead log",
-        Change("adapters.sqlite.store_file:prepare", Drop("execute()")),
+        Change("adapters.sqlite.store_file:_migrate", Drop("execute()", nth=1)),
     ),
 )
 

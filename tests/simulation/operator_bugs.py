@@ -6,8 +6,8 @@ from tests.simulation.task_bugs import Bug
 OPERATOR_BUGS = (
     Bug(
         "a cancelled task is retried when its attempt fails",
-        at="core.tasks.attempts:attempt_failed",
-        do=Drop("if cancel"),
+        at="core.tasks.task:apply",
+        do=Condition("AttemptCommand cancel", "$0 and not isinstance(command, c.AttemptFailed)"),
     ),
     Bug(
         "a cancelled job still runs tasks that had not started",

@@ -120,7 +120,7 @@ TASK_BUGS = (
     Bug(
         "a release costs an attempt",
         at="core.tasks.attempts:release",
-        do=Argument("change()", "attempts_used", "row.attempts_used + 1"),
+        do=Argument("pending()", "attempts_used", "row.attempts_used + 1"),
     ),
     Bug(
         "attempts are not counted",
@@ -189,7 +189,7 @@ TASK_BUGS = (
     ),
     Bug(
         "an added task does not wait for its parents",
-        at="core.jobs.planning:_Planner.task",
+        at="core.jobs.planning:plan_tasks",
         do=Argument("PlannedTask()", 1, "NumberSet()"),
     ),
     Bug(

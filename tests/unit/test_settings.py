@@ -153,11 +153,11 @@ def test_settings_just_inside_their_bounds_are_accepted(tmp_path: Path) -> None:
         LONGSHORE_RETRY_BASE="30s",
     ).settings
 
-    assert settings.worker.lease.duration == 45 * SECOND
+    assert settings.worker.duration == 45 * SECOND
 
 
 def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> None:
-    with pytest.raises(ValidationError, match="worker: renew_every"):
+    with pytest.raises(ValidationError, match="renew_every must be shorter than extend_by"):
         WorkerSettings(renew_every=40 * SECOND)
 
 

@@ -1,6 +1,7 @@
 """Settings of the health check and its alerts; secrets are never shown."""
 
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
         ),
     )
 
-    shown = f"{describe(loaded)} {loaded!r} {loaded.settings!s} {loaded.settings.model_dump()}"
+    shown = f"{describe(loaded)} {loaded!r} {loaded.settings!s} {asdict(loaded.settings)}"
 
     assert "not-for-anybody" not in shown
     assert row(loaded, "alerts.webhook_url").value == "**********"
@@ -117,17 +118,17 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "problem"),
     [
-        ({"alerts_slack_token": TOKEN}, "alerts.slack_token needs alerts.slack_channel"),
-        ({"alerts_slack_channel": "C1"}, "alerts.slack_channel needs alerts.slack_token"),
-        ({"alerts_webhook_url": HOOK}, "alerts.webhook_url needs alerts.webhook_secrets"),
-        ({"alerts_webhook_secrets": SECRET}, "alerts.webhook_secrets needs alerts.webhook_url"),
+        ({"alerts_slack_token": TOKEN}, "alerts: slack_token needs slack_channel"),
+        ({"alerts_slack_channel": "C1"}, "alerts: slack_channel needs slack_token"),
+        ({"alerts_webhook_url": HOOK}, "alerts: webhook_url needs webhook_secrets"),
+        ({"alerts_webhook_secrets": SECRET}, "alerts: webhook_secrets needs webhook_url"),
         (
             {
                 "alerts_slack_token": TOKEN,
                 "alerts_slack_channel": "C1",
                 "alerts_slack_webhook": SLACK_HOOK,
             },
-            "alerts.slack_token and alerts.slack_webhook would both alert",
+            "alerts: slack_token and slack_webhook would both alert",
         ),
         (
             {"health_healthy_within": "20m"},

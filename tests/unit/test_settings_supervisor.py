@@ -7,7 +7,7 @@ import pytest
 
 from longshore.core.supervision import SupervisionPolicy
 from longshore.errors import ConfigurationError
-from longshore.settings import Settings, WorkerSettings
+from longshore.settings import Settings
 from tests.unit.settings_loading import load_settings_for_test, row
 
 
@@ -94,7 +94,7 @@ def test_no_variable_at_all_can_be_passed_on_by_name(tmp_path: Path) -> None:
 
 
 def test_a_supervisor_waits_longer_than_a_worker_may_take_to_stop() -> None:
-    assert SupervisionPolicy().kill_after > WorkerSettings().stop_timeout
+    assert SupervisionPolicy().kill_after > Settings().stop_timeout
 
 
 def test_on_aws_a_stop_may_last_as_long_as_a_poll_that_is_out(tmp_path: Path) -> None:

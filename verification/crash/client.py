@@ -177,7 +177,8 @@ class CrashClient:
             append_note(self._notes / tasks.REPAIRED, "by the client")
             # Its worker may be killed again, and the task has one attempt per round.
             replayed = await self._services.dead_letters.replay(TENANT, [task_id], by=_BY)
-            self._record_answer(f"replayed in round {replayed.rounds.get(task_id, 0)}")
+            rounds = [item.round for item in replayed.replayed]
+            self._record_answer(f"replayed in rounds {rounds}")
 
     async def _exhaust_message(self) -> None:
         """Receive a message until it becomes a dead letter, then discard it."""
@@ -193,7 +194,7 @@ class CrashClient:
             pass
         letters = dead.iter_matching(TENANT, DeadLetterFilter(queue=UNSERVED_QUEUE))
         for letter in [letter async for letter in letters]:
-            await dead.discard(TENANT, letter.id, by=_BY)
+            await dead.discard(TENANT, letter, by=_BY)
 
     async def _publish_twice(self) -> None:
         """Record and publish stored events once more."""

@@ -1,4 +1,4 @@
-"""Ports with a failpoint before and after each call that writes."""
+"""All failpoints: in the package, and before and after each call of a port that writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,71 @@ WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "budgets": ("commit",),
 }
 """The writing calls of each port, by the port's name in a backend."""
-FAILPOINT_NAMES: Final = tuple(
+PACKAGE_FAILPOINTS: Final = (
+    # The store: its file.
+    "store.folder_created",
+    "store.file_created",  # the file is empty
+    "store.wal_enabled",  # it has a write-ahead log
+    "store.created",
+    "store.migrating",  # not yet committed
+    "store.migrated",
+    "store.epoch_raising",  # not yet committed
+    "store.epoch_raised",
+    "store.closed",
+    # The store: what is written to it.
+    "write.locked",  # no other process can write
+    "write.group_begun",
+    "write.rows_written",  # their events and messages are not
+    "write.item_written",
+    "write.committing",
+    "write.committed",
+    "write.waking",
+    "write.woken",  # the caller has no answer yet
+    # Pipes for wake-ups.
+    "notifier.created",  # it has a temporary name
+    "notifier.opened",
+    "notifier.removed",
+    # Blobs that have files of their own.
+    "blob.draft_opened",
+    "blob.draft_written",
+    "blob.draft_synced",
+    "blob.renamed",  # its folder is not synced yet
+    "blob.synced",  # no row refers to it yet
+    "blob.replaced",  # no row refers to the file any more
+    "blob.removed",
+    # The worker registry.
+    "worker.locked",  # its lock has no name yet
+    "worker.lock_published",
+    "worker.registered",
+    "worker.deregistering",
+    "worker.deregistered",
+    "worker.child_recording",
+    "worker.child_recorded",
+    "worker.child_removing",
+    "worker.child_removed",
+    "worker.dead_reaping",
+    "worker.dead_reaped",
+    "worker.role_acquired",
+    # The fork server and its children.
+    "forkserver.starting",
+    "forkserver.started",
+    "forkserver.ready",
+    "forkserver.ending",
+    "forkserver.ended",
+    "attempt.folder_created",
+    "attempt.spec_written",
+    "attempt.child_requested",
+    "attempt.child_started",
+    "attempt.step_answering",
+    "attempt.step_answered",
+    "attempt.child_stopping",
+    "attempt.child_killing",
+    "attempt.child_ended",
+    "attempt.folder_removing",
+    "attempt.folder_removed",
+)
+"""The names in the package, each with what has just happened or is about to happen."""
+PORT_FAILPOINTS: Final = tuple(
     f"{port}.{call}:{when}"
     for port, calls in WRITE_CALLS.items()
     for call in calls

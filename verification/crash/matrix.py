@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from longshore.adapters.shared import failpoints
-from verification.crash.failpoint_ports import FAILPOINT_NAMES
+from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, PORT_FAILPOINTS
 from verification.crash.killer import KillPoint
 from verification.crash.processes import Role, fork_bound
 from verification.crash.run import CrashReport, CrashRun, Kills
 from verification.shard import Shard
 
-FAILPOINTS: Final = (*failpoints.FAILPOINTS, *FAILPOINT_NAMES)
+FAILPOINTS: Final = (*PACKAGE_FAILPOINTS, *PORT_FAILPOINTS)
 """The names of all failpoints."""
 NO_KILL: Final = KillPoint(number=0)
 """No process reaches it."""

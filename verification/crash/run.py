@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from longshore.execution.forkserver.linux import become_subreaper, descendants
+from longshore.execution.forkserver.linux import become_subreaper
+from longshore.execution.process_table import descendants
 from verification.crash.checks import check_run
 from verification.crash.killer import KILLED, REACHED, KillPoint
 from verification.crash.processes import Role, start

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from longshore.execution.host.process_table import is_alive, start_time_of
+from longshore.execution.process_table import is_alive, start_time_of
 from longshore.execution.runners.context import current
 
 QUICK = 7

@@ -29,7 +29,6 @@ from verification.power.recorder import patched
 from verification.power.workload import TENANT, make_claim, make_completion
 
 _ALL_ROWS = 100_000
-_BUSY_TIMEOUT = timedelta(seconds=5)
 _LATER = timedelta(hours=1)  # later than every lease, backoff and skew
 _MAX_ROUNDS = 200
 
@@ -87,7 +86,7 @@ async def boot_services(
 
 def _check_database(folder: Path) -> Iterator[str]:
     path = folder / store_file.FILE_NAME
-    connection = store_file.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
+    connection = store_file.connect(path, read_only=True)
     try:
         findings = [str(row[0]) for row in rows(connection, "PRAGMA integrity_check")]
         if findings != ["ok"]:

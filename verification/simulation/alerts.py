@@ -26,7 +26,6 @@ from longshore.errors import AlertFailed
 from longshore.services.health import (
     AlertSender,
     HealthCheck,
-    HealthCheckPolicy,
     channel_states_from_json,
 )
 from verification.simulation.faults import Fault
@@ -276,5 +275,6 @@ def make_health_check(process: Process) -> HealthCheck:
         ),
         app=services.settings.app,
         tenant=services.settings.tenant,
-        policy=HealthCheckPolicy(every=health.every, thresholds=thresholds),
+        every=health.every,
+        thresholds=thresholds,
     )

@@ -267,7 +267,7 @@ class SimulatedChild:
         if self._finished.is_set():
             return
         self.record.ended_at = now = self._simulation.time()
-        lease = self._simulation.settings.worker.lease.duration.total_seconds()
+        lease = self._simulation.settings.worker.duration.total_seconds()
         self.record.machine_paused = self._process.machine.was_paused(
             self.record.started_at - lease, now
         )

@@ -284,7 +284,7 @@ class Clients:
 
     async def resume_queues(self, process: Process) -> None:
         """Resume all paused queues. Holds end by themselves."""
-        for paused in await process.services.queue_pauser.list_paused():
+        for paused in await process.services.backend.queue_controls.list_pauses():
             if paused.until is not None:
                 continue
             await process.services.queue_pauser.resume_queue(paused.name, by=process.name)

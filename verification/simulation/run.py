@@ -20,7 +20,7 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
 from longshore.settings import RetrySettings, Settings, WorkerSettings
-from longshore.settings.health import AlertsSettings, HealthSettings
+from longshore.settings.model import AlertsSettings, HealthSettings
 from longshore.wiring.services import Intervals
 from verification.simulation import oracle
 from verification.simulation.clients import Clients

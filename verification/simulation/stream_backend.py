@@ -16,9 +16,9 @@ from random import Random
 from typing import NamedTuple
 
 from longshore.adapters.memory.backend import memory_backend
-from longshore.adapters.memory.ledger import MemoryLedger
+from longshore.adapters.memory.ledger import MemoryLedger, MemoryStore
 from longshore.adapters.memory.logs import MemoryEventLog
-from longshore.adapters.memory.store import MemoryStore, Waiters
+from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.tasks.rows import JobRow, TaskRow

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from longshore.core.ids import is_name
@@ -25,11 +26,11 @@ _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = 80
 
 
+@dataclass(slots=True)
 class DocumentReader:
     """Reads the fields of objects and collects the problems."""
 
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
+    problems: list[Problem] = field(default_factory=list)
 
     def add(self, path: str, message: str) -> None:
         self.problems.append(Problem(path=path, message=message))
@@ -128,41 +129,26 @@ def check_json(value: Any, *, max_values: int | None = None) -> None:
         count += 1
         if max_values is not None and count > max_values:
             raise expected(f"at most {max_values:,} values")
-        if not isinstance(item, dict | list | tuple):
-            _check_scalar(item)
-            continue
-        if depth > MAX_DEPTH:
-            raise expected(f"at most {MAX_DEPTH} levels of lists and objects")
-        unchecked += [(inner, depth + 1) for inner in _children(item)]
-
-
-def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterable[Any]:
-    if not isinstance(value, dict):
-        return value
-    for name in value:
-        if not isinstance(name, str):
-            raise expected("text as a key (put it in quotes)", name)
-    return (*value.keys(), *value.values())
-
-
-def _check_scalar(value: Any) -> None:
-    if isinstance(value, str):
-        check_unicode(value)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise expected("a finite number", value)
-    elif isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
-        raise expected(f"a number of at most {_MAX_INTEGER_BITS} bits")
-    elif not (value is None or isinstance(value, int | float)):
-        raise expected("a JSON value", value)
-
-
-def check_unicode(text: str) -> None:
-    """Check that a text can be encoded.
-
-    Raises:
-        ValueError: it contains a lone surrogate.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise expected("valid Unicode without lone surrogates", text) from None
+        match item:
+            case dict() | list() | tuple() if depth > MAX_DEPTH:
+                raise expected(f"at most {MAX_DEPTH} levels of lists and objects")
+            case dict():
+                for name in item:
+                    if not isinstance(name, str):
+                        raise expected("text as a key (put it in quotes)", name)
+                unchecked += [(inner, depth + 1) for inner in (*item.keys(), *item.values())]
+            case list() | tuple():
+                unchecked += [(inner, depth + 1) for inner in item]
+            case str():
+                try:
+                    item.encode()
+                except UnicodeEncodeError:
+                    raise expected("valid Unicode without lone surrogates", item) from None
+            case float() if not math.isfinite(item):
+                raise expected("a finite number", item)
+            case int() if item.bit_length() > _MAX_INTEGER_BITS:
+                raise expected(f"a number of at most {_MAX_INTEGER_BITS} bits")
+            case None | int() | float():
+                pass
+            case _:
+                raise expected("a JSON value", item)

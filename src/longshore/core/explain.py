@@ -7,9 +7,10 @@ a remedy in their own way; nothing here knows a command line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.ids import task_id_of
@@ -19,7 +20,14 @@ from longshore.core.maximums import MAX_REVISIONS
 from longshore.core.queues import QueuePause
 from longshore.core.records import value
 from longshore.core.tasks.lease import Lease, LeasePolicy
-from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
+from longshore.core.tasks.rows import (
+    CancelRequest,
+    Intent,
+    IntentKind,
+    JobRow,
+    ParkRecord,
+    TaskRow,
+)
 from longshore.core.tasks.states import JobState, TaskState
 
 # A renewal that is this many intervals late counts as missed.
@@ -165,13 +173,13 @@ def _creates(intent: Intent, created: NumberSet) -> bool:
 
 
 def _job_reason(job: JobRow) -> WhyReason:
-    ended = {
+    states = {
         JobState.COMPLETED: (ReasonCode.COMPLETED, "is completed", None),
         JobState.FAILED: (ReasonCode.FAILED, "has failed", _resume_job(job.id)),
         JobState.CANCELLED: (ReasonCode.CANCELLED, "is cancelled", _resume_job(job.id)),
         JobState.RUNNING: (ReasonCode.RUNNING, "is under way", None),
     }
-    code, words, remedy = ended[job.state]
+    code, words, remedy = states[job.state]
     counts = [
         (len(job.failed), "failed"),
         (len(job.cancelled), "cancelled"),
@@ -230,12 +238,41 @@ def _task_reasons(snapshot: WhySnapshot, number: int) -> list[WhyReason]:
         ]
     if row.lease is not None:
         return _leased(snapshot, row, row.lease)
-    return _UNLEASED[row.state](snapshot, row)
+    if row.parked is not None:
+        return [_parked(row, row.parked)]
+    if row.state is TaskState.PENDING:
+        return _pending(snapshot, row)
+    return [_idle_reason(row)]
 
 
-def _waiting(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
-    text = f"All dependencies of task {_quoted_key(row)} have completed; it becomes pending soon."
-    return [_task_reason(row, ReasonCode.MOVING_ON, text)]
+def _idle_reason(row: TaskRow) -> WhyReason:
+    """Returns why a task that no worker may run now is in its state."""
+    key, since, remedy = _quoted_key(row), row.finished_at, None
+    if row.state in _FAILED_STATES:
+        remedy = _resume_job(row.spec.job_id)
+    match row.state:
+        case TaskState.IN_REVIEW:
+            text = f"Task {key} has a result that waits for review; it "
+            if row.revision < MAX_REVISIONS:
+                text += "can be approved, revised or cancelled."
+            else:
+                text += f"was revised {row.revision} times and can only be approved or cancelled."
+            code, since = ReasonCode.IN_REVIEW, row.last_event_at
+            remedy = Remedy(action=RemedyAction.APPROVE_TASK, target=row.id)
+        case TaskState.COMPLETED:
+            code = ReasonCode.COMPLETED
+            text = f"Task {key} has completed; only a new job can run it again."
+        case TaskState.FAILED:
+            code = ReasonCode.FAILED
+            text = f"Task {key} failed{_failure(row)}; {_used(row)}."
+        case TaskState.CANCELLED:
+            code = ReasonCode.CANCELLED
+            why = _parenthesised(row.cancel.reason if row.cancel else None)
+            text = f"{_requester(row.cancel)} cancelled task {key}{why}."
+        case _:
+            code = ReasonCode.MOVING_ON
+            text = f"All dependencies of task {key} have completed; it becomes pending soon."
+    return _task_reason(row, code, text, since=since, remedy=remedy)
 
 
 def _pending(snapshot: WhySnapshot, row: TaskRow) -> list[WhyReason]:
@@ -267,15 +304,13 @@ def _paused(pause: QueuePause) -> WhyReason:
 
 
 def _delayed(row: TaskRow, due_at: datetime) -> WhyReason:
+    key, at = _quoted_key(row), _format_time(due_at)
     if row.failure is None:
-        text = f"Task {_quoted_key(row)} is scheduled for {_format_time(due_at)}."
-        return _task_reason(row, ReasonCode.DELAYED, text, since=row.last_event_at, until=due_at)
-    text = (
-        f"Task {_quoted_key(row)} failed{_failure(row)} and is retried at"
-        f" {_format_time(due_at)}; "
-        f"{_used(row)}."
-    )
-    return _task_reason(row, ReasonCode.BACKING_OFF, text, since=row.last_event_at, until=due_at)
+        code, text = ReasonCode.DELAYED, f"Task {key} is scheduled for {at}."
+    else:
+        code = ReasonCode.BACKING_OFF
+        text = f"Task {key} failed{_failure(row)} and is retried at {at}; {_used(row)}."
+    return _task_reason(row, code, text, since=row.last_event_at, until=due_at)
 
 
 def _no_worker(snapshot: WhySnapshot, queue: str) -> list[WhyReason]:
@@ -336,79 +371,22 @@ def _silence(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> timedelta:
     return max(snapshot.now - (row.last_event_at or lease.acquired_at), timedelta())
 
 
-def _in_review(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
-    text = f"Task {_quoted_key(row)} has a result that waits for review"
-    if row.revision < MAX_REVISIONS:
-        text += "; it can be approved, revised or cancelled."
-    else:
-        text += f"; it was revised {row.revision} times and can only be approved or cancelled."
-    remedy = Remedy(action=RemedyAction.APPROVE_TASK, target=row.id)
-    return [_task_reason(row, ReasonCode.IN_REVIEW, text, since=row.last_event_at, remedy=remedy)]
-
-
-def _parked(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
-    scope, unit, why, since = BudgetScope.TASK, BudgetUnit.USD, "a budget is used up", None
-    if (parked := row.parked) is not None:
-        scope, unit, why, since = parked.scope, parked.unit, parked.reason, parked.at
-    text = f"Task {_quoted_key(row)} is parked: {why}. It resumes when the budget is raised"
+def _parked(row: TaskRow, parked: ParkRecord) -> WhyReason:
+    text = (
+        f"Task {_quoted_key(row)} is parked: {parked.reason}. It resumes when the budget is raised"
+    )
     if row.due_at is not None:
         text += f", or by itself at {_format_time(row.due_at)}"
-    target = _BUDGET_TARGETS[scope](row)
-    remedy = Remedy(action=RemedyAction.ADD_BUDGET, target=target, unit=unit)
-    return [
-        _task_reason(
-            row, ReasonCode.PARKED, f"{text}.", since=since, until=row.due_at, remedy=remedy
-        )
-    ]
+    targets = {BudgetScope.JOB: row.spec.job_id, BudgetScope.DAY: None}
+    target = targets.get(parked.scope, row.id)
+    remedy = Remedy(action=RemedyAction.ADD_BUDGET, target=target, unit=parked.unit)
+    return _task_reason(
+        row, ReasonCode.PARKED, f"{text}.", since=parked.at, until=row.due_at, remedy=remedy
+    )
 
 
-_BUDGET_TARGETS: dict[BudgetScope, Callable[[TaskRow], str | None]] = {
-    BudgetScope.STEP: lambda row: row.id,
-    BudgetScope.TASK: lambda row: row.id,
-    BudgetScope.JOB: lambda row: row.spec.job_id,
-    BudgetScope.DAY: lambda _: None,
-}
-
-
-def _completed(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
-    text = f"Task {_quoted_key(row)} has completed; only a new job can run it again."
-    return [_task_reason(row, ReasonCode.COMPLETED, text, since=row.finished_at)]
-
-
-def _failed(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
-    text = f"Task {_quoted_key(row)} failed{_failure(row)}; {_used(row)}."
-    remedy = _resume_job(row.spec.job_id)
-    return [_task_reason(row, ReasonCode.FAILED, text, since=row.finished_at, remedy=remedy)]
-
-
-def _cancelled(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
-    why = _parenthesised(row.cancel.reason if row.cancel else None)
-    text = f"{_requester(row.cancel)} cancelled task {_quoted_key(row)}{why}."
-    remedy = _resume_job(row.spec.job_id)
-    return [_task_reason(row, ReasonCode.CANCELLED, text, since=row.finished_at, remedy=remedy)]
-
-
-_UNLEASED: dict[TaskState, Callable[[WhySnapshot, TaskRow], list[WhyReason]]] = {
-    TaskState.WAITING: _waiting,
-    TaskState.PENDING: _pending,
-    TaskState.IN_REVIEW: _in_review,
-    TaskState.PARKED: _parked,
-    TaskState.COMPLETED: _completed,
-    TaskState.FAILED: _failed,
-    TaskState.CANCELLED: _cancelled,
-}
-
-
-def _task_reason(
-    row: TaskRow,
-    code: ReasonCode,
-    text: str,
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    remedy: Remedy | None = None,
-) -> WhyReason:
-    return WhyReason(code=code, text=text, since=since, until=until, task_id=row.id, remedy=remedy)
+def _task_reason(row: TaskRow, code: ReasonCode, text: str, **details: Any) -> WhyReason:
+    return WhyReason(code=code, text=text, task_id=row.id, **details)
 
 
 def _quoted_key(row: TaskRow) -> str:
@@ -497,14 +475,11 @@ class DependencyChain:
 def dependency_chain(job: JobRow, graph: Graph, number: int, awaits: NumberSet) -> DependencyChain:
     """Returns the chain of a task that awaits these parents; one link if it awaits none."""
     links: list[ChainLink] = []
-    awaited = sorted(awaits, key=lambda parent: _rank(job, parent))
-    while awaited:
-        links.append(
-            ChainLink(
-                number=number, parents=tuple(awaited[:PARENTS_SHOWN]), awaited_count=len(awaited)
-            )
-        )
-        number = awaited[0]
+    awaited: Iterable[int] = awaits
+    while ranked := sorted(awaited, key=lambda parent: _rank(job, parent)):
+        parents = tuple(ranked[:PARENTS_SHOWN])
+        links.append(ChainLink(number=number, parents=parents, awaited_count=len(ranked)))
+        number = ranked[0]
         awaited = _awaited(job, graph, number)
     links.append(ChainLink(number=number))
     omitted = max(len(links) - 1 - LINKS_SHOWN, 0)
@@ -514,8 +489,7 @@ def dependency_chain(job: JobRow, graph: Graph, number: int, awaits: NumberSet) 
 def _awaited(job: JobRow, graph: Graph, number: int) -> list[int]:
     if number in job.ended:
         return []
-    parents = [parent for parent in graph.parents[number] if parent not in job.completed]
-    return sorted(parents, key=lambda parent: _rank(job, parent))
+    return [parent for parent in graph.parents[number] if parent not in job.completed]
 
 
 def _rank(job: JobRow, number: int) -> tuple[int, int]:

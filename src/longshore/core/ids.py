@@ -56,23 +56,8 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and NAME_PATTERN.fullmatch(text) is not None
 
 
-def is_request_id(text: object) -> bool:
-    """Whether the value is a request id: printable and not too long."""
-    return isinstance(text, str) and 0 < len(text) <= REQUEST_ID_LIMIT and text.isprintable()
-
-
 def check_request_id(text: object) -> None:
-    """Raises ``UsageError`` if a client may not use this text as its request id."""
-    if not is_request_id(text):
+    """Raises ``UsageError`` unless the text is printable and not too long for a request id."""
+    if not (isinstance(text, str) and 0 < len(text) <= REQUEST_ID_LIMIT and text.isprintable()):
         message = f"a request id must be 1 to {REQUEST_ID_LIMIT} printable characters"
         raise UsageError(message)
-
-
-def event_id_of(tenant: str, entity: str, sequence: int) -> str:
-    """Returns the id of an entity's n-th event, in the form of a UUID.
-
-    It is derived and not random: every process that writes the event writes the same id, so a
-    reader that has seen the id has seen the event.
-    """
-    digest = hashlib.blake2b(f"{tenant}\0{entity}\0{sequence}".encode(), digest_size=16).hexdigest()
-    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"

@@ -71,7 +71,7 @@ class DeployProgressKind(StrEnum):
     RETAINED = "retained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DeployProgress:
     """A progress report of a deployment."""
 

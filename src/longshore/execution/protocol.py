@@ -1,6 +1,6 @@
 """The protocol between a worker, its fork server and a child.
 
-A private socket carries JSON lines between the worker and its fork server: the worker sends
+A private socket carries JSON packets between the worker and its fork server: the worker sends
 ``start`` (with the child's ends of four pipes: output, errors, channel, replies) and ``signal``;
 the fork server sends ``ready`` once, and ``refused`` when it cannot start a child. The worker
 chooses a number for every attempt. A pipe that the fork server shares with its reapers carries
@@ -18,8 +18,9 @@ Every child imports this module first: its import must stay cheap.
 from __future__ import annotations
 
 import json
+import os
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -55,12 +56,13 @@ ChildMessage = Literal[
 """The type of a message on the channel; standard output and error are only output."""
 
 FDS_PER_START = 4
+MESSAGE_LIMIT_BYTES = 64 * 1024
 EXIT_CANNOT_LOAD = 78
 """The fork server's exit code when one of its modules cannot be loaded."""
 
 
 class ForkServerMessage(StrEnum):
-    """The first field of every line."""
+    """The first field of every packet."""
 
     START = "start"
     SIGNAL = "signal"
@@ -77,20 +79,8 @@ class KillCause(StrEnum):
 
 
 def encode_message(message: ForkServerMessage, number: int, **content: Any) -> bytes:
-    """Returns the message as one line."""
-    return json.dumps({"type": message, "number": number, **content}).encode() + b"\n"
-
-
-class LineDecoder:
-    """Splits received bytes into messages."""
-
-    def __init__(self) -> None:
-        self._partial = b""
-
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Returns the messages that ``data`` completes."""
-        *complete_lines, self._partial = (self._partial + data).split(b"\n")
-        return [json.loads(line) for line in complete_lines]
+    """Returns the message as one packet."""
+    return json.dumps({"type": message, "number": number, **content}).encode()
 
 
 # Far smaller than PIPE_BUF: each write is atomic, so records of several writers do not interleave.
@@ -99,7 +89,7 @@ STATUS_READ_BYTES = 64 * _STATUS.size
 """The size of one read from the pipe: a multiple of the record size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChildStatus:
     """The child of an attempt started, or the attempt ended and none of its processes is left."""
 
@@ -110,28 +100,21 @@ class ChildStatus:
     peak_bytes: int = 0
     cause: KillCause = KillCause.NONE
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, or the negative number of a signal; None: unknown."""
+        lost = self.cause is KillCause.LOST
+        return None if lost else os.waitstatus_to_exitcode(self.wait_status)
+
     def encode(self) -> bytes:
         """Returns the record, to be written to the pipe in one write."""
-        return _STATUS.pack(
-            self.number,
-            self.ended,
-            self.child_pid,
-            self.wait_status,
-            self.peak_bytes,
-            self.cause.encode(),
-        )
+        *numbers, cause = astuple(self)
+        return _STATUS.pack(*numbers, cause.encode())
 
 
 def decode_statuses(records: bytes) -> list[ChildStatus]:
     """Returns the statuses in ``records``."""
     return [
-        ChildStatus(
-            number=number,
-            ended=ended,
-            child_pid=child_pid,
-            wait_status=wait_status,
-            peak_bytes=peak_bytes,
-            cause=KillCause(cause.rstrip(b"\0").decode()),
-        )
-        for number, ended, child_pid, wait_status, peak_bytes, cause in _STATUS.iter_unpack(records)
+        ChildStatus(*(*numbers, KillCause(cause.rstrip(b"\0").decode())))
+        for *numbers, cause in _STATUS.iter_unpack(records)
     ]

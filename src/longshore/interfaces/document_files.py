@@ -7,11 +7,18 @@ JSON values: a date is a text.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from longshore.errors import UsageError
+
+JOB_FILE_VALUE_LIMIT: Final = 2_000_000
 VALUE_LIMIT: Final = 50_000
 DEPTH_LIMIT: Final = 100
 
@@ -26,6 +33,33 @@ class UnreadableDocument(Exception):
     def __init__(self, message: str, line: int | None = None) -> None:
         self.line = line
         super().__init__(message)
+
+
+def read_document(file: Path) -> Any:
+    """Returns the content of a YAML or JSON file; ``-`` is stdin.
+
+    Raises:
+        UsageError: the file cannot be read or parsed; the message says where.
+    """
+    name = "stdin" if str(file) == "-" else str(file)
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        text = data.decode()
+        if text.lstrip()[:1] in ("{", "["):
+            # JSON is read much faster; the YAML parser describes the errors of both.
+            with contextlib.suppress(UnreadableDocument):
+                return parse_json(text)
+        return parse_yaml(text, value_limit=JOB_FILE_VALUE_LIMIT)[0]
+    except OSError as error:
+        message = f"{name} cannot be read: {error.strerror}"
+        raise UsageError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{name} is not UTF-8 text"
+        raise UsageError(message) from error
+    except UnreadableDocument as error:
+        line = f", line {error.line}" if error.line else ""
+        message = f"{name}{line}: {error}"
+        raise UsageError(message) from error
 
 
 def parse_json(text: str) -> Any:
@@ -112,21 +146,21 @@ def parse_yaml(text: str, *, value_limit: int = VALUE_LIMIT) -> tuple[Any, dict[
         raise UnreadableDocument(f"it cannot be read: {error}") from error
 
 
+@dataclass(slots=True)
 class _NodeConverter:
     """Converts the nodes of a YAML document to plain values, and counts the expanded aliases."""
 
-    def __init__(self, loader: _PlainLoader, value_limit: int) -> None:
-        self.lines: dict[str, int] = {}
-        self._loader = loader
-        self._value_limit = value_limit
-        self._count = 0
+    loader: _PlainLoader
+    value_limit: int
+    lines: dict[str, int] = field(default_factory=dict)
+    count: int = 0
 
     def convert(self, node: yaml.Node, path: str, depth: int) -> Any:
         line = node.start_mark.line + 1
-        self._count += 1
-        if self._count > self._value_limit:
+        self.count += 1
+        if self.count > self.value_limit:
             message = (
-                f"it has more than {self._value_limit:,} values, including those that its aliases"
+                f"it has more than {self.value_limit:,} values, including those that its aliases"
                 " (*) expand to; divide it or shorten it"
             )
             raise UnreadableDocument(message, line)
@@ -146,7 +180,7 @@ class _NodeConverter:
                     for index, item in enumerate(node.value)
                 ]
             case yaml.ScalarNode():
-                value = self._loader.construct_object(node)
+                value = self.loader.construct_object(node)
                 if value is None or isinstance(value, str | int | float):
                     return value
         kind = node.tag.removeprefix(_YAML_TAG_PREFIX)[:64]
@@ -160,7 +194,7 @@ class _NodeConverter:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
                 continue
             plain = isinstance(key, yaml.ScalarNode)
-            name = self._loader.construct_object(key) if plain else None
+            name = self.loader.construct_object(key) if plain else None
             line = key.start_mark.line + 1
             if not isinstance(name, str):
                 shown = f"{key.value[:64]!r}; put it in quotes" if plain else "a list or an object"

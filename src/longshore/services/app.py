@@ -8,10 +8,10 @@ interface that received the key.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import Budget
@@ -33,13 +33,13 @@ from longshore.services import documents as d
 from longshore.services import output_follow
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
-from longshore.services.dead_letters import DeadLetters, ReplayResult, read_post_mortem
+from longshore.services.dead_letters import DeadLetters, read_post_mortem
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import EventFeed, Queries
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)
@@ -62,6 +62,42 @@ class NoResult(CommandRefused):
         return self.reason
 
 
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The request that carries out an operation on a server.
+
+    Args:
+        document: The type of the answer.
+        path: A placeholder names a parameter of the operation. The other parameters are the query
+            of a GET request, or else the body.
+        repeatable: Carrying it out twice is the same as once.
+    """
+
+    document: type[d.ApiDocument]
+    method: str
+    path: str
+    repeatable: bool
+
+
+HTTP_REQUESTS: Final[dict[str, HttpRequest]] = {}
+"""The request of each operation that is one request with one answer."""
+OperationT = TypeVar("OperationT", bound=Callable[..., Any])
+
+
+def over_http(
+    document: type[d.ApiDocument], method: str, path: str, *, repeatable: bool = False
+) -> Callable[[OperationT], OperationT]:
+    """Declare the request of an operation, from which the HTTP client has its method."""
+
+    def declare(operation: OperationT) -> OperationT:
+        HTTP_REQUESTS[operation.__name__] = HttpRequest(
+            document, method, path, repeatable or method == "GET"
+        )
+        return operation
+
+    return declare
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who calls, and what the caller may see beyond the tenant's jobs."""
@@ -77,6 +113,7 @@ class ApplicationServices(Protocol):
 
     @property
     def backend(self) -> Backend: ...
+
     @property
     def transitions(self) -> Transitions: ...
     @property
@@ -117,6 +154,7 @@ class ArtifactContent:
         return b"".join([chunk async for chunk in self.chunks])
 
 
+@dataclass(frozen=True)
 class Application:
     """The operations of one caller.
 
@@ -128,21 +166,16 @@ class Application:
         poll: How often a reader that follows events looks for new ones.
     """
 
-    def __init__(
-        self, services: ApplicationServices, caller: Caller, *, poll: timedelta = POLL_INTERVAL
-    ) -> None:
-        self._services = services
-        self._backend = services.backend
-        self._queries = services.queries
-        self._caller = caller
-        self._tenant = caller.tenant
-        self._poll = poll
+    services: ApplicationServices
+    caller: Caller
+    poll: timedelta = POLL_INTERVAL
 
     def _new_request_id(self) -> str:
-        return self._services.transitions.new_id() + self._services.transitions.new_id()
+        return self.services.transitions.new_id() + self.services.transitions.new_id()
 
     # Jobs and tasks -----------------------------------------------------------------------------
 
+    @over_http(d.AcceptedJobDocument, "POST", "jobs")
     async def submit(
         self, document: Any, *, request_id: str | None = None
     ) -> d.AcceptedJobDocument:
@@ -153,10 +186,9 @@ class Application:
             AlreadyExists: the request id belongs to a job with another document.
             UsageError: the request id is not valid.
         """
-        services = self._services
         return accepted_document(
-            await services.producer.submit(
-                self._tenant, request_id or self._new_request_id(), document
+            await self.services.producer.submit(
+                self.caller.tenant, request_id or self._new_request_id(), document
             )
         )
 
@@ -177,10 +209,9 @@ class Application:
             AlreadyExists: the request id belongs to a job with another document.
             UsageError: the request id is not valid.
         """
-        services = self._services
         own, job, problems = split_job_file(document)
-        accepted = await services.producer.submit(
-            self._tenant,
+        accepted = await self.services.producer.submit(
+            self.caller.tenant,
             request_id or self._new_request_id(),
             job,
             own=[*definitions, *own],
@@ -188,6 +219,7 @@ class Application:
         )
         return accepted_document(accepted)
 
+    @over_http(d.AddedTasksDocument, "POST", "{job_id}/tasks")
     async def add_tasks(
         self, job_id: str, document: Any, *, request_id: str | None = None
     ) -> d.AddedTasksDocument:
@@ -199,9 +231,8 @@ class Application:
             AlreadyExists: the request id has added other tasks to the job.
             UsageError: the request id is not valid.
         """
-        services = self._services
-        added = await services.producer.add_tasks(
-            self._tenant, job_id, request_id or self._new_request_id(), document
+        added = await self.services.producer.add_tasks(
+            self.caller.tenant, job_id, request_id or self._new_request_id(), document
         )
         return d.AddedTasksDocument(
             job_id=added.job.id,
@@ -211,9 +242,10 @@ class Application:
             created=added.created,
         )
 
+    @over_http(d.IdList, "GET", "ids")
     async def find_ids(self, prefix: str, *, limit: int = 10) -> d.IdList:
         """Ids of jobs and tasks that begin with ``prefix``, sorted."""
-        ids = await self._backend.ledger.find_ids(self._tenant, prefix, limit=limit)
+        ids = await self.services.backend.ledger.find_ids(self.caller.tenant, prefix, limit=limit)
         return d.IdList(ids=ids)
 
     async def list_jobs(
@@ -227,8 +259,8 @@ class Application:
         cursor: str | None = None,
     ) -> d.JobPage:
         """The jobs that match all conditions, newest first."""
-        page = await self._backend.ledger.list_jobs(
-            self._tenant,
+        page = await self.services.backend.ledger.list_jobs(
+            self.caller.tenant,
             state=state,
             name=name,
             created_from=created_from,
@@ -236,21 +268,21 @@ class Application:
             limit=limit,
             cursor=cursor,
         )
-        jobs = [await self._queries.job_document(job) for job in page.items]
+        jobs = [await self.services.queries.job_document(job) for job in page.items]
         return d.JobPage(jobs=jobs, cursor=page.cursor)
 
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         """A job with its first ``limit`` tasks; ``list_tasks`` continues at its cursor."""
-        ledger = self._backend.ledger
-        job = await self._queries.job(self._tenant, job_id)
-        page = await ledger.list_tasks(self._tenant, job_id=job_id, limit=limit)
+        ledger = self.services.backend.ledger
+        job = await self.services.queries.job(self.caller.tenant, job_id)
+        page = await ledger.list_tasks(self.caller.tenant, job_id=job_id, limit=limit)
         states = [row.state for row in page.items]
         if page.cursor is not None:
             states = list((await ledger.task_states(job_id)).values())
         return d.JobDetailDocument(
             **d.job_fields(job, page.items),
             states=d.state_counts(states),
-            tasks=await self._queries.task_documents(page.items),
+            tasks=await self.services.queries.task_documents(page.items),
             cursor=page.cursor,
         )
 
@@ -264,21 +296,28 @@ class Application:
     ) -> d.TaskPage:
         """The tasks of a job in its order, or the tasks of all jobs, newest first."""
         if job_id is not None:
-            await self._queries.job(self._tenant, job_id)
-        page = await self._backend.ledger.list_tasks(
-            self._tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
+            await self.services.queries.job(self.caller.tenant, job_id)
+        page = await self.services.backend.ledger.list_tasks(
+            self.caller.tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
         )
-        return d.TaskPage(tasks=await self._queries.task_documents(page.items), cursor=page.cursor)
+        return d.TaskPage(
+            tasks=await self.services.queries.task_documents(page.items), cursor=page.cursor
+        )
 
+    @over_http(d.TaskDocument, "GET", "{task_id}")
     async def get_task(self, task_id: str) -> d.TaskDocument:
         """A task with its latest event."""
         return await self._task_document(await self._task(task_id))
 
+    @over_http(d.TaskStatusesDocument, "GET", "{job_id}/statuses")
     async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
         """The state of every task of a job."""
-        await self._queries.job(self._tenant, job_id)
-        return d.TaskStatusesDocument(statuses=await self._backend.ledger.task_states(job_id))
+        await self.services.queries.job(self.caller.tenant, job_id)
+        return d.TaskStatusesDocument(
+            statuses=await self.services.backend.ledger.task_states(job_id)
+        )
 
+    @over_http(d.ResultDocument, "GET", "{task_id}/result")
     async def get_result(self, task_id: str) -> d.ResultDocument:
         """The result of a task.
 
@@ -288,8 +327,9 @@ class Application:
         row = await self._task(task_id)
         if row.result is None:
             raise NoResult(row.id, f"the task is {row.state.value} and has no result")
-        return d.ResultDocument(result=await self._services.documents.load(row.result))
+        return d.ResultDocument(result=await self.services.documents.load(row.result))
 
+    @over_http(d.JobDocument, "POST", "{job_id}/cancel")
     async def cancel_job(self, job_id: str, *, reason: str | None = None) -> d.JobDocument:
         """Cancel a job: nothing of it starts any more, and running attempts are stopped.
 
@@ -297,11 +337,14 @@ class Application:
             CommandRefused: the job has ended.
             UsageError: the reason is too long, or not text.
         """
-        await self._services.canceller.cancel_job(
-            job_id, by=self._caller.name, reason=reason, tenant=self._tenant
+        await self.services.canceller.cancel_job(
+            job_id, by=self.caller.name, reason=reason, tenant=self.caller.tenant
         )
-        return await self._queries.job_document(await self._queries.job(self._tenant, job_id))
+        return await self.services.queries.job_document(
+            await self.services.queries.job(self.caller.tenant, job_id)
+        )
 
+    @over_http(d.TaskDocument, "POST", "{task_id}/cancel")
     async def cancel_task(self, task_id: str, *, reason: str | None = None) -> d.TaskDocument:
         """Cancel a task; a running one is ``processing`` until its worker has stopped it.
 
@@ -309,11 +352,12 @@ class Application:
             CommandRefused: the task has ended.
             UsageError: the reason is too long, or not text.
         """
-        row = await self._services.canceller.cancel_task(
-            self._tenant, task_id, by=self._caller.name, reason=reason
+        row = await self.services.canceller.cancel_task(
+            self.caller.tenant, task_id, by=self.caller.name, reason=reason
         )
         return await self._task_document(row)
 
+    @over_http(d.ResumeResultDocument, "POST", "{job_id}/resume")
     async def resume(
         self, job_id: str, tasks: Sequence[str] | None = None
     ) -> d.ResumeResultDocument:
@@ -325,16 +369,16 @@ class Application:
         Raises:
             CommandRefused: no task is named, and none failed or was cancelled.
         """
-        await self._queries.job(self._tenant, job_id)
+        await self.services.queries.job(self.caller.tenant, job_id)
         keys = tasks
         if keys is None:
-            states = await self._backend.ledger.task_states(job_id)
+            states = await self.services.backend.ledger.task_states(job_id)
             keys = [key for key, state in states.items() if state in _RESUMABLE]
             if not keys:
                 raise CommandRefused(job_id, _NOTHING_TO_RESUME)
         ids = {task_id_of(job_id, key): key for key in keys}
-        resumed = await self._services.resumer.resume(
-            job_id, list(ids), by=self._caller.name, tenant=self._tenant
+        resumed = await self.services.resumer.resume(
+            job_id, list(ids), by=self.caller.name, tenant=self.caller.tenant
         )
         return d.ResumeResultDocument(
             job_id=job_id,
@@ -343,6 +387,7 @@ class Application:
             refused={ids[task_id]: reason for task_id, reason in resumed.refused.items()},
         )
 
+    @over_http(d.TaskDocument, "POST", "{task_id}/approve")
     async def approve(self, task_id: str, *, attempt: int | None = None) -> d.TaskDocument:
         """Approve a result in review: the task completes.
 
@@ -352,11 +397,12 @@ class Application:
         Raises:
             CommandRefused: the result of this attempt is not in review.
         """
-        row = await self._services.review_decisions.approve(
-            self._tenant, task_id, by=self._caller.name, attempt=attempt
+        row = await self.services.review_decisions.approve(
+            self.caller.tenant, task_id, by=self.caller.name, attempt=attempt
         )
         return await self._task_document(row)
 
+    @over_http(d.RevisedTaskDocument, "POST", "{task_id}/revise")
     async def revise(
         self, task_id: str, feedback: str, *, attempt: int | None = None
     ) -> d.RevisedTaskDocument:
@@ -369,34 +415,33 @@ class Application:
             CommandRefused: the result of this attempt is not in review, it was revised too often,
                 or the feedback is empty or too long.
         """
-        row = await self._services.review_decisions.revise(
-            self._tenant, task_id, by=self._caller.name, feedback=feedback, attempt=attempt
+        row = await self.services.review_decisions.revise(
+            self.caller.tenant, task_id, by=self.caller.name, feedback=feedback, attempt=attempt
         )
-        (event,) = await self._queries.latest_events([row])
+        (event,) = await self.services.queries.latest_events([row])
         return d.RevisedTaskDocument(**d.task_fields(row, event), revision=row.revision)
 
+    @over_http(d.WhyDocument, "GET", "{entity_id}/why")
     async def why(self, entity_id: str) -> d.WhyDocument:
         """Why a job or task, named by its id, does not run."""
-        services = self._services
-        reasons = await services.explainer.why(
-            self._tenant, entity_id, paused=await services.queue_pauser.list_paused()
-        )
+        reasons = await self.services.explainer.why(self.caller.tenant, entity_id)
         return d.WhyDocument(reasons=[d.reason_document(reason) for reason in reasons])
 
     async def _task(self, task_id: str) -> TaskRow:
-        return await self._queries.task(self._tenant, task_id)
+        return await self.services.queries.task(self.caller.tenant, task_id)
 
     async def _task_document(self, row: TaskRow) -> d.TaskDocument:
-        (document,) = await self._queries.task_documents([row])
+        (document,) = await self.services.queries.task_documents([row])
         return document
 
     # Artifacts, output, events ------------------------------------------------------------------
 
+    @over_http(d.ArtifactList, "GET", "{task_id}/artifacts")
     async def list_artifacts(
         self, task_id: str, *, limit: int = 100, after: str = ""
     ) -> d.ArtifactList:
         """The files that the attempts of a task stored, by name, after the name ``after``."""
-        blobs, prefix = self._backend.blobs, _artifact_prefix(await self._task(task_id))
+        blobs, prefix = self.services.backend.blobs, _artifact_prefix(await self._task(task_id))
         artifacts = []
         for key in await blobs.list_keys(prefix, after=prefix + after, limit=limit):
             if (size := await blobs.size(key)) is not None:
@@ -412,18 +457,19 @@ class Application:
             UsageError: no file can have this name.
         """
         key = validate_key(_artifact_prefix(await self._task(task_id)) + name)
-        size = await self._backend.blobs.size(key)
+        size = await self.services.backend.blobs.size(key)
         if size is None:
             raise NotFound("artifact", name[:_SHOWN_ID_CHARACTERS])
-        return ArtifactContent(size=size, chunks=self._backend.blobs.stream(key))
+        return ArtifactContent(size=size, chunks=self.services.backend.blobs.stream(key))
 
+    @over_http(d.OutputPage, "GET", "{task_id}/output")
     async def read_output(
         self, task_id: str, *, attempt: int | None = None, after: str = _START, limit: int = 100
     ) -> d.OutputPage:
         """Stored output of a task: of all attempts in order, or of one, after a chunk's id."""
         row = await self._task(task_id)
         position = max(_output_position(after), OutputPosition(attempt or 0, 0))
-        chunks = await self._backend.output.read(row.id, after=position, limit=limit)
+        chunks = await self.services.backend.output.read(row.id, after=position, limit=limit)
         return d.OutputPage(
             output=[
                 d.output_chunk_document(row.spec.job_id, row.spec.key, chunk)
@@ -437,41 +483,39 @@ class Application:
     ) -> AsyncIterator[d.StreamItem]:
         """Output of a task, stored and new, until the task or the attempt has ended."""
         row = await self._task(task_id)
-        return self._follow_task_output(row, attempt, after)
 
-    async def _follow_task_output(
-        self, row: TaskRow, attempt: int | None, after: str
-    ) -> AsyncIterator[d.StreamItem]:
-        position = max(_output_position(after), OutputPosition(attempt or 0, 0))
-        current = row
-        async for current, chunks in output_follow.follow_task(
-            self._backend, row.id, after=position, poll_interval=self._poll
-        ):
-            for chunk in chunks:
-                if attempt in (None, chunk.attempt):
-                    data = d.output_chunk_document(row.spec.job_id, row.spec.key, chunk)
-                    yield d.StreamItem(kind="output", id=data.id, data=data)
-            if attempt is not None and current.attempt > attempt and not chunks:
-                break
-        yield _stream_end(current)
+        async def stream() -> AsyncIterator[d.StreamItem]:
+            position = max(_output_position(after), OutputPosition(attempt or 0, 0))
+            current = row
+            async for current, chunks in output_follow.follow_task(
+                self.services.backend, row.id, after=position, poll_interval=self.poll
+            ):
+                for chunk in chunks:
+                    if attempt in (None, chunk.attempt):
+                        data = d.output_chunk_document(row.spec.job_id, row.spec.key, chunk)
+                        yield d.StreamItem(kind="output", id=data.id, data=data)
+                if attempt is not None and current.attempt > attempt and not chunks:
+                    break
+            yield _stream_end(current)
+
+        return stream()
 
     async def follow_job_output(
         self, job_id: str, *, follow: bool = True, attempt: int | None = None
     ) -> AsyncIterator[d.StreamItem]:
         """Output of all tasks of a job by time; with ``follow`` until the job has ended."""
-        await self._queries.job(self._tenant, job_id)
-        return self._follow_job_output(job_id, follow=follow, attempt=attempt)
+        await self.services.queries.job(self.caller.tenant, job_id)
 
-    async def _follow_job_output(
-        self, job_id: str, *, follow: bool, attempt: int | None
-    ) -> AsyncIterator[d.StreamItem]:
-        async for item in output_follow.read_job_output(
-            self._backend, job_id, follow=follow, attempt=attempt
-        ):
-            data = d.output_chunk_document(job_id, item.key, item.chunk)
-            yield d.StreamItem(kind="output", data=data)
-        yield _stream_end(await self._backend.ledger.get_job(job_id))
+        async def stream() -> AsyncIterator[d.StreamItem]:
+            async for key, chunk in output_follow.read_job_output(
+                self.services.backend, job_id, follow=follow, attempt=attempt
+            ):
+                yield d.StreamItem(kind="output", data=d.output_chunk_document(job_id, key, chunk))
+            yield _stream_end(await self.services.backend.ledger.get_job(job_id))
 
+        return stream()
+
+    @over_http(d.EventPage, "GET", "events")
     async def list_events(
         self,
         *,
@@ -489,8 +533,8 @@ class Application:
         """
 
         async def fetch(count: int, after: str | None) -> Page[Event]:
-            return await self._backend.events.query(
-                self._tenant,
+            return await self.services.backend.events.query(
+                self.caller.tenant,
                 app=app,
                 event_type=event_type,
                 entity=entity,
@@ -502,100 +546,107 @@ class Application:
         feed = EventFeed(repr((app, event_type, entity, job_id)), fetch)
         return await self._event_page(feed, cursor, limit)
 
+    @over_http(d.EventPage, "GET", "{job_id}/events")
     async def list_job_events(
         self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
     ) -> d.EventPage:
         """The events of a job; with ``tasks`` those of its tasks too."""
-        job = await self._queries.job(self._tenant, job_id)
-        return await self._event_page(self._queries.job_feed(job, tasks=tasks), cursor, limit)
+        job = await self.services.queries.job(self.caller.tenant, job_id)
+        return await self._event_page(
+            self.services.queries.job_feed(job, tasks=tasks), cursor, limit
+        )
 
+    @over_http(d.TaskEventPage, "GET", "{task_id}/events")
     async def list_task_events(
         self, task_id: str, *, after: int = 0, limit: int = 100
     ) -> d.TaskEventPage:
         """The events of a task with a sequence above ``after``."""
         row = await self._task(task_id)
-        events = await self._backend.events.history(
-            self._tenant, f"TASK#{row.id}", after=after, limit=limit
+        events = await self.services.backend.events.history(
+            self.caller.tenant, f"TASK#{row.id}", after=after, limit=limit
         )
         return d.TaskEventPage(
-            events=[await self._queries.event_document(event) for event in events]
+            events=[await self.services.queries.event_document(event) for event in events]
         )
 
     async def follow_job_events(
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a job, stored and new, until the job has ended."""
-        job = await self._queries.job(self._tenant, job_id)
-        feed = self._queries.job_feed(job, tasks=tasks)
+        queries = self.services.queries
+        job = await queries.job(self.caller.tenant, job_id)
+        feed = queries.job_feed(job, tasks=tasks)
         # A cursor that is not valid is refused here, before a stream begins.
         await feed.fetch(1, feed.decode(cursor).cursor)
-        return self._follow_job_events(job, feed, cursor)
 
-    async def _follow_job_events(
-        self, job: JobRow, feed: EventFeed, cursor: str
-    ) -> AsyncIterator[d.StreamItem]:
-        async for item in self._queries.follow_job(
-            job, feed, feed.decode(cursor), follow=True, poll=self._poll
-        ):
-            if isinstance(item, tuple):
-                position, event = item
-                data = await self._queries.event_document(event)
-                yield d.StreamItem(kind="event", id=feed.encode(position), data=data)
-            else:
-                yield _stream_end(item)
+        async def stream() -> AsyncIterator[d.StreamItem]:
+            async for item in queries.follow_job(
+                job, feed, feed.decode(cursor), follow=True, poll=self.poll
+            ):
+                if isinstance(item, tuple):
+                    position, event = item
+                    data = await queries.event_document(event)
+                    yield d.StreamItem(kind="event", id=feed.encode(position), data=data)
+                else:
+                    yield _stream_end(item)
+
+        return stream()
 
     async def follow_task_events(
         self, task_id: str, *, after: int = 0
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a task, stored and new, until the task has ended."""
         row = await self._task(task_id)
-        return self._follow_task_events(row, after)
 
-    async def _follow_task_events(self, row: TaskRow, after: int) -> AsyncIterator[d.StreamItem]:
-        async for item in self._queries.follow_task(row, after, poll=self._poll):
-            if isinstance(item, Event):
-                data = await self._queries.event_document(item)
-                yield d.StreamItem(kind="event", id=str(item.sequence), data=data)
-            else:
-                yield _stream_end(item)
+        async def stream() -> AsyncIterator[d.StreamItem]:
+            async for item in self.services.queries.follow_task(row, after, poll=self.poll):
+                if isinstance(item, Event):
+                    data = await self.services.queries.event_document(item)
+                    yield d.StreamItem(kind="event", id=str(item.sequence), data=data)
+                else:
+                    yield _stream_end(item)
+
+        return stream()
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
         batch = await feed.read_after(feed.decode(cursor), limit)
         visible = [
             event
             for _, event in batch.events
-            if self._caller.is_admin or event.entity != _KEYS_ENTITY
+            if self.caller.is_admin or event.entity != _KEYS_ENTITY
         ]
         end = feed.encode(batch.end)
         return d.EventPage(
-            events=[await self._queries.event_document(event) for event in visible],
+            events=[await self.services.queries.event_document(event) for event in visible],
             cursor=end if batch.has_more else None,
             end=end,
         )
 
     # Health -------------------------------------------------------------------------------------
 
+    @over_http(d.TaskHealthDocument, "GET", "{task_id}/health")
     async def task_health(self, task_id: str) -> d.TaskHealthDocument:
         """The health of a task now. Nothing is recorded and no alert is sent."""
         row = await self._task(task_id)
-        check = await self._services.health_check.check_task(self._tenant, task_id)
-        return d.task_health_document(row, check)
+        return d.task_health_document(row, await self.services.health_check.check_task(row))
 
+    @over_http(d.HealthCheckDocument, "GET", "health-check")
     async def last_health_check(self) -> d.HealthCheckDocument:
         """The latest health check of the tenant's running tasks.
 
         Raises:
             NotFound: there was none yet.
         """
-        event = await self._backend.events.latest(self._tenant, _HEALTH_CHECK_ENTITY)
+        event = await self.services.backend.events.latest(self.caller.tenant, _HEALTH_CHECK_ENTITY)
         if event is None:
-            raise NotFound("health check", self._tenant)
-        properties = await self._services.documents.restore(properties_of(event))
+            raise NotFound("health check", self.caller.tenant)
+        properties = await self.services.documents.restore(properties_of(event))
         return d.health_check_document(properties, event.at)
 
+    @over_http(d.HealthCheckDocument, "POST", "health-check")
     async def run_health_check(self) -> d.HealthCheckDocument:
         """Check the tenant's running tasks now, record the result and send alerts."""
-        report = await self._services.health_check.check_tenant(self._tenant)
+        report = await self.services.health_check.check_tenant(self.caller.tenant)
         return d.health_check_document(properties_of_body(report.event()), report.at)
 
     async def check_ready(self) -> d.ProbeDocument:
@@ -604,7 +655,7 @@ class Application:
         Raises:
             BackendUnavailable: it cannot.
         """
-        await self._backend.ledger.list_jobs(self._tenant, limit=1)
+        await self.services.backend.ledger.list_jobs(self.caller.tenant, limit=1)
         return d.ProbeDocument()
 
     # Dead letters -------------------------------------------------------------------------------
@@ -617,8 +668,8 @@ class Application:
         cursor: str | None = None,
     ) -> d.DeadLetterPage:
         """Dead letters, the latest first."""
-        page = await self._services.dead_letters.list_page(
-            self._tenant, self._visible(dead_filter), limit=limit, cursor=cursor
+        page = await self.services.dead_letters.list_page(
+            self.caller.tenant, self._visible(dead_filter), limit=limit, cursor=cursor
         )
         return d.DeadLetterPage(
             dead_letters=[d.dead_letter_document(letter) for letter in page.items],
@@ -630,17 +681,11 @@ class Application:
         self, dead_filter: DeadLetterFilter = _NO_FILTER
     ) -> d.DeadLetterCountsDocument:
         """The number of dead letters by queue and category."""
-        counts = await self._services.dead_letters.count(self._tenant, self._visible(dead_filter))
-        return d.DeadLetterCountsDocument(
-            count=counts.total,
-            tasks=counts.tasks,
-            messages=counts.messages,
-            kinds=[
-                d.DeadLetterKindDocument(queue=queue, category=category, count=count)
-                for (queue, category), count in counts.by_kind.most_common()
-            ],
+        return await self.services.dead_letters.count(
+            self.caller.tenant, self._visible(dead_filter)
         )
 
+    @over_http(d.PostMortemDocument, "GET", "dead-letters/{letter_id}")
     async def get_dead_letter(self, letter_id: str) -> d.PostMortemDocument:
         """A dead letter with its attempts and the last lines of its output.
 
@@ -648,26 +693,24 @@ class Application:
             NotFound: the tenant has no such dead letter.
         """
         letter = await self._dead_letter(letter_id)
-        post_mortem = await read_post_mortem(self._backend, letter)
         task = await self._task_document(letter.row) if letter.row else None
-        return d.post_mortem_document(post_mortem, task)
+        return await read_post_mortem(self.services.backend, letter, task)
 
     async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
         """Run tasks that are dead letters again; those that are none any more are skipped."""
-        return _replay_document(
-            await self._services.dead_letters.replay(self._tenant, task_ids, by=self._caller.name)
+        return await self.services.dead_letters.replay(
+            self.caller.tenant, task_ids, by=self.caller.name
         )
 
     async def replay_matching_dead_letters(
         self, dead_filter: DeadLetterFilter
     ) -> d.ReplayResultDocument:
         """Run all tasks again whose dead letters match."""
-        return _replay_document(
-            await self._services.dead_letters.replay_matching(
-                self._tenant, dead_filter, by=self._caller.name
-            )
+        return await self.services.dead_letters.replay_matching(
+            self.caller.tenant, dead_filter, by=self.caller.name
         )
 
+    @over_http(d.DeadLetterDocument, "DELETE", "dead-letters/{letter_id}")
     async def discard_dead_letter(self, letter_id: str) -> d.DeadLetterDocument:
         """Delete a dead message. A task cannot be discarded.
 
@@ -677,24 +720,28 @@ class Application:
         """
         letter = await self._dead_letter(letter_id)
         return d.dead_letter_document(
-            await self._services.dead_letters.discard(self._tenant, letter.id, by=self._caller.name)
+            await self.services.dead_letters.discard(
+                self.caller.tenant, letter, by=self.caller.name
+            )
         )
 
     def _visible(self, dead_filter: DeadLetterFilter) -> DeadLetterFilter:
-        return replace(dead_filter, include_orphans=self._caller.is_operator)
+        return replace(dead_filter, include_orphans=self.caller.is_operator)
 
     async def _dead_letter(self, letter_id: str) -> DeadLetter:
-        letter = await self._services.dead_letters.get(self._tenant, letter_id)
-        if letter.row is None and not self._caller.is_operator:
+        letter = await self.services.dead_letters.get(self.caller.tenant, letter_id)
+        if letter.row is None and not self.caller.is_operator:
             raise NotFound("dead letter", letter_id[:_SHOWN_ID_CHARACTERS])
         return letter
 
     # Definitions --------------------------------------------------------------------------------
 
+    @over_http(d.DefinitionList, "GET", "task-definitions")
     async def list_definitions(self) -> d.DefinitionList:
         """The newest version of each definition, by name, without those that are built in."""
-        return _definition_list(await self._backend.definitions.list(self._tenant))
+        return _definition_list(await self.services.backend.definitions.list(self.caller.tenant))
 
+    @over_http(d.DefinitionDocument, "GET", "task-definitions/{name}")
     async def get_definition(
         self, name: str, *, version: int | None = None
     ) -> d.DefinitionDocument:
@@ -703,13 +750,16 @@ class Application:
         Raises:
             NotFound: there is none.
         """
-        definition = await self._backend.definitions.get(self._tenant, name, version=version)
+        definition = await self.services.backend.definitions.get(
+            self.caller.tenant, name, version=version
+        )
         if definition is None and version is None:
             definition = BUILTIN_DEFINITIONS.get(name)
         if definition is None:
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
         return d.definition_document(definition)
 
+    @over_http(d.DefinitionList, "GET", "task-definitions/{name}/versions")
     async def list_definition_versions(
         self, name: str, *, limit: int = 50, after: int = 0
     ) -> d.DefinitionList:
@@ -719,14 +769,14 @@ class Application:
             NotFound: it never had a version.
         """
         stored: list[Definition] = []
-        store = self._backend.definitions
+        store = self.services.backend.definitions
         # Versions are counted without a gap, so the first one that is missing is the end.
         for version in range(after + 1, after + 1 + limit):
-            definition = await store.get(self._tenant, name, version=version)
+            definition = await store.get(self.caller.tenant, name, version=version)
             if definition is None:
                 break
             stored.append(definition)
-        if not stored and await store.get(self._tenant, name, version=1) is None:
+        if not stored and await store.get(self.caller.tenant, name, version=1) is None:
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
         return _definition_list(stored)
 
@@ -737,7 +787,9 @@ class Application:
             InvalidJob: with everything that is wrong with it.
         """
         definition = read_definition(document)
-        return d.definition_document(await self._backend.definitions.put(self._tenant, definition))
+        return d.definition_document(
+            await self.services.backend.definitions.put(self.caller.tenant, definition)
+        )
 
     async def delete_definition(self, name: str) -> None:
         """Delete a definition: new jobs cannot use it, accepted jobs keep their version.
@@ -745,18 +797,20 @@ class Application:
         Raises:
             NotFound: there is none.
         """
-        if not await self._backend.definitions.delete(self._tenant, name):
+        if not await self.services.backend.definitions.delete(self.caller.tenant, name):
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
 
     # Queues, budgets, keys ----------------------------------------------------------------------
 
+    @over_http(d.PausedQueueList, "GET", "queues")
     async def list_paused_queues(self) -> d.PausedQueueList:
         """The queues that are paused or held."""
-        pauses = await self._services.queue_pauser.list_paused()
+        pauses = await self.services.backend.queue_controls.list_pauses()
         return d.PausedQueueList(
             paused=[d.from_record(d.PausedQueueDocument, pause) for pause in pauses]
         )
 
+    @over_http(d.PausedQueueDocument, "POST", "queues/{name}/pause", repeatable=True)
     async def pause_queue(self, name: str, *, reason: str | None = None) -> d.PausedQueueDocument:
         """Pause a queue; the pause that is in effect, which may be an earlier one.
 
@@ -765,11 +819,10 @@ class Application:
         """
         return d.from_record(
             d.PausedQueueDocument,
-            await self._services.queue_pauser.pause_queue(
-                name, by=self._caller.name, reason=reason
-            ),
+            await self.services.queue_pauser.pause_queue(name, by=self.caller.name, reason=reason),
         )
 
+    @over_http(d.PausedQueueDocument, "POST", "queues/{name}/resume")
     async def resume_queue(self, name: str) -> d.PausedQueueDocument:
         """Resume a queue; the pause or hold that ended.
 
@@ -777,20 +830,20 @@ class Application:
             CommandRefused: the queue is neither paused nor held.
             UsageError: the name is not valid.
         """
-        ended = await self._services.queue_pauser.resume_queue(name, by=self._caller.name)
+        ended = await self.services.queue_pauser.resume_queue(name, by=self.caller.name)
         if ended is None:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)
 
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         """The budget of a job or task, named by its id; None: the tenant's budget of today."""
-        budgets = self._services.budget_operations
+        budgets = self.services.budget_operations
         if entity_id is None:
-            status = await budgets.get_day_budget(self._tenant)
+            status = await budgets.get_day_budget(self.caller.tenant)
         elif split_task_id(entity_id)[1]:
-            status = await budgets.get_task_budget(self._tenant, entity_id)
+            status = await budgets.get_task_budget(self.caller.tenant, entity_id)
         else:
-            status = await budgets.get_job_budget(self._tenant, entity_id)
+            status = await budgets.get_job_budget(self.caller.tenant, entity_id)
         return d.budget_status_document(status)
 
     async def add_budget(
@@ -804,8 +857,8 @@ class Application:
             CommandRefused: the job or task has ended.
             UsageError: it has no such budget, nothing is added, or the request id is not valid.
         """
-        services, tenant, by = self._services, self._tenant, self._caller.name
-        budgets = services.budget_operations
+        tenant, by = self.caller.tenant, self.caller.name
+        budgets = self.services.budget_operations
         request_id = request_id or self._new_request_id()
         if entity_id is None:
             await budgets.add_to_day_budget(tenant, amount, by=by, request_id=request_id)
@@ -817,42 +870,47 @@ class Application:
             await budgets.add_to_job_budget(tenant, entity_id, amount, by=by, request_id=request_id)
         return await self.get_budget(entity_id)
 
+    @over_http(d.KeyList, "GET", "keys")
     async def list_keys(self) -> d.KeyList:
         """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
-        records = await self._services.api_keys.list(self._tenant)
+        records = await self.services.api_keys.list(self.caller.tenant)
         return d.KeyList(keys=[d.key_document(record) for record in records])
 
+    @over_http(d.NewKeyDocument, "POST", "keys")
     async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
         Raises:
             UsageError: the name is empty or too long, or there is no scope.
         """
-        record, secret = await self._services.api_keys.create(
-            self._tenant,
+        record, secret = await self.services.api_keys.create(
+            self.caller.tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
-            by=self._caller.name,
+            by=self.caller.name,
         )
         return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
 
+    @over_http(d.KeyDocument, "DELETE", "keys/{key_id}", repeatable=True)
     async def revoke_key(self, key_id: str) -> d.KeyDocument:
         """Revoke an API key at once.
 
         Raises:
             NotFound: the tenant has no such key.
         """
-        record = await self._services.api_keys.revoke(self._tenant, key_id, by=self._caller.name)
+        record = await self.services.api_keys.revoke(
+            self.caller.tenant, key_id, by=self.caller.name
+        )
         return d.key_document(record)
 
 
-def accepted_document(accepted: AcceptedJob) -> d.AcceptedJobDocument:
+def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
     """The answer to a submit."""
     return d.AcceptedJobDocument(
         job_id=accepted.job.id,
         status=accepted.job.state,
         total_tasks=accepted.job.total,
-        root_tasks=list(accepted.roots),
+        root_tasks=list(accepted.keys),
         created_at=d.format_timestamp(accepted.job.spec.created_at),
         request_id=accepted.job.spec.request_id,
         created=accepted.created,
@@ -871,19 +929,6 @@ def _output_position(text: str) -> OutputPosition:
 def _stream_end(row: JobRow | TaskRow | None) -> d.StreamItem:
     status = row.state.value if row else None
     return d.StreamItem(kind="end", data=d.StreamEndDocument(status=status))
-
-
-def _replay_document(result: ReplayResult) -> d.ReplayResultDocument:
-    return d.ReplayResultDocument(
-        replayed=[
-            d.ReplayedTaskDocument(request_id=task_id, round=round_)
-            for task_id, round_ in result.rounds.items()
-        ],
-        skipped=[
-            d.SkippedTaskDocument(request_id=task_id, reason=reason)
-            for task_id, reason in result.moved_on.items()
-        ],
-    )
 
 
 def _definition_list(definitions: Sequence[Definition]) -> d.DefinitionList:

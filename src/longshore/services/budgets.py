@@ -164,15 +164,13 @@ class BudgetReservations:
         close = partial(budgets.close, task_id=row.id, attempt=row.attempt, spent=spent)
         await self.change(row.spec.tenant, name, close)
 
-    async def close_lost_attempt(self, row: TaskRow, *moments: datetime) -> None:
-        """Close the reservations of an attempt whose lease another process has ended.
-
-        Args:
-            moments: One of each day in which the attempt may have spent something.
-        """
-        for name in dict.fromkeys(
-            (job_budget_name(row.spec.job_id), *map(day_budget_name, moments))
-        ):
+    async def close_lost_attempt(self, row: TaskRow) -> None:
+        """Close the reservations of an attempt whose lease another process has ended."""
+        if row.usage == Usage():
+            return
+        # The attempt may have spent something on its first day and today.
+        days = (row.started_at or row.spec.created_at, self.backend.clock.now())
+        for name in dict.fromkeys((job_budget_name(row.spec.job_id), *map(day_budget_name, days))):
             await self.close(row, name)
 
 
@@ -416,11 +414,6 @@ class BudgetOperations:
                     if await self._unpark(task.task_id, command):
                         progress, done = True, done + 1
         return done
-
-    async def release_reservations(self, row: TaskRow, *, started_at: datetime) -> None:
-        """Close the reservations of an attempt whose lease was ended."""
-        if row.usage != Usage():
-            await self.reservations.close_lost_attempt(row, started_at, self.backend.clock.now())
 
 
 def _status(budget: SharedBudget, limit: Budget) -> BudgetStatus:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
@@ -33,7 +33,7 @@ from longshore.core.documents import safe_name
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import MessageRejected, TaskFailed, TaskTimeout
 from longshore.core.pages import decode_cursor, encode_cursor
-from longshore.core.tasks.attempt_history import PastAttempt, attempts_from_events
+from longshore.core.tasks.attempt_history import attempts_from_events
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
@@ -42,6 +42,7 @@ from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.ports.task_queue import Message
+from longshore.services import documents as d
 from longshore.services.operator_commands import Resumer
 from longshore.services.reads import AT_ONCE, iter_history, iter_tasks
 from longshore.services.resilience import log_and_continue
@@ -71,44 +72,12 @@ class DeadLetterListing:
     cursor: str | None = None  # None: the last page
 
 
-@dataclass(slots=True)
-class DeadLetterSummary:
-    """The number of dead letters by kind."""
+SettleCounts = Counter[str]
+"""What was done with the messages in the queues' dead-letter stores.
 
-    tasks: int = 0
-    messages: int = 0
-    by_kind: Counter[tuple[str, str]] = field(default_factory=Counter)  # queue and category
-
-    @property
-    def total(self) -> int:
-        """The number of all kinds."""
-        return self.tasks + self.messages
-
-    def add(self, letter: DeadLetter) -> None:
-        """Count one more."""
-        self.tasks += letter.replayable
-        self.messages += not letter.replayable
-        self.by_kind[letter.queue, letter.kind] += 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
-    """The result of a replay, by task id."""
-
-    rounds: Mapping[str, int]  # the new round of each replayed task
-    moved_on: Mapping[str, str]  # why each other task was not replayed
-
-
-@dataclass(slots=True)
-class SettleCounts:
-    """What was done with the messages in the queues' dead-letter stores."""
-
-    failed: int = 0  # their task was failed
-    dropped: int = 0  # their task has ended, or another worker runs it
-    unresolved: int = 0  # without a task: an operator must look at them
-
-    def __bool__(self) -> bool:
-        return bool(self.failed or self.dropped)
+``failed``: their task was failed. ``dropped``: their task has ended, or another worker runs it.
+``unresolved``: without a task; an operator must look at them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,12 +119,23 @@ class DeadLetters:
         more = encode_cursor(_LISTING, *_sort_key(items[-1])) if len(newest) > limit else None
         return DeadLetterListing(items=items, total=total, cursor=more)
 
-    async def count(self, tenant: str, filter_: DeadLetterFilter = NO_FILTER) -> DeadLetterSummary:
+    async def count(
+        self, tenant: str, filter_: DeadLetterFilter = NO_FILTER
+    ) -> d.DeadLetterCountsDocument:
         """Returns how many there are."""
-        counts = DeadLetterSummary()
+        tasks, kinds = 0, Counter[tuple[str, str]]()
         async for letter in self.iter_matching(tenant, filter_):
-            counts.add(letter)
-        return counts
+            tasks += letter.replayable
+            kinds[letter.queue, letter.kind] += 1
+        return d.DeadLetterCountsDocument(
+            count=kinds.total(),
+            tasks=tasks,
+            messages=kinds.total() - tasks,
+            kinds=[
+                d.DeadLetterKindDocument(queue=queue, category=category, count=count)
+                for (queue, category), count in kinds.most_common()
+            ],
+        )
 
     async def iter_matching(
         self, tenant: str, filter_: DeadLetterFilter = NO_FILTER
@@ -216,7 +196,9 @@ class DeadLetters:
             raise NotFound("dead letter", letter_id)
         return letter
 
-    async def replay(self, tenant: str, task_ids: Sequence[str], *, by: str) -> ReplayResult:
+    async def replay(
+        self, tenant: str, task_ids: Sequence[str], *, by: str
+    ) -> d.ReplayResultDocument:
         """Resume failed tasks in another round; tasks that are no longer failed stay as they are.
 
         Raises:
@@ -238,31 +220,38 @@ class DeadLetters:
             resumed = await self.resumer.resume(job_id, task_ids, by=by)
             rounds |= dict.fromkeys(resumed.tasks, resumed.round)
             moved_on |= resumed.refused
-        return ReplayResult(rounds=rounds, moved_on=moved_on)
+        return d.ReplayResultDocument(
+            replayed=[
+                d.ReplayedTaskDocument(request_id=task_id, round=round_)
+                for task_id, round_ in rounds.items()
+            ],
+            skipped=[
+                d.SkippedTaskDocument(request_id=task_id, reason=reason)
+                for task_id, reason in moved_on.items()
+            ],
+        )
 
     async def replay_matching(
         self, tenant: str, filter_: DeadLetterFilter = NO_FILTER, *, by: str
-    ) -> ReplayResult:
+    ) -> d.ReplayResultDocument:
         """Resume every failed task that matches; messages stay where they are."""
         letters = [letter async for letter in self.iter_matching(tenant, filter_)]
         task_ids = [letter.id for letter in letters if letter.replayable]
         return await self.replay(tenant, task_ids, by=by)
 
-    async def discard(self, tenant: str, letter_id: str, *, by: str) -> DeadLetter:
+    async def discard(self, tenant: str, letter: DeadLetter, *, by: str) -> DeadLetter:
         """Discard a message without a task; an event records the reason and its first characters.
 
         Raises:
-            NotFound: there is no such dead letter.
             CommandRefused: it is a task, or belongs to one.
         """
-        letter = await self.get(tenant, letter_id)
         if letter.message is None:
             reason = "a task that failed is history and stays; only messages can be discarded"
-            raise CommandRefused(letter_id, reason)
+            raise CommandRefused(letter.id, reason)
         if letter.row is not None:
             task_id = letter.row.id
             reason = f"it belongs to task {task_id!r}; the sweeper will fail that task shortly"
-            raise CommandRefused(letter_id, reason)
+            raise CommandRefused(letter.id, reason)
         reason = f"discarded by {by}: {letter.reason}"
         await self._reject(
             tenant, letter.message, reason, EventContext(origin="operator", source="user")
@@ -301,10 +290,9 @@ class DeadLetters:
                     staying.add(message.id)
                     self._log_unresolved(message, disposition)
                 else:
-                    settled.failed += isinstance(disposition, Change)
-                    settled.dropped += not isinstance(disposition, Change)
+                    settled["failed" if isinstance(disposition, Change) else "dropped"] += 1
         self._logged.intersection_update(staying)
-        settled.unresolved = len(staying)
+        settled["unresolved"] = len(staying)
         return settled
 
     async def settle_received(self, message: DeadMessage, *, tenant: str) -> Disposition:
@@ -378,36 +366,22 @@ def _describe_state(row: TaskRow) -> str:
     return f"the task is {row.state.replace('_', ' ')}{in_round}"
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedLine:
-    """A line of output, with secrets masked; a long line is cut."""
-
-    stream: Stream
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostMortem:
-    """A dead letter with its history."""
-
-    letter: DeadLetter
-    ended_by: str | None = None  # "worker", "sweeper" or "dlq"
-    attempts: tuple[PastAttempt, ...] = ()
-    last_lines: tuple[PrintedLine, ...] = ()  # of the last attempt
-
-
-async def read_post_mortem(backend: Backend, letter: DeadLetter) -> PostMortem:
-    """Read what is stored of a dead letter; changes nothing."""
-    row = letter.row
-    if row is None:
-        return PostMortem(letter=letter)
-    events = iter_history(backend.events, row.spec.tenant, f"TASK#{row.id}")
-    history = [event async for event in events]
-    return PostMortem(
-        letter=letter,
+async def read_post_mortem(
+    backend: Backend, letter: DeadLetter, task: d.TaskDocument | None = None
+) -> d.PostMortemDocument:
+    """Read what is stored of a dead letter, which may be a task; changes nothing."""
+    history: list[Event] = []
+    last_lines: list[d.OutputLineDocument] = []
+    if (row := letter.row) is not None:
+        events = iter_history(backend.events, row.spec.tenant, f"TASK#{row.id}")
+        history = [event async for event in events]
+        last_lines = [line async for line in _last_lines(backend, row)]
+    return d.post_mortem_document(
+        letter,
+        task,
         ended_by=_ended_by(history),
-        attempts=tuple(attempts_from_events(history)),
-        last_lines=tuple([line async for line in _last_lines(backend, row)]),
+        attempts=attempts_from_events(history),
+        last_lines=last_lines,
     )
 
 
@@ -420,7 +394,7 @@ def _ended_by(history: Sequence[Event]) -> str | None:
     return None
 
 
-async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[PrintedLine]:
+async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[d.OutputLineDocument]:
     lines: deque[tuple[Stream, bytes]] = deque(maxlen=_LAST_LINES)
     partial: dict[Stream, bytes] = {}
     async for entry in _last_chunks(backend, row):
@@ -433,7 +407,10 @@ async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[PrintedLi
     lines.extend(partial.items())
     for stream, line in lines:
         text = line.decode(errors="replace").rstrip("\r")
-        yield PrintedLine(stream, safe_excerpt(text, limit=_LINE_CHARACTERS))
+        yield d.OutputLineDocument(
+            stream=stream.value,  # type: ignore[arg-type]
+            text=safe_excerpt(text, limit=_LINE_CHARACTERS),
+        )
 
 
 async def _last_chunks(backend: Backend, row: TaskRow) -> AsyncIterator[OutputChunk]:

@@ -29,6 +29,7 @@ from longshore.core.events.event import Event
 from longshore.core.events.types import Usage
 from longshore.core.explain import Remedy, RemedyAction, WhyReason
 from longshore.core.health import CheckedTask, Health
+from longshore.core.tasks.attempt_history import PastAttempt
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
@@ -36,7 +37,6 @@ from longshore.core.text.durations import format_duration
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.ports import output
 from longshore.services.budgets import BudgetStatus
-from longshore.services.dead_letters import PostMortem
 
 TIMED_OUT_CODE = 124
 """The exit code of ``timeout``, and of a task that timed out."""
@@ -951,12 +951,19 @@ def dead_letter_document(letter: DeadLetter) -> DeadLetterDocument:
     return DeadLetterDocument(**_dead_letter_fields(letter))
 
 
-def post_mortem_document(post_mortem: PostMortem, task: TaskDocument | None) -> PostMortemDocument:
+def post_mortem_document(
+    letter: DeadLetter,
+    task: TaskDocument | None,
+    *,
+    ended_by: str | None,
+    attempts: Iterable[PastAttempt],
+    last_lines: list[OutputLineDocument],
+) -> PostMortemDocument:
     """A dead letter with its history."""
-    row, message = post_mortem.letter.row, post_mortem.letter.message
+    row, message = letter.row, letter.message
     return PostMortemDocument(
-        **_dead_letter_fields(post_mortem.letter),
-        ended_by=post_mortem.ended_by,
+        **_dead_letter_fields(letter),
+        ended_by=ended_by,
         body=safe_excerpt(message.body, limit=_BODY_CHARACTERS) if message else None,
         body_bytes=len(message.body.encode()) if message else None,
         sent_at=format_timestamp(message.sent_at) if message else None,
@@ -969,12 +976,9 @@ def post_mortem_document(post_mortem: PostMortem, task: TaskDocument | None) -> 
                 attempt=attempt.number,
                 duration_ms=_milliseconds(attempt.duration),
             )
-            for attempt in post_mortem.attempts
+            for attempt in attempts
         ],
-        last_lines=[
-            OutputLineDocument(stream=line.stream.value, text=line.text)  # type: ignore[arg-type]
-            for line in post_mortem.last_lines
-        ],
+        last_lines=last_lines,
     )
 
 

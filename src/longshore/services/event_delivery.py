@@ -118,7 +118,7 @@ class UndeliveredEvents:
         left: list[UndeliveredEvent] = []
         for (tenant, notified), group in groups.items():
             reached = await self._alert(tenant, notified, group)
-            if not self.alert_sender.channels <= reached:
+            if not self.alert_sender.channel_names <= reached:
                 left += group
         return left
 

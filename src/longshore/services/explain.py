@@ -5,12 +5,11 @@ However large a job is, only the few rows that are shown are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from longshore.core.explain import (
-    DependencyChain,
     WhyReason,
     WhySnapshot,
     dependency_chain,
@@ -20,7 +19,6 @@ from longshore.core.explain import (
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NO_NUMBERS
-from longshore.core.queues import QueuePause
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
@@ -43,27 +41,22 @@ class Explainer:
     worker_registry: WorkerRegistry
     lease: LeasePolicy
 
-    async def why(
-        self, tenant: str, id_: str, *, paused: Sequence[QueuePause] = ()
-    ) -> list[WhyReason]:
+    async def why(self, tenant: str, id_: str) -> list[WhyReason]:
         """Returns why a task or a job is in its state, from itself to the root cause.
 
         Args:
             id_: The id of a job or a task.
-            paused: The queues that are paused or held.
 
         Raises:
             NotFound: the tenant has no such task or job.
         """
         job_id, key = split_task_id(id_)
         if key:
-            return await self._explain_task(tenant, id_, paused)
+            return await self._explain_task(tenant, id_)
         job = await get_job_of(self.backend.ledger, tenant, job_id)
-        return await self._explain_job(job, paused)
+        return await self._explain_job(job)
 
-    async def _explain_task(
-        self, tenant: str, task_id: str, paused: Sequence[QueuePause]
-    ) -> list[WhyReason]:
+    async def _explain_task(self, tenant: str, task_id: str) -> list[WhyReason]:
         # The task first: a job that was read before its task might not contain it yet.
         row = await self.backend.ledger.get_task(task_id)
         job_id, key = split_task_id(task_id)
@@ -74,30 +67,20 @@ class Explainer:
             # It depends on nothing, so the graph is not needed.
             number = row.spec.number
             chain = dependency_chain(job, Graph(), number, NO_NUMBERS)
-            return explain_task(self._snapshot(job, {number: row}, {number: key}, paused), chain)
+            return explain_task(await self._snapshot(job, {number: row}, {number: key}), chain)
         graph = await self.documents.load_graph(job)
         if key not in graph.keys:
             raise NotFound("task", task_id)
         number = graph.keys.index(key)
         chain = dependency_chain(job, graph, number, row.awaits if row else NO_NUMBERS)
-        return explain_task(await self._chain_snapshot(job, graph, chain, row, paused), chain)
-
-    async def _chain_snapshot(
-        self,
-        job: JobRow,
-        graph: Graph,
-        chain: DependencyChain,
-        row: TaskRow | None,
-        paused: Sequence[QueuePause],
-    ) -> WhySnapshot:
         keys = {number: graph.keys[number] for number in chain.numbers}
         rows = await self._rows(job, keys)
         if row is not None:
             # The row that the chain was built from.
             rows[row.spec.number] = row
-        return self._snapshot(job, rows, keys, paused)
+        return explain_task(await self._snapshot(job, rows, keys), chain)
 
-    async def _explain_job(self, job: JobRow, paused: Sequence[QueuePause]) -> list[WhyReason]:
+    async def _explain_job(self, job: JobRow) -> list[WhyReason]:
         rows: dict[int, TaskRow] = {}
         more = False
         unfinished = job.failed | job.cancelled
@@ -114,7 +97,7 @@ class Explainer:
                 rows |= {row.spec.number: row for row in page.items}
                 more = more or page.cursor is not None
         keys = {number: row.spec.key for number, row in rows.items()}
-        return explain_job(self._snapshot(job, rows, keys, paused), list(rows), truncated=more)
+        return explain_job(await self._snapshot(job, rows, keys), list(rows), truncated=more)
 
     async def _rows(self, job: JobRow, keys: Mapping[int, str]) -> dict[int, TaskRow]:
         rows = await self.backend.ledger.get_tasks(
@@ -122,12 +105,8 @@ class Explainer:
         )
         return {row.spec.number: row for row in rows}
 
-    def _snapshot(
-        self,
-        job: JobRow,
-        rows: Mapping[int, TaskRow],
-        keys: Mapping[int, str],
-        paused: Sequence[QueuePause],
+    async def _snapshot(
+        self, job: JobRow, rows: Mapping[int, TaskRow], keys: Mapping[int, str]
     ) -> WhySnapshot:
         return WhySnapshot(
             now=self.backend.clock.now(),
@@ -137,5 +116,5 @@ class Explainer:
             keys=keys,
             live_workers=self.worker_registry.live_workers(),
             dead_workers=self.worker_registry.dead_workers(),
-            pauses=paused,
+            pauses=await self.backend.queue_controls.list_pauses(),
         )

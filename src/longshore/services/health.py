@@ -19,14 +19,15 @@ must neither hide a problem nor repeat its alert at every check.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Literal
+
+import msgspec
 
 from longshore.core.alerts import (
     CHANNEL_STATE_PREFIX,
@@ -38,8 +39,6 @@ from longshore.core.alerts import (
     ChannelState,
     HealthFinding,
     HealthNotice,
-    ReportedBacklog,
-    ReportedProblem,
     backlog_of,
     channel_state_key,
     dead_letter_item,
@@ -51,15 +50,8 @@ from longshore.core.alerts import (
 from longshore.core.dead_letters import dead_letter_of_message
 from longshore.core.definitions.definition import Definition
 from longshore.core.events.event import EventContext
-from longshore.core.events.wire import (
-    expected_error,
-    read_integer,
-    read_object,
-    read_text,
-)
 from longshore.core.health import (
     CheckedTask,
-    Health,
     HealthPolicy,
     HealthReport,
     check_task,
@@ -74,7 +66,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.dead_letters import dead_message
-from longshore.services.reads import get_task_of, iter_pages, list_all, read_rows
+from longshore.services.reads import iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue, race
 
 logger = logging.getLogger(__name__)
@@ -83,13 +75,16 @@ logger = logging.getLogger(__name__)
 _GRACE_S = 1.0
 
 ByChannel = dict[str, ChannelState]
-_FORMAT = 1
 
 
-def channel_states_to_json(channels: Mapping[str, ChannelState]) -> bytes:
+class _StoredStates(msgspec.Struct):
+    format: Literal[1]
+    channels: ByChannel
+
+
+def channel_states_to_json(channels: ByChannel) -> bytes:
     """Returns the states of all channels for one tenant as JSON."""
-    states = {name: asdict(state) for name, state in channels.items()}
-    return json.dumps({"format": _FORMAT, "channels": states}, default=datetime.isoformat).encode()
+    return msgspec.json.encode(_StoredStates(1, channels))
 
 
 def channel_states_from_json(data: bytes) -> ByChannel:
@@ -99,66 +94,25 @@ def channel_states_from_json(data: bytes) -> ByChannel:
         UsageError: the document is not of that format.
     """
     try:
-        document = read_object(json.loads(data))
-        if document["format"] != _FORMAT:
-            raise expected_error(f"format {_FORMAT}")
-        return {name: _read_state(state) for name, state in document["channels"].items()}
-    except (
-        UsageError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+        return msgspec.json.decode(data, type=_StoredStates).channels
+    except (ValueError, RecursionError) as error:
         message = f"alert state: {error}"
         raise UsageError(message) from error
 
 
-def _read_state(state: dict[str, Any]) -> ChannelState:
-    problems = {
-        task_id: ReportedProblem(
-            attempt=read_integer(problem["attempt"]),
-            health=Health(problem["health"]),
-            at=_read_time(problem["at"]),
-            resolved=problem["resolved"] is True,
-        )
-        for task_id, problem in state["problems"].items()
-    }
-    return ChannelState(
-        problems, _read_backlog(state["dead_letters"]), _read_backlog(state["parked_tasks"])
-    )
-
-
-def _read_backlog(backlog: dict[str, Any] | None) -> ReportedBacklog | None:
-    if backlog is None:
-        return None
-    newest_ms, newest_id = backlog["newest_key"]
-    return ReportedBacklog(
-        minimum_count=read_integer(backlog["minimum_count"]),
-        newest_key=(read_integer(newest_ms), read_text(newest_id)),
-        at=_read_time(backlog["at"]),
-    )
-
-
-def _read_time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
-
-
+@dataclass(slots=True)
 class AlertRecords:
     """What the channels were sent about each tenant."""
 
-    def __init__(self, blobs: BlobStore) -> None:
-        self._blobs = blobs
-        self._cache: dict[str, ByChannel] = {}
-        self._unsaved: set[str] = set()  # tenants whose state in the store is older
-        self._write_lock = asyncio.Lock()
+    blobs: BlobStore
+    _cache: dict[str, ByChannel] = field(default_factory=dict)
+    _unsaved: set[str] = field(default_factory=set)  # tenants whose state in the store is older
+    _write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def tenants(self) -> set[str]:
         """Returns the tenants with a stored state: one of their problems may be resolved."""
         tenants: set[str] = set(self._unsaved)
-        async for keys in iter_pages(partial(self._blobs.list_keys, CHANNEL_STATE_PREFIX)):
+        async for keys in iter_pages(partial(self.blobs.list_keys, CHANNEL_STATE_PREFIX)):
             tenants |= {tenant for key in keys if (tenant := tenant_of_key(key)) is not None}
         return tenants
 
@@ -167,7 +121,7 @@ class AlertRecords:
         if tenant not in self._unsaved:
             try:
                 self._cache[tenant] = channel_states_from_json(
-                    await self._blobs.get(channel_state_key(tenant))
+                    await self.blobs.get(channel_state_key(tenant))
                 )
             except NotFound:
                 self._cache[tenant] = {}
@@ -201,38 +155,36 @@ class AlertRecords:
 
     async def _write(self, tenant: str, notified: ByChannel) -> None:
         if notified:
-            await self._blobs.put(channel_state_key(tenant), channel_states_to_json(notified))
+            await self.blobs.put(channel_state_key(tenant), channel_states_to_json(notified))
         else:
-            await self._blobs.delete(channel_state_key(tenant))
+            await self.blobs.delete(channel_state_key(tenant))
 
 
+@dataclass(slots=True)
 class AlertSender:
     """Sends each finding to each channel once."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        channels: Sequence[Alerts] = (),
-        *,
-        cool_down: timedelta = timedelta(hours=1),
-        timeout: timedelta = timedelta(seconds=20),
-    ) -> None:
-        self._clock = backend.clock
-        self._records = AlertRecords(backend.blobs)
-        self._channels = tuple(channels)
-        self._cool_down = cool_down
-        self._timeout = timeout
-        self._paused_until: dict[str, timedelta] = {}  # by channel, as it requested
-        self._no_channel_logged = False
+    backend: Backend
+    channels: Sequence[Alerts] = ()
+    cool_down: timedelta = timedelta(hours=1)
+    timeout: timedelta = timedelta(seconds=20)
+    _records: AlertRecords = field(init=False)
+    _paused_until: dict[str, timedelta] = field(default_factory=dict)  # by channel, as it requested
+    _no_channel_logged: bool = False
+
+    def __post_init__(self) -> None:
+        self._records = AlertRecords(self.backend.blobs)
 
     async def alerted_tenants(self) -> set[str]:
-        """Returns the tenants that must be checked even if none of their tasks runs."""
-        return await self._records.tenants() if self._channels else set()
+        """Returns the tenants with an open alert, as far as they can be read."""
+        with log_and_continue(logger, "alert.tenants_read_failed"):
+            return await self._records.tenants() if self.channels else set()
+        return set()
 
     async def alerted_tasks(self, tenant: str) -> dict[str, bool]:
         """Returns the reported tasks, and whether every channel knows that they are resolved."""
         resolved: dict[str, bool] = {}
-        if self._channels:
+        if self.channels:
             for state in (await self._records.load(tenant)).values():
                 for task_id, last in state.problems.items():
                     resolved[task_id] = resolved.get(task_id, True) and last.resolved
@@ -240,16 +192,19 @@ class AlertSender:
 
     async def send_findings(self, findings: Sequence[HealthFinding]) -> None:
         """Send every channel what is new to it. Never fails because of a channel."""
-        if not self._channels:
-            self._skip(findings)
+        if not self.channels:
+            if any(
+                notice_of(item, EMPTY_CHANNEL_STATE, cool_down=self.cool_down) for item in findings
+            ):
+                self._log_no_channel()
             return
         notified = {item.tenant: await self._records.load(item.tenant) for item in findings}
         sending = [
             asyncio.ensure_future(self._notify_channel(channel, findings, notified))
-            for channel in self._channels
+            for channel in self.channels
         ]
         try:
-            async with race(asyncio.wait(sending), self._clock.sleep(self._timeout)):
+            async with race(asyncio.wait(sending), self.backend.clock.sleep(self.timeout)):
                 pass
         finally:
             late = [future for future in sending if not future.done()]
@@ -262,9 +217,9 @@ class AlertSender:
             await self._records.save(tenant, channels)
 
     @property
-    def channels(self) -> frozenset[str]:
+    def channel_names(self) -> frozenset[str]:
         """The names of the channels."""
-        return frozenset(channel.channel for channel in self._channels)
+        return frozenset(channel.channel for channel in self.channels)
 
     async def send_notice(
         self, notice: UndeliveredNotice, *, notified: Collection[str] = ()
@@ -273,9 +228,9 @@ class AlertSender:
 
         Never fails because of a channel. The caller stores the result.
         """
-        if not self._channels:
+        if not self.channels:
             self._log_no_channel()
-        others = [channel for channel in self._channels if channel.channel not in notified]
+        others = [channel for channel in self.channels if channel.channel not in notified]
         results = await asyncio.gather(*(self._send_unless_paused(it, notice) for it in others))
         sent = {it.channel for it, success in zip(others, results, strict=True) if success}
         return frozenset({*notified, *sent})
@@ -284,15 +239,10 @@ class AlertSender:
         return not self._is_paused(channel.channel) and await self._send(channel, notice)
 
     def _is_paused(self, name: str) -> bool:
-        paused = self._clock.elapsed() < self._paused_until.get(name, timedelta(0))
+        paused = self.backend.clock.elapsed() < self._paused_until.get(name, timedelta(0))
         if paused:
             logger.info("alert.delayed", extra={"channel": name})
         return paused
-
-    def _skip(self, findings: Sequence[HealthFinding]) -> None:
-        cool_down = self._cool_down
-        if any(notice_of(item, EMPTY_CHANNEL_STATE, cool_down=cool_down) for item in findings):
-            self._log_no_channel()
 
     def _log_no_channel(self) -> None:
         if not self._no_channel_logged:
@@ -309,10 +259,10 @@ class AlertSender:
         for finding in findings:
             channels = notified[finding.tenant]
             before = channels.get(name, EMPTY_CHANNEL_STATE)
-            notice = notice_of(finding, before, cool_down=self._cool_down)
+            notice = notice_of(finding, before, cool_down=self.cool_down)
             if notice and not await self._send(channel, notice):
                 return
-            channels[name] = state_after(before, notice, cool_down=self._cool_down)
+            channels[name] = state_after(before, notice, cool_down=self.cool_down)
             if notice:
                 # At once: if the process stops now, the next one must not repeat the notice.
                 await self._records.save(finding.tenant, channels)
@@ -325,7 +275,7 @@ class AlertSender:
         except AlertFailed as error:
             logger.warning("alert.failed", extra={**about, "reason": error.reason})
             if error.retry_after is not None:
-                self._paused_until[name] = self._clock.elapsed() + error.retry_after
+                self._paused_until[name] = self.backend.clock.elapsed() + error.retry_after
             return False
         except Exception as error:  # noqa: BLE001 - one channel must not stop the others
             # Without its text and traceback: a library may write secrets into them.
@@ -337,43 +287,189 @@ class AlertSender:
 
 _NO_MARGIN = timedelta(0)
 
-BacklogByTenant = dict[str, Backlog]
+BacklogByTenant = dict[str, Backlog]  # a tenant whose backlog cannot be read is missing
+Backlogs = tuple[BacklogByTenant, BacklogByTenant]
+"""Dead letters and parked tasks."""
 ReadBacklog = Callable[[Collection[str] | None, BacklogByTenant], Awaitable[None]]
+TenantReports = tuple[list[HealthReport], list[HealthReport]]
+"""Reports to record, and reports of idle tenants."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantBacklogs:
-    """The backlogs by tenant; a tenant whose backlog cannot be read is missing."""
+ROLE = "health-check"
+ENTITY_ID = "health-check"
+"""The checks of every tenant are events of ``SYSTEM#health-check``."""
 
-    dead: Mapping[str, Backlog]
-    parked: Mapping[str, Backlog]
+# After a start, the sweeper first ends the leases of workers that died before.
+_STARTUP_DELAY = timedelta(seconds=30)
+# How often a standby process tries to acquire the role, and the pause after a failed check.
+_ROLE_POLL_INTERVAL = timedelta(seconds=10)
 
-    @property
-    def tenants(self) -> set[str]:
-        """The tenants with at least one backlog that could be read."""
-        return {*self.dead, *self.parked}
+PolicyOf = Callable[[TaskRow], HealthPolicy]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BacklogScanner:
-    """Reads backlogs. ``tenant`` looks after the queues; see ``HealthCheck``."""
+class HealthCheck:
+    """Finds tasks that are stuck or run too long, dead letters, and parked tasks.
+
+    A dead message without a task belongs to no tenant. It is reported to ``tenant``, which looks
+    after the queues, and to no other.
+
+    Args:
+        thresholds: Where a definition sets none.
+    """
 
     backend: Backend
+    worker_registry: WorkerRegistry
     alert_sender: AlertSender
-    tenant: str
+    app: str
+    every: timedelta = timedelta(minutes=5)
+    thresholds: HealthPolicy = field(default_factory=HealthPolicy)
+    tenant: str = "default"
 
-    async def scan(self, tenants: Collection[str] | None = None) -> TenantBacklogs:
-        """Returns the backlogs of these tenants, or of all, as far as they can be read."""
-        return TenantBacklogs(
-            dead=await self._read_or_log("dead_letters", self._read_dead, tenants),
-            parked=await self._read_or_log("parked", self._read_parked, tenants),
+    async def run(self) -> None:
+        """Check at a steady pace while this process has the role; until cancelled."""
+        clock = self.backend.clock
+        next_check: timedelta | None = None  # None: another process has the role
+        while True:
+            try:
+                if next_check is None and self.worker_registry.acquire_role(ROLE):
+                    next_check = clock.elapsed() + min(_STARTUP_DELAY, self.every)
+                if next_check is not None and clock.elapsed() >= next_check:
+                    next_check = clock.elapsed() + self.every
+                    await self.check_all()
+            except BackendUnavailable as error:
+                next_check = clock.elapsed() + min(_ROLE_POLL_INTERVAL, self.every)
+                logger.warning("health.unavailable", extra={"error": str(error)})
+            except Exception:  # no error may end the check
+                logger.exception("health.check_failed")
+            await clock.sleep(self._time_until(next_check))
+
+    def _time_until(self, next_check: timedelta | None) -> timedelta:
+        if next_check is None:
+            return min(_ROLE_POLL_INTERVAL, self.every)
+        return max(next_check - self.backend.clock.elapsed(), timedelta(milliseconds=1))
+
+    async def check_all(self) -> list[HealthReport]:
+        """Check every tenant with running tasks or an open alert, and all backlogs.
+
+        Returns the reports of those tenants.
+        """
+        dead, parked = backlogs = await self.read_backlogs()
+        return await self._record_and_alert(backlogs, self._reports({*dead, *parked}))
+
+    async def check_tenant(self, tenant: str) -> HealthReport:
+        """Check a tenant's running tasks and backlogs, record the report and send alerts."""
+        backlogs = await self.read_backlogs([tenant])
+        (report,) = await self._record_and_alert(backlogs, self._tenant_report(tenant))
+        return report
+
+    async def check_task(self, row: TaskRow) -> CheckedTask | None:
+        """Returns the health of one task; None if it is not processing. Sends no alert."""
+        policy_of = await self._policies([row])
+        return check_task(row, now=self.backend.clock.now(), policy=policy_of(row))
+
+    async def _reports(self, others: Iterable[str]) -> TenantReports:
+        """Returns the reports of tenants with running tasks or open alerts, and of idle ones."""
+        rows = await self._processing()
+        running = {row.spec.tenant for row in rows}
+        tenants = {*running, *others, *await self.alert_sender.alerted_tenants()}
+        reports: list[HealthReport] = []
+        idle: list[HealthReport] = []
+        for tenant in sorted(tenants):
+            with log_and_continue(logger, "health.tenant_check_failed", tenant=tenant):
+                alerted = await self.alert_sender.alerted_tasks(tenant)
+                report = await self._report(tenant, rows, alerted)
+                # A backlog may stay for years: the history needs no report of an idle tenant.
+                (reports if alerted or tenant in running else idle).append(report)
+        return reports, idle
+
+    async def _tenant_report(self, tenant: str) -> TenantReports:
+        rows = await self._processing()
+        alerted = await self.alert_sender.alerted_tasks(tenant)
+        return [await self._report(tenant, rows, alerted)], []
+
+    async def _report(
+        self, tenant: str, rows: Iterable[TaskRow], alerted: Mapping[str, bool]
+    ) -> HealthReport:
+        mine = [row for row in rows if row.spec.tenant == tenant]
+        # A listing may lag: an alert is resolved only if the task's own row says so.
+        open_alerts = {task_id for task_id, resolved in alerted.items() if not resolved}
+        others = sorted(open_alerts - {row.id for row in mine})
+        mine += (await read_rows(self.backend.ledger, others)).rows
+        policy_of = await self._policies(mine)
+        now = self.backend.clock.now()
+        return report_of(tenant, mine, now=now, policy_of=policy_of)
+
+    async def _record_and_alert(
+        self, backlogs: Backlogs, reading: Awaitable[TenantReports]
+    ) -> list[HealthReport]:
+        """Record the reports, and send the alerts even if reading or recording fails."""
+        reports: list[HealthReport] = []
+        idle: list[HealthReport] = []
+        try:
+            reports, idle = await reading
+            for report in reports:
+                with log_and_continue(logger, "health.report_lost", tenant=report.tenant):
+                    await self._record(report)
+        except Exception:
+            await self._alert([*reports, *idle], backlogs)
+            raise
+        await self._alert([*reports, *idle], backlogs)
+        return reports
+
+    async def _alert(self, reports: Sequence[HealthReport], backlogs: Backlogs) -> None:
+        now = self.backend.clock.now()
+        tasks = {report.tenant: report for report in reports}
+        dead, parked = backlogs
+        await self.alert_sender.send_findings(
+            [
+                HealthFinding(
+                    tenant=tenant,
+                    at=tasks[tenant].at if tenant in tasks else now,
+                    tasks=tasks.get(tenant),
+                    dead_letters=dead.get(tenant),
+                    parked_tasks=parked.get(tenant),
+                )
+                for tenant in sorted({*tasks, *dead, *parked})
+            ]
         )
 
-    async def alerted_tenants(self) -> set[str]:
-        """Returns the tenants with an open alert, which may have to be resolved."""
-        with log_and_continue(logger, "alert.tenants_read_failed"):
-            return await self.alert_sender.alerted_tenants()
-        return set()
+    async def _record(self, report: HealthReport) -> None:
+        await self.backend.events.append(
+            tenant=report.tenant,
+            app=self.app,
+            entity_id=ENTITY_ID,
+            body=report.event(),
+            context=EventContext(origin="health-check"),
+            now=report.at,
+        )
+
+    async def _processing(self) -> list[TaskRow]:
+        """Returns the rows of all processing tasks of every tenant, from one listing."""
+        leased = await list_all(self.backend.ledger.leased_tasks)
+        ids = list(dict.fromkeys(task.task_id for task in leased))
+        batch = await read_rows(self.backend.ledger, ids)
+        return [row for row in batch.rows if row.state is TaskState.PROCESSING]
+
+    async def _policies(self, rows: Iterable[TaskRow]) -> PolicyOf:
+        """Returns the policy of each task; each definition is read once."""
+        usual = self.thresholds
+        named = {_definition_of(row) for row in rows}
+        policies: dict[tuple[str, str, int], HealthPolicy] = {}
+        for tenant, name, version in sorted(named):
+            definition: Definition | None = None
+            with log_and_continue(logger, "definition.read_failed", definition=name):
+                definition = await self.backend.definitions.get(tenant, name, version=version)
+            own = definition.health if definition else None
+            policies[tenant, name, version] = own.applied_to(usual) if own else usual
+        return lambda row: policies[_definition_of(row)]
+
+    # Backlogs -----------------------------------------------------------------------------------
+
+    async def read_backlogs(self, tenants: Collection[str] | None = None) -> Backlogs:
+        """Returns the backlogs of these tenants, or of all, as far as they can be read."""
+        dead = await self._read_or_log("dead_letters", self._read_dead, tenants)
+        return dead, await self._read_or_log("parked", self._read_parked, tenants)
 
     async def _read_or_log(
         self, name: str, read: ReadBacklog, tenants: Collection[str] | None
@@ -400,7 +496,7 @@ class BacklogScanner:
 
     async def _tenants_with_dead(self, messages: Sequence[BacklogItem]) -> set[str]:
         """Returns the tenants that have dead letters or an open alert."""
-        names = await self.alerted_tenants()
+        names = await self.alert_sender.alerted_tenants()
         if messages:
             names.add(self.tenant)
         async for page in iter_pages(self.backend.ledger.failed_tenants):
@@ -449,207 +545,8 @@ class BacklogScanner:
             backlogs[tenant] = backlog_of(own, limit=COUNT_LIMIT)
         if read.unreadable:
             return  # an unreadable row may be of any tenant, so no backlog is known to be empty
-        for tenant in await self.alerted_tenants() if tenants is None else tenants:
+        for tenant in await self.alert_sender.alerted_tenants() if tenants is None else tenants:
             backlogs.setdefault(tenant, EMPTY_BACKLOG)
-
-
-ROLE = "health-check"
-ENTITY_ID = "health-check"
-"""The checks of every tenant are events of ``SYSTEM#health-check``."""
-
-DEFAULT_TENANT = "default"
-"""The tenant that looks after the queues if the settings name no other."""
-
-# After a start, the sweeper first ends the leases of workers that died before.
-_STARTUP_DELAY = timedelta(seconds=30)
-# How often a standby process tries to acquire the role, and the pause after a failed check.
-_ROLE_POLL_INTERVAL = timedelta(seconds=10)
-
-PolicyOf = Callable[[TaskRow], HealthPolicy]
-ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthCheckPolicy:
-    """How often to check, and the thresholds where a definition sets none."""
-
-    every: timedelta = timedelta(minutes=5)
-    thresholds: HealthPolicy = field(default_factory=HealthPolicy)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HealthCheck:
-    """Finds tasks that are stuck or run too long, dead letters, and parked tasks.
-
-    A dead message without a task belongs to no tenant. It is reported to ``tenant``, which looks
-    after the queues, and to no other.
-    """
-
-    backend: Backend
-    worker_registry: WorkerRegistry
-    alert_sender: AlertSender
-    app: str
-    policy: HealthCheckPolicy
-    tenant: str = DEFAULT_TENANT
-
-    @property
-    def _backlogs(self) -> BacklogScanner:
-        return BacklogScanner(
-            backend=self.backend, alert_sender=self.alert_sender, tenant=self.tenant
-        )
-
-    async def run(self) -> None:
-        """Check at a steady pace while this process has the role; until cancelled."""
-        clock = self.backend.clock
-        next_check: timedelta | None = None  # None: another process has the role
-        while True:
-            try:
-                if next_check is None and self.worker_registry.acquire_role(ROLE):
-                    next_check = clock.elapsed() + min(_STARTUP_DELAY, self.policy.every)
-                if next_check is not None and clock.elapsed() >= next_check:
-                    next_check = clock.elapsed() + self.policy.every
-                    await self.check_all()
-            except BackendUnavailable as error:
-                next_check = clock.elapsed() + min(_ROLE_POLL_INTERVAL, self.policy.every)
-                logger.warning("health.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the check
-                logger.exception("health.check_failed")
-            await clock.sleep(self._time_until(next_check))
-
-    def _time_until(self, next_check: timedelta | None) -> timedelta:
-        if next_check is None:
-            return min(_ROLE_POLL_INTERVAL, self.policy.every)
-        return max(next_check - self.backend.clock.elapsed(), timedelta(milliseconds=1))
-
-    async def check_all(self) -> list[HealthReport]:
-        """Check every tenant with running tasks or an open alert, and all backlogs.
-
-        Returns the reports of those tenants.
-        """
-        backlogs = await self._backlogs.scan()
-        reports, idle = await self._alert_if_failing(backlogs, self._reports(backlogs.tenants))
-        await self._record_and_alert(reports, self._findings([*reports, *idle], backlogs))
-        return reports
-
-    async def check_tenant(self, tenant: str) -> HealthReport:
-        """Check a tenant's running tasks and backlogs, record the report and send alerts."""
-        backlogs = await self._backlogs.scan([tenant])
-        report = await self._alert_if_failing(backlogs, self._tenant_report(tenant))
-        await self._record_and_alert([report], self._findings([report], backlogs))
-        return report
-
-    async def _alert_if_failing(
-        self, backlogs: TenantBacklogs, reading: Awaitable[ResultT]
-    ) -> ResultT:
-        """Returns the result of ``reading``; if it fails, alerts about backlogs are sent first."""
-        try:
-            return await reading
-        except Exception:
-            await self.alert_sender.send_findings(self._findings([], backlogs))
-            raise
-
-    async def check_task(self, tenant: str, task_id: str) -> CheckedTask | None:
-        """Returns the health of one task; None if it is not processing. Sends no alert.
-
-        Raises:
-            NotFound: the tenant has no such task.
-        """
-        row = await get_task_of(self.backend.ledger, tenant, task_id)
-        policy_of = await self._policies([row])
-        return check_task(row, now=self.backend.clock.now(), policy=policy_of(row))
-
-    async def _reports(
-        self, others: Iterable[str]
-    ) -> tuple[list[HealthReport], list[HealthReport]]:
-        """Returns the reports of tenants with running tasks or open alerts, and of idle ones."""
-        rows = await self._processing()
-        running = {row.spec.tenant for row in rows}
-        tenants = {*running, *others, *await self._backlogs.alerted_tenants()}
-        reports: list[HealthReport] = []
-        idle: list[HealthReport] = []
-        for tenant in sorted(tenants):
-            with log_and_continue(logger, "health.tenant_check_failed", tenant=tenant):
-                alerted = await self.alert_sender.alerted_tasks(tenant)
-                report = await self._report(tenant, rows, alerted)
-                # A backlog may stay for years: the history needs no report of an idle tenant.
-                (reports if alerted or tenant in running else idle).append(report)
-        return reports, idle
-
-    async def _tenant_report(self, tenant: str) -> HealthReport:
-        rows = await self._processing()
-        return await self._report(tenant, rows, await self.alert_sender.alerted_tasks(tenant))
-
-    async def _report(
-        self, tenant: str, rows: Iterable[TaskRow], alerted: Mapping[str, bool]
-    ) -> HealthReport:
-        mine = [row for row in rows if row.spec.tenant == tenant]
-        # A listing may lag: an alert is resolved only if the task's own row says so.
-        open_alerts = {task_id for task_id, resolved in alerted.items() if not resolved}
-        others = sorted(open_alerts - {row.id for row in mine})
-        mine += (await read_rows(self.backend.ledger, others)).rows
-        policy_of = await self._policies(mine)
-        now = self.backend.clock.now()
-        return report_of(tenant, mine, now=now, policy_of=policy_of)
-
-    def _findings(
-        self, reports: Sequence[HealthReport], backlogs: TenantBacklogs
-    ) -> list[HealthFinding]:
-        """Returns both parts of the check, by tenant."""
-        now = self.backend.clock.now()
-        tasks = {report.tenant: report for report in reports}
-        return [
-            HealthFinding(
-                tenant=tenant,
-                at=tasks[tenant].at if tenant in tasks else now,
-                tasks=tasks.get(tenant),
-                dead_letters=backlogs.dead.get(tenant),
-                parked_tasks=backlogs.parked.get(tenant),
-            )
-            for tenant in sorted({*tasks, *backlogs.tenants})
-        ]
-
-    async def _record_and_alert(
-        self, reports: Sequence[HealthReport], findings: Sequence[HealthFinding]
-    ) -> None:
-        """Record the reports and send the alerts, each even if the other fails."""
-        try:
-            for report in reports:
-                with log_and_continue(logger, "health.report_lost", tenant=report.tenant):
-                    await self._record(report)
-        except BackendUnavailable:
-            await self.alert_sender.send_findings(findings)
-            raise
-        await self.alert_sender.send_findings(findings)
-
-    async def _record(self, report: HealthReport) -> None:
-        await self.backend.events.append(
-            tenant=report.tenant,
-            app=self.app,
-            entity_id=ENTITY_ID,
-            body=report.event(),
-            context=EventContext(origin="health-check"),
-            now=report.at,
-        )
-
-    async def _processing(self) -> list[TaskRow]:
-        """Returns the rows of all processing tasks of every tenant, from one listing."""
-        leased = await list_all(self.backend.ledger.leased_tasks)
-        ids = list(dict.fromkeys(task.task_id for task in leased))
-        batch = await read_rows(self.backend.ledger, ids)
-        return [row for row in batch.rows if row.state is TaskState.PROCESSING]
-
-    async def _policies(self, rows: Iterable[TaskRow]) -> PolicyOf:
-        """Returns the policy of each task; each definition is read once."""
-        usual = self.policy.thresholds
-        named = {_definition_of(row) for row in rows}
-        policies: dict[tuple[str, str, int], HealthPolicy] = {}
-        for tenant, name, version in sorted(named):
-            definition: Definition | None = None
-            with log_and_continue(logger, "definition.read_failed", definition=name):
-                definition = await self.backend.definitions.get(tenant, name, version=version)
-            own = definition.health if definition else None
-            policies[tenant, name, version] = own.applied_to(usual) if own else usual
-        return lambda row: policies[_definition_of(row)]
 
 
 def _definition_of(row: TaskRow) -> tuple[str, str, int]:

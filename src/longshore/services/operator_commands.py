@@ -525,10 +525,6 @@ class QueuePauser:
             logger.warning("queue.resumed", extra=extra)
         return ended
 
-    async def list_paused(self) -> list[QueuePause]:
-        """Returns all pauses and holds, by the name of the queue."""
-        return await self.backend.queue_controls.list_pauses()
-
 
 def _check_name(name: str) -> None:
     if not is_name(name):

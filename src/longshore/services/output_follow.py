@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -41,12 +40,8 @@ _BATCHES_PER_PASS = 100  # for each task of a job
 _NOT_STARTED = frozenset({TaskState.WAITING, TaskState.PENDING})
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOutputChunk:
-    """A chunk of output, and the key of the task that printed it."""
-
-    key: str
-    chunk: OutputChunk
+KeyedChunk = tuple[str, OutputChunk]
+"""The key of a task, and a chunk of its output."""
 
 
 async def require_task(backend: Backend, task_id: str) -> TaskRow:
@@ -229,29 +224,13 @@ async def read_stored(
             yield chunk
 
 
-async def read_task_output(
-    backend: Backend, row: TaskRow, *, follow: bool, attempt: int | None
-) -> AsyncIterator[TaskOutputChunk]:
-    """Yields what one task printed and, with ``follow``, prints until it ends."""
-    if not follow:
-        async for chunk in read_stored(backend, row.id, attempt):
-            yield TaskOutputChunk(row.spec.key, chunk)
-        return
-    async for current, batch in follow_task(backend, row.id):
-        for chunk in batch:
-            if attempt in (None, chunk.attempt):
-                yield TaskOutputChunk(row.spec.key, chunk)
-        if attempt is not None and current.attempt > attempt and not batch:
-            return
-
-
 async def read_job_output(
     backend: Backend, job_id: str, *, follow: bool, attempt: int | None
-) -> AsyncIterator[TaskOutputChunk]:
+) -> AsyncIterator[KeyedChunk]:
     """Yields what all tasks of a job printed, by time, and with ``follow`` until it ends."""
     if follow:
-        async for chunk in JobOutputFollower(backend, job_id, attempt).chunks():
-            yield chunk
+        async for item in JobOutputFollower(backend, job_id, attempt).chunks():
+            yield item
         return
     states = await backend.ledger.task_states(job_id)
     keys = [key for key, state in states.items() if state is not TaskState.WAITING]
@@ -260,13 +239,13 @@ async def read_job_output(
         (key, read_stored(backend, task_id_of(job_id, key), attempt, batch_bytes=share))
         for key in keys
     ]
-    async for chunk in _merge_by_time(sources):
-        yield chunk
+    async for item in _merge_by_time(sources):
+        yield item
 
 
 async def _merge_by_time(
     sources: Iterable[tuple[str, AsyncIterator[OutputChunk]]],
-) -> AsyncIterator[TaskOutputChunk]:
+) -> AsyncIterator[KeyedChunk]:
     numbered = list(sources)
     heads = []
     for index, (_, source) in enumerate(numbered):
@@ -276,7 +255,7 @@ async def _merge_by_time(
     while heads:
         _, index, chunk = heads[0]
         key, source = numbered[index]
-        yield TaskOutputChunk(key, chunk)
+        yield key, chunk
         following = await anext(source, None)
         if following is None:
             heapq.heappop(heads)
@@ -298,19 +277,19 @@ class JobOutputFollower:
         self._printed = False
         self._job_ended = False
 
-    async def chunks(self) -> AsyncIterator[TaskOutputChunk]:
+    async def chunks(self) -> AsyncIterator[KeyedChunk]:
         """Yields the job's output, in each poll by time."""
         while True:
-            async for chunk in self.poll():
-                if self._attempt in (None, chunk.chunk.attempt):
-                    yield chunk
+            async for key, chunk in self.poll():
+                if self._attempt in (None, chunk.attempt):
+                    yield key, chunk
             if not self._printed and self._job_ended:
                 return
             self._backoff.record_poll(got_data=self._printed)
             if not self._printed or (self._backoff.polls_cost and self._caught_up):
                 await self._backend.clock.sleep(self._backoff.pause)
 
-    async def poll(self) -> AsyncIterator[TaskOutputChunk]:
+    async def poll(self) -> AsyncIterator[KeyedChunk]:
         """Yields what was printed since the last poll."""
         job = await self._backend.ledger.get_job(self._job_id)
         states = await self._backend.ledger.task_states(self._job_id)
@@ -319,9 +298,9 @@ class JobOutputFollower:
         for key in keys:
             self._cursors.setdefault(key, _OutputCursor(batch_bytes=share))
         self._printed = False
-        async for chunk in _merge_by_time([(key, self._read_available(key)) for key in keys]):
+        async for item in _merge_by_time([(key, self._read_available(key)) for key in keys]):
             self._printed = True
-            yield chunk
+            yield item
         at_end = {key for key in keys if self._cursors[key].at_end}
         self._drained |= {key for key in at_end if states[key].terminal}
         self._caught_up = len(at_end) == len(keys)

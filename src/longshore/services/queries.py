@@ -107,6 +107,7 @@ class EventFeed:
         return FeedBatch(events=events, end=end, has_more=False)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Queries:
     """Reads rows and events of a tenant.
 
@@ -115,20 +116,10 @@ class Queries:
         events_ttl_days: How long the event store keeps events; 0: forever.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        documents: DocumentStore,
-        environment: str,
-        events_ttl_days: int,
-    ) -> None:
-        self._backend = backend
-        self._ledger = backend.ledger
-        self._events = backend.events
-        self._documents = documents
-        self._environment = environment
-        self._events_ttl_days = events_ttl_days
+    backend: Backend
+    documents: DocumentStore
+    environment: str
+    events_ttl_days: int
 
     async def job(self, tenant: str, job_id: str) -> JobRow:
         """The row of a job.
@@ -136,7 +127,7 @@ class Queries:
         Raises:
             NotFound: the tenant has no such job.
         """
-        return await get_job_of(self._ledger, tenant, job_id)
+        return await get_job_of(self.backend.ledger, tenant, job_id)
 
     async def task(self, tenant: str, task_id: str) -> TaskRow:
         """The row of a task.
@@ -144,22 +135,22 @@ class Queries:
         Raises:
             NotFound: the tenant has no such task.
         """
-        return await get_task_of(self._ledger, tenant, task_id)
+        return await get_task_of(self.backend.ledger, tenant, task_id)
 
     async def graph(self, job: JobRow) -> Graph:
         """The dependencies of a job's tasks."""
-        return await self._documents.load_graph(job)
+        return await self.documents.load_graph(job)
 
     async def tasks_of(self, job: JobRow) -> list[TaskRow]:
         """The rows of all tasks of a job, in the job's order."""
         keys = (await self.graph(job)).keys
-        return await self._ledger.get_tasks([task_id_of(job.id, key) for key in keys])
+        return await self.backend.ledger.get_tasks([task_id_of(job.id, key) for key in keys])
 
     async def job_document(self, job: JobRow) -> d.JobDocument:
         """A job in a listing."""
         tasks: Sequence[TaskRow] = ()
         if job.total == 1 and job.state.terminal:
-            page = await self._ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)
+            page = await self.backend.ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)
             tasks = page.items
         return d.JobDocument(**d.job_fields(job, tasks))
 
@@ -174,23 +165,23 @@ class Queries:
     async def latest_events(self, rows: Sequence[TaskRow]) -> list[Event | None]:
         """The latest event of each task."""
         return await asyncio.gather(
-            *(self._events.latest(row.spec.tenant, f"TASK#{row.id}") for row in rows)
+            *(self.backend.events.latest(row.spec.tenant, f"TASK#{row.id}") for row in rows)
         )
 
     # Events -------------------------------------------------------------------------------------
 
     async def event_document(self, event: Event) -> d.EventDocument:
         """An event, with large properties that were moved out of it put back."""
-        properties = await self._documents.restore(properties_of(event))
+        properties = await self.documents.restore(properties_of(event))
         return d.event_document(
-            event, properties, environment=self._environment, ttl_days=self._events_ttl_days
+            event, properties, environment=self.environment, ttl_days=self.events_ttl_days
         )
 
     def job_feed(self, job: JobRow, *, tasks: bool) -> EventFeed:
         """The events of a job; with ``tasks`` those of its tasks too."""
 
         async def fetch(limit: int, cursor: str | None) -> Page[Event]:
-            return await self._events.query(
+            return await self.backend.events.query(
                 job.spec.tenant,
                 entity=None if tasks else f"JOB#{job.id}",
                 job_id=job.id if tasks else None,
@@ -209,7 +200,7 @@ class Queries:
         """
         while True:
             # Read before the events: all events of a job are stored before its row is terminal.
-            row = await self._ledger.get_job(job.id)
+            row = await self.backend.ledger.get_job(job.id)
             batch = await feed.read_after(after, _PAGE)
             for item in batch.events:
                 yield item
@@ -219,7 +210,7 @@ class Queries:
             if not follow or row is None or row.state.terminal:
                 yield row
                 return
-            await self._backend.clock.sleep(poll)
+            await self.backend.clock.sleep(poll)
 
     async def follow_task(
         self, task: TaskRow, after: int, *, poll: timedelta
@@ -230,8 +221,8 @@ class Queries:
         """
         while True:
             # Read before the events: all events of a task are stored before its row is terminal.
-            row = await self._ledger.get_task(task.id)
-            events = await self._events.history(
+            row = await self.backend.ledger.get_task(task.id)
+            events = await self.backend.events.history(
                 task.spec.tenant, f"TASK#{task.id}", after=after, limit=_PAGE
             )
             for event in events:
@@ -242,4 +233,4 @@ class Queries:
             if row is None or row.state.terminal:
                 yield row
                 return
-            await self._backend.clock.sleep(poll)
+            await self.backend.clock.sleep(poll)

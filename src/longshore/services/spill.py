@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longshore.core.documents import Document, make_document
 from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
-from longshore.core.events.event import Event
 from longshore.core.jobs.graph import Graph
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
@@ -20,11 +19,11 @@ _DOCUMENTS = frozenset({"output", "input", "dependsOn"})
 _LISTS = frozenset({"tasks", "newTasks"})
 
 
+@dataclass(frozen=True, slots=True)
 class DocumentStore:
     """Writes documents before the rows that refer to them, and reads them back."""
 
-    def __init__(self, blobs: BlobStore) -> None:
-        self._blobs = blobs
+    blobs: BlobStore
 
     async def store(self, value: Any, key: str, *, limit_bytes: int | None = None) -> Document:
         """Store a value; it is durable when this returns unless it is inline.
@@ -38,7 +37,7 @@ class DocumentStore:
             message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
             raise UsageError(message)
         if data is not None:
-            await self._blobs.put(key, data)
+            await self.blobs.put(key, data)
         return document
 
     async def load(self, document: Document | None) -> Any:
@@ -47,7 +46,7 @@ class DocumentStore:
             return None
         if document.key is None:
             return json.loads(document.text or "null")
-        return json.loads(await self._blobs.get(document.key))
+        return json.loads(await self.blobs.get(document.key))
 
     async def load_graph(self, job: JobRow) -> Graph:
         """Returns the dependencies of a job's tasks."""
@@ -55,29 +54,26 @@ class DocumentStore:
 
     async def load_key(self, key: str) -> Any:
         """Returns the value that was stored under a key."""
-        return json.loads(await self._blobs.get(key))
+        return json.loads(await self.blobs.get(key))
 
     async def store_key(self, key: str, value: Any) -> None:
         """Store a value of any size under a key."""
-        await self._blobs.put(key, json.dumps(value, separators=(",", ":")).encode())
+        await self.blobs.put(key, json.dumps(value, separators=(",", ":")).encode())
 
     async def spill(self, change: Change[JobRow]) -> Change[JobRow]:
         """Returns the change with the large fields of its events moved to the blob store."""
-        change_id = change.row.change_id
-        events = tuple([await self._spill_event(event, change_id) for event in change.events])
-        return replace(change, events=events)
-
-    async def _spill_event(self, event: Event, change_id: str) -> Event:
-        properties = properties_of(event)
-        data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
-        # Two processes that emit the same entity's next event use the same id. Only one commits,
-        # and the other must not overwrite its payload.
-        folder = f"{event.entity_id}/{change_id}"
-        overflow = overflow_of(properties, entity_id=folder, event_id=event.id, size=len(data))
-        if overflow is None:
-            return event
-        await self.store_key(overflow.key, overflow.fields)
-        return replace(event, overflow=overflow.key)
+        spilled = []
+        for event in change.events:
+            properties = properties_of(event)
+            data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
+            # Two processes that emit the same entity's next event use the same id. Only one
+            # commits, and the other must not overwrite its payload.
+            folder = f"{event.entity_id}/{change.row.change_id}"
+            overflow = overflow_of(properties, entity_id=folder, event_id=event.id, size=len(data))
+            if overflow is not None:
+                await self.store_key(overflow.key, overflow.fields)
+            spilled.append(replace(event, overflow=overflow.key) if overflow else event)
+        return replace(change, events=tuple(spilled))
 
     async def restore(self, properties: dict[str, Any]) -> dict[str, Any]:
         """Returns an event's properties with everything that was moved out."""

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
-from longshore.core.documents import submitted_document_key
+from longshore.core.documents import Document, submitted_document_key
 from longshore.core.ids import check_request_id, job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.dag import PROBLEM_LIMIT
@@ -40,7 +40,6 @@ from longshore.core.jobs.submission import (
     TaskRequest,
     canonical_hash,
     canonical_text,
-    read_added_tasks,
     read_job,
     referenced_definitions,
 )
@@ -60,21 +59,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedJob:
-    """The answer to a client that submitted a job."""
+class AcceptedTasks:
+    """The answer to a client that submitted a job or added tasks."""
 
     job: JobRow
-    roots: tuple[str, ...]
+    keys: tuple[str, ...]  # of the job's tasks without dependencies, or of the added tasks
     created: bool  # False: the same request had been accepted before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddTasksResult:
-    """The answer to a client that added tasks."""
-
-    job: JobRow
-    keys: tuple[str, ...]
-    created: bool  # False: the same request had added them before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +94,7 @@ class Producer:
         *,
         own: Sequence[Definition] = (),
         own_problems: Sequence[Problem] = (),
-    ) -> AcceptedJob:
+    ) -> AcceptedTasks:
         """Accept a job. The same request id always gives the same job.
 
         Args:
@@ -118,12 +108,19 @@ class Producer:
         """
         check_request_id(request_id)
         own_names = {definition.name for definition in own}
-        request = await self._read_job(tenant, document, own_names, own_problems)
+        problems = list(own_problems)
+        try:
+            request = read_job(document, limit=self.task_limit)
+        except InvalidJob as invalid:
+            problems += invalid.problems
+        if problems:
+            # All problems are reported at once, also those that only the store can find.
+            await self._find_definitions(tenant, document, own_names, problems)
         body_hash = canonical_hash(document)
         job_id = job_id_of(tenant, request_id)
         if existing := await self.backend.ledger.get_job(job_id):
             return _previous_job(existing, request, body_hash)
-        stored = await self._require_definitions(tenant, document, own_names)
+        stored = await self._find_definitions(tenant, document, own_names)
         for definition in own:
             stored[definition.name] = await self._store_definition(
                 tenant, definition, stored.get(definition.name)
@@ -147,33 +144,23 @@ class Producer:
                 raise
             return _previous_job(existing, request, body_hash)
         logger.info("job.accepted", extra={"job_id": job_id, "tasks": row.total})
-        return AcceptedJob(job=row, roots=tuple(planned.roots), created=True)
+        return AcceptedTasks(job=row, keys=tuple(planned.roots), created=True)
 
-    async def _read_job(
+    async def _find_definitions(
         self,
         tenant: str,
         document: Any,
-        own_names: Collection[str],
-        own_problems: Sequence[Problem],
-    ) -> JobRequest:
-        problems = list(own_problems)
-        try:
-            request = read_job(document, limit=self.task_limit)
-        except InvalidJob as invalid:
-            problems += invalid.problems
-        if not problems:
-            return request
-        # All problems are reported at once, also those that only the store can find.
-        _, unknown = await self._find_definitions(tenant, document, own_names)
-        raise InvalidJob([*problems, *unknown])
-
-    async def _find_definitions(
-        self, tenant: str, document: Any, own: Collection[str] = ()
-    ) -> tuple[dict[str, Definition], list[Problem]]:
-        """Returns the stored definitions that the document names, and the unknown names.
+        own: Collection[str] = (),
+        problems: Sequence[Problem] = (),
+    ) -> dict[str, Definition]:
+        """Returns the stored definitions that the document names.
 
         Args:
             own: Names of definitions that come with the document.
+            problems: What else is wrong with the document.
+
+        Raises:
+            InvalidJob: a definition is unknown, or there are other problems.
         """
         definitions: dict[str, Definition | None] = {}
         unknown: list[Problem] = []
@@ -185,15 +172,9 @@ class Producer:
                 unknown.append(Problem(path=path, message=f"no definition is called {name!r}"))
             if len(unknown) == PROBLEM_LIMIT:
                 break
-        return {name: item for name, item in definitions.items() if item is not None}, unknown
-
-    async def _require_definitions(
-        self, tenant: str, document: Any, own: Collection[str] = ()
-    ) -> dict[str, Definition]:
-        definitions, unknown = await self._find_definitions(tenant, document, own)
-        if unknown:
-            raise InvalidJob(unknown)
-        return definitions
+        if problems or unknown:
+            raise InvalidJob([*problems, *unknown])
+        return {name: item for name, item in definitions.items() if item is not None}
 
     async def _store_definition(
         self, tenant: str, definition: Definition, newest: Definition | None
@@ -237,22 +218,18 @@ class Producer:
         document: Any,
         definitions: dict[str, Definition],
     ) -> JobRow:
-        await self._store_documents(planned)
         key = submitted_document_key(spec.id, spec.body_hash, "graph")
         graph = await self.documents.store(planned.graph.to_json(), key)
         change_id = self.transitions.new_id()
         intent = None
         if not self.backend.ledger.atomic:
-            intent = await self._store_intent(
-                initial_target(spec),
-                Intent(
-                    id=change_id,
-                    kind=IntentKind.CREATE,
-                    numbers=NumberSet.below(len(planned.tasks)),
-                    round=1,
-                    by="producer",
-                ),
-                self._intent_body(document, definitions),
+            intent = Intent(
+                id=change_id,
+                kind=IntentKind.CREATE,
+                numbers=NumberSet.below(len(planned.tasks)),
+                round=1,
+                by="producer",
+                body=await self._store_body(initial_target(spec), change_id, document, definitions),
             )
         change = jobs.create(
             spec,
@@ -269,14 +246,15 @@ class Producer:
         # If a sweeper has closed the intent meanwhile, the job is complete too.
         return await self.transitions.close_intent(change.row.id, intent) or change.row
 
-    async def _store_documents(self, planned: SubmissionPlan) -> None:
-        """Store the documents that the rows refer to."""
-        for key, data in planned.blobs:
-            await self.backend.blobs.put(key, data)
-
-    def _intent_body(self, document: Any, definitions: dict[str, Definition]) -> dict[str, Any]:
-        """Returns the body of an intent, from which another process can make the same plan."""
-        return {
+    async def _store_body(
+        self,
+        target: PlanTarget,
+        change_id: str,
+        document: Any,
+        definitions: dict[str, Definition],
+    ) -> Document:
+        """Store the body of an intent, from which another process can make the same plan."""
+        body = {
             "document": json.loads(canonical_text(document)),
             "versions": {name: item.version for name, item in definitions.items()},
             # From the current settings: all tasks of the job must have the same number of attempts.
@@ -285,20 +263,23 @@ class Producer:
                 "baseUs": self.retry.base // _MICROSECOND,
                 "capUs": self.retry.cap // _MICROSECOND,
             },
+            "first": len(target.graph.keys),
+            "at": target.requested_at.isoformat(),
+            "bodyHash": target.body_hash,
         }
-
-    async def _store_intent(
-        self, target: PlanTarget, intent: Intent, body: dict[str, Any]
-    ) -> Intent:
-        key = submitted_document_key(target.job.id, target.body_hash, f"request-{intent.id}")
-        return replace(intent, body=await self.documents.store(body, key))
+        key = submitted_document_key(target.job.id, target.body_hash, f"request-{change_id}")
+        return await self.documents.store(body, key)
 
     async def _commit(self, change: jobs.JobChange, planned: SubmissionPlan, now: datetime) -> None:
-        """Commit the job's row and create its planned tasks, in one step if the ledger can.
+        """Store the plan's documents, commit the job's row and create its tasks.
+
+        The rows are committed in one step if the ledger can.
 
         Raises:
             VersionConflict: the job has changed meanwhile; nothing was written.
         """
+        for key, data in planned.blobs:
+            await self.backend.blobs.put(key, data)
         change_id = change.row.change_id
         created: list[tasks.TaskChange] = []
         if self.backend.ledger.atomic:
@@ -341,9 +322,13 @@ class Producer:
         planned = await self._plan_again(initial_target(job.spec), request.tasks, body)
         created = 0
         if len(planned.tasks) > 1 or not await self.transitions.read(planned.tasks[0].spec.id):
-            await self._store_documents(planned)
-            created = await self._create_tasks(intent.id, planned)
+            created = await self._create_again(intent, planned)
         return await self.transitions.close_intent(job.id, intent) is not None and created > 0
+
+    async def _create_again(self, intent: Intent, planned: SubmissionPlan) -> int:
+        for key, data in planned.blobs:
+            await self.backend.blobs.put(key, data)
+        return await self._create_tasks(intent.id, planned)
 
     async def _plan_again(
         self, target: PlanTarget, requests: Sequence[TaskRequest], body: dict[str, Any]
@@ -369,7 +354,7 @@ class Producer:
 
     async def add_tasks(
         self, tenant: str, job_id: str, request_id: str, document: Any
-    ) -> AddTasksResult:
+    ) -> AcceptedTasks:
         """Add tasks to a job. A repeated request id adds them once.
 
         Raises:
@@ -386,8 +371,12 @@ class Producer:
             graph = await self.documents.load_graph(job)
             if (existing := graph.find_addition(token)) is not None:
                 return _previous_addition(job, graph, existing, request_id, document)
-            requests = await self._read_added(job, graph, document)
-            definitions = await self._require_definitions(tenant, document)
+            problems: Sequence[Problem] = ()
+            try:
+                requests = read_job(document, limit=self.task_limit, existing=graph.keys).tasks
+            except InvalidJob as invalid:
+                problems = invalid.problems
+            definitions = await self._find_definitions(tenant, document, problems=problems)
             body_hash = canonical_hash(document)
             target = PlanTarget(
                 job=job.spec,
@@ -406,17 +395,7 @@ class Producer:
             if row is not None:
                 keys = tuple(task.spec.key for task in planned.tasks)
                 logger.info("tasks.added", extra={"job_id": job_id, "tasks": len(keys)})
-                return AddTasksResult(job=row, keys=keys, created=True)
-
-    async def _read_added(
-        self, job: JobRow, graph: Graph, document: Any
-    ) -> tuple[TaskRequest, ...]:
-        try:
-            return read_added_tasks(document, limit=self.task_limit, existing=graph.keys)
-        except InvalidJob as invalid:
-            # All problems are reported at once, including those that only the store shows.
-            _, unknown = await self._find_definitions(job.spec.tenant, document)
-            raise InvalidJob([*invalid.problems, *unknown]) from None
+                return AcceptedTasks(job=row, keys=keys, created=True)
 
     async def _commit_addition(
         self,
@@ -439,26 +418,17 @@ class Producer:
             with_added_dependents=parents - numbers,
         )
         _apply(job, command, now, change_id)  # it may be refused: before anything is written
-        await self._store_documents(planned)
         key = submitted_document_key(job.id, target.body_hash, f"graph-{job.version}")
         graph = await self.documents.store(planned.graph.to_json(), key)
         intent = None
         if not self.backend.ledger.atomic:
-            intent = await self._store_intent(
-                target,
-                Intent(
-                    id=change_id,
-                    kind=IntentKind.ADD,
-                    numbers=numbers,
-                    round=job.round,
-                    by="producer",
-                ),
-                {
-                    **self._intent_body(document, definitions),
-                    "first": job.total,
-                    "at": now.isoformat(),
-                    "bodyHash": target.body_hash,
-                },
+            intent = Intent(
+                id=change_id,
+                kind=IntentKind.ADD,
+                numbers=numbers,
+                round=job.round,
+                by="producer",
+                body=await self._store_body(target, change_id, document, definitions),
             )
         change = _apply(job, replace(command, graph=graph, intent=intent), now, change_id)
         try:
@@ -493,7 +463,7 @@ class Producer:
         graph = (await self.documents.load_graph(job)).truncated(body["first"])
         # An accepted request is carried out even if the limit has been lowered since.
         limit = body["first"] + len(body["document"]["tasks"])
-        requests = read_added_tasks(body["document"], limit=limit, existing=graph.keys)
+        requests = read_job(body["document"], limit=limit, existing=graph.keys).tasks
         target = PlanTarget(
             job=job.spec,
             requested_at=datetime.fromisoformat(body["at"]),
@@ -502,16 +472,15 @@ class Producer:
             completed=job.completed,
         )
         planned = await self._plan_again(target, requests, body)
-        await self._store_documents(planned)
-        await self._create_tasks(intent.id, planned)
+        await self._create_again(intent, planned)
         return await self._close_addition(job, intent) is not None
 
 
-def _previous_job(existing: JobRow, request: JobRequest, body_hash: str) -> AcceptedJob:
+def _previous_job(existing: JobRow, request: JobRequest, body_hash: str) -> AcceptedTasks:
     if existing.spec.body_hash != body_hash:
         raise AlreadyExists("a job with request id", existing.spec.request_id)
     roots = tuple(task.key for task in request.tasks if not task.parents)
-    return AcceptedJob(job=existing, roots=roots, created=False)
+    return AcceptedTasks(job=existing, keys=roots, created=False)
 
 
 def _apply(job: JobRow, command: jobs.AddTasks, now: datetime, change_id: str) -> jobs.JobChange:
@@ -523,7 +492,7 @@ def _apply(job: JobRow, command: jobs.AddTasks, now: datetime, change_id: str) -
 
 def _previous_addition(
     job: JobRow, graph: Graph, existing: Addition, request_id: str, document: Any
-) -> AddTasksResult:
+) -> AcceptedTasks:
     try:
         same = canonical_hash(document) == existing.body_hash
     except (TypeError, ValueError):
@@ -531,4 +500,4 @@ def _previous_addition(
     if not same:
         raise AlreadyExists("an addition with request id", request_id)
     keys = graph.keys[existing.first_number : existing.first_number + existing.count]
-    return AddTasksResult(job=job, keys=keys, created=False)
+    return AcceptedTasks(job=job, keys=keys, created=False)

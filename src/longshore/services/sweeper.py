@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
-from longshore.core.tasks.rows import JobRow
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
@@ -42,71 +42,36 @@ ROLE = "sweeper"
 _STANDBY_FACTOR = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweeperPolicy:
-    """When the sweeper acts."""
+Repairs = Counter[str]
+"""How many repairs were made, by kind."""
 
+
+@dataclass(slots=True, kw_only=True)
+class Sweeper:
+    """Repairs what crashes leave behind.
+
+    Args:
+        reenqueue_after: When a due task is enqueued again; then after twice that, and so on.
+        settle_after: Leaves the dispatcher time to record an end.
+        sweeps: False: only the dead workers of this machine are handled.
+    """
+
+    backend: Backend
+    transitions: Transitions
+    dispatcher: Dispatcher
+    dead_letters: DeadLetters
+    budget_operations: BudgetOperations
+    finish_intent: IntentFinisher
+    worker_registry: WorkerRegistry
     every: timedelta = timedelta(seconds=60)
     dead_worker_check_every: timedelta = timedelta(milliseconds=500)
     skew_margin: timedelta = timedelta(seconds=2)
-    reenqueue_after: timedelta = timedelta(seconds=60)  # then twice that, and so on
-    settle_after: timedelta = timedelta(seconds=30)  # leaves the dispatcher time to do it
-    sweeps: bool = True  # False: only the dead workers of this machine are handled
-
-
-@dataclass(slots=True)
-class Repairs:
-    """How many repairs were made, by kind."""
-
-    leases_ended: int = 0  # of dead or silent workers
-    intents_finished: int = 0  # unfinished submits, cancellations and resumes
-    dead_letters: int = 0  # messages that were received too often
-    ends_recorded: int = 0  # tasks whose end was not in their job's row
-    dependents_notified: int = 0  # waiting tasks whose parents had completed
-    jobs_ended: int = 0  # jobs without their final event
-    reenqueued: int = 0  # due tasks that no worker claimed
-    unparked: int = 0  # tasks whose budget has something left again
-
-    def by_kind(self) -> dict[str, int]:
-        """Returns the counts that are not zero."""
-        counts = ((kind, getattr(self, kind)) for kind in self.__slots__)
-        return {kind: count for kind, count in counts if count}
-
-    def __bool__(self) -> bool:
-        return bool(self.by_kind())
-
-    def __add__(self, other: Repairs) -> Repairs:
-        return Repairs(
-            **{kind: getattr(self, kind) + getattr(other, kind) for kind in self.__slots__}
-        )
-
-
-class Sweeper:
-    """Repairs what crashes leave behind."""
-
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        transitions: Transitions,
-        dispatcher: Dispatcher,
-        dead_letters: DeadLetters,
-        budget_operations: BudgetOperations,
-        finish_intent: IntentFinisher,
-        worker_registry: WorkerRegistry,
-        policy: SweeperPolicy,
-    ) -> None:
-        self._backend = backend
-        self._transitions = transitions
-        self._dispatcher = dispatcher
-        self._dead_letters = dead_letters
-        self._budget_operations = budget_operations
-        self._finish_intent = finish_intent
-        self._worker_registry = worker_registry
-        self._policy = policy
-        self._settle_from = timedelta(0)
-        self._first_repair = 0
-        self.repairs = Repairs()
+    reenqueue_after: timedelta = timedelta(seconds=60)
+    settle_after: timedelta = timedelta(seconds=30)
+    sweeps: bool = True
+    repairs: Repairs = field(default_factory=Counter)
+    _settle_from: timedelta = timedelta(0)
+    _first_repair: int = 0
 
     async def run(self) -> None:
         """Sweep at a steady pace, and look for dead workers more often; until cancelled.
@@ -114,15 +79,15 @@ class Sweeper:
         The process with the role does this; when it ends, another takes over at once. Processes
         without the role sweep rarely, in case the one with the role hangs.
         """
-        clock, every = self._backend.clock, self._policy.every
+        clock, every = self.backend.clock, self.every
         leads, next_sweep = False, clock.elapsed() + _STANDBY_FACTOR * every
         while True:
             try:
-                if not leads and self._worker_registry.acquire_role(ROLE):
+                if not leads and self.worker_registry.acquire_role(ROLE):
                     leads, next_sweep = True, clock.elapsed()
                     # The dispatcher has probably just started too, and catches up by itself.
-                    self._settle_from = clock.elapsed() + self._policy.settle_after
-                if self._policy.sweeps and clock.elapsed() >= next_sweep:
+                    self._settle_from = clock.elapsed() + self.settle_after
+                if self.sweeps and clock.elapsed() >= next_sweep:
                     await self.sweep()
                     next_sweep = clock.elapsed() + (every if leads else _STANDBY_FACTOR * every)
                 elif leads:
@@ -131,7 +96,7 @@ class Sweeper:
                 logger.warning("sweep.unavailable", extra={"error": str(error)})
             except Exception:  # no error may end the loop: without it nothing is repaired
                 logger.exception("sweep.failed")
-            await clock.sleep(min(self._policy.dead_worker_check_every, every))
+            await clock.sleep(min(self.dead_worker_check_every, every))
 
     async def sweep(self) -> Repairs:
         """Make all repairs that are due now, and return what this call repaired."""
@@ -142,9 +107,10 @@ class Sweeper:
                 with log_and_continue(logger, "repair.failed", repair=repair.__name__):
                     await repair()
         finally:
-            done, self.repairs = self.repairs, before + self.repairs
+            done = +self.repairs  # without zeros
+            self.repairs = before + done
             if done:
-                logger.warning("sweep.repaired", extra=done.by_kind())
+                logger.warning("sweep.repaired", extra=dict(done))
         return done
 
     def _repairs_in_order(self) -> Iterator[Callable[[], Awaitable[None]]]:
@@ -173,17 +139,17 @@ class Sweeper:
         """End the leases of workers on this machine whose process has ended."""
         dead = [
             worker_id
-            for worker_id in self._worker_registry.dead_workers()
+            for worker_id in self.worker_registry.dead_workers()
             if self._kill_leftovers(worker_id)
         ]
         if not dead:
             return
-        for task in await list_all(self._backend.ledger.leased_tasks):
+        for task in await list_all(self.backend.ledger.leased_tasks):
             if task.worker_id in dead:
                 await self._end_lease(task, holder_gone=True)
         for worker_id in dead:
             with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
-                self._worker_registry.deregister(worker_id)
+                self.worker_registry.deregister(worker_id)
 
     def _kill_leftovers(self, worker_id: str) -> bool:
         """Kill what is left of a worker's attempts. Returns whether all of it is dead.
@@ -191,52 +157,45 @@ class Sweeper:
         Before that, no other worker may start the tasks.
         """
         with log_and_continue(logger, "worker.reap_failed", worker_id=worker_id):
-            self._worker_registry.reap(worker_id)
+            self.worker_registry.reap(worker_id)
             return True
         return False
 
     async def _end_silent_leases(self) -> None:
         progress = True
         while progress:
-            expired_by = self._backend.clock.now() - self._policy.skew_margin
-            expired = await self._backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
+            expired_by = self.backend.clock.now() - self.skew_margin
+            expired = await self.backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
             progress = any([await self._end_lease(task, holder_gone=False) for task in expired])
 
     async def _end_lease(self, task: LeasedTask, *, holder_gone: bool) -> bool:
-        command = LeaseEnded(
-            fence=task.fence, margin=self._policy.skew_margin, holder_dead=holder_gone
-        )
-        ended = False
+        command = LeaseEnded(fence=task.fence, margin=self.skew_margin, holder_dead=holder_gone)
+        row = None
         with (
             log_and_continue(logger, "lease.end_failed", task_id=task.task_id),
             contextlib.suppress(CommandRefused, NotFound),  # the task has moved on
         ):
-            row = await self._transitions.apply_to_task(task.task_id, command)
-            ended = True
-        if not ended:
+            row = await self.transitions.apply_to_task(task.task_id, command)
+        if row is None:
             return False
         with log_and_continue(logger, "reservation.release_failed", task_id=task.task_id):
-            await self._budget_operations.release_reservations(
-                row, started_at=row.started_at or row.spec.created_at
-            )
-        self.repairs.leases_ended += 1
+            await self.budget_operations.reservations.close_lost_attempt(row)
+        self.repairs["leases_ended"] += 1
         extra = {"task_id": task.task_id, "worker_id": task.worker_id, "gone": holder_gone}
         logger.warning("lease.taken_over", extra=extra)
         return True
 
     async def _finish_intents(self) -> None:
-        async for page in iter_pages(self._backend.ledger.open_intents):
+        async for page in iter_pages(self.backend.ledger.open_intents):
             for job_id in page:
                 # A job that cannot be repaired must not prevent the others.
                 with log_and_continue(logger, "intent.finish_failed", job_id=job_id):
-                    job = await self._backend.ledger.get_job(job_id)
-                    if job is not None:
-                        await self._finish_intents_of(job)
-
-    async def _finish_intents_of(self, job: JobRow) -> None:
-        """Finish intents in the order of the row: tasks must exist before they are cancelled."""
-        for intent in job.intents:
-            self.repairs.intents_finished += await self._finish_intent(job, intent)
+                    job = await self.backend.ledger.get_job(job_id)
+                    if job is None:
+                        continue
+                    # In the order of the row: tasks must exist before they are cancelled.
+                    for intent in job.intents:
+                        self.repairs["intents_finished"] += await self.finish_intent(job, intent)
 
     async def _settle_and_enqueue(self) -> None:
         """Settle dead letters, then enqueue: a task with a dead message must not be enqueued."""
@@ -245,59 +204,54 @@ class Sweeper:
         await self._enqueue_again()
 
     async def _settle_dead_letters(self) -> None:
-        settled = await self._dead_letters.settle_messages()
-        self.repairs.dead_letters += settled.failed + settled.dropped
+        settled = await self.dead_letters.settle_messages()
+        self.repairs["dead_letters"] += settled["failed"] + settled["dropped"]
 
     async def _record_ends(self) -> None:
-        ledger, clock = self._backend.ledger, self._backend.clock
+        ledger, clock = self.backend.ledger, self.backend.clock
         if clock.elapsed() < self._settle_from:
             return
-        ended_by = clock.now() - self._policy.settle_after
+        ended_by = clock.now() - self.settle_after
         async for page in iter_pages(partial(ledger.unrecorded_ends, ended_by=ended_by)):
             with log_and_continue(logger, "job.settle_failed"):
-                self.repairs.ends_recorded += await self._dispatcher.settle(page)
+                self.repairs["ends_recorded"] += await self.dispatcher.settle(page)
 
     async def _notify_waiting(self) -> None:
-        async for page in iter_pages(self._backend.ledger.unnotified_dependents):
-            self.repairs.dependents_notified += await self._dispatcher.notify_waiting(page)
+        async for page in iter_pages(self.backend.ledger.unnotified_dependents):
+            self.repairs["dependents_notified"] += await self.dispatcher.notify_waiting(page)
 
     async def _emit_job_ends(self) -> None:
-        async for page in iter_pages(self._backend.ledger.unreported_ends):
+        async for page in iter_pages(self.backend.ledger.unreported_ends):
             for job_id in page:
                 with log_and_continue(logger, "job.settle_failed", job_id=job_id):
-                    self.repairs.jobs_ended += await self._dispatcher.emit_job_end(job_id)
+                    self.repairs["jobs_ended"] += await self.dispatcher.emit_job_end(job_id)
 
     async def _enqueue_again(self) -> None:
         progress = True
         while progress:
-            now = self._backend.clock.now()
-            enqueued_before = now - self._policy.reenqueue_after
-            unqueued = await self._backend.ledger.unqueued_tasks(
+            now = self.backend.clock.now()
+            enqueued_before = now - self.reenqueue_after
+            unqueued = await self.backend.ledger.unqueued_tasks(
                 due_by=now, enqueued_before=enqueued_before, limit=AT_ONCE
             )
-            progress = any(
-                [await self._try_enqueue(task_id, enqueued_before) for task_id in unqueued]
-            )
-
-    async def _try_enqueue(self, task_id: str, enqueued_before: datetime) -> bool:
-        with log_and_continue(logger, "task.enqueue_failed", task_id=task_id):
-            return await self._enqueue(task_id, enqueued_before)
-        return False
+            progress = any([await self._enqueue(task_id, enqueued_before) for task_id in unqueued])
 
     async def _enqueue(self, task_id: str, enqueued_before: datetime) -> bool:
-        row = await self._backend.ledger.get_task(task_id)
-        if row is None or (row.enqueued_at is not None and row.enqueued_at >= enqueued_before):
-            return False
-        now, change_id = self._backend.clock.now(), self._transitions.new_id()
-        change = tasks.apply(row, EnqueueAgain(), now=now, change_id=change_id)
-        if isinstance(change, Refusal):
-            return False
-        try:
-            await self._transitions.commit(change)
-        except VersionConflict:
-            return False  # it was claimed, or enqueued by another process
-        self.repairs.reenqueued += 1
-        return True
+        with (
+            log_and_continue(logger, "task.enqueue_failed", task_id=task_id),
+            contextlib.suppress(VersionConflict),  # it was claimed, or enqueued by another process
+        ):
+            row = await self.backend.ledger.get_task(task_id)
+            if row is None or (row.enqueued_at is not None and row.enqueued_at >= enqueued_before):
+                return False
+            now, change_id = self.backend.clock.now(), self.transitions.new_id()
+            change = tasks.apply(row, EnqueueAgain(), now=now, change_id=change_id)
+            if isinstance(change, Refusal):
+                return False
+            await self.transitions.commit(change)
+            self.repairs["reenqueued"] += 1
+            return True
+        return False
 
     async def _unpark(self) -> None:
-        self.repairs.unparked += await self._budget_operations.unpark_ready()
+        self.repairs["unparked"] += await self.budget_operations.unpark_ready()

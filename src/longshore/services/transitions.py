@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -26,9 +27,9 @@ from longshore.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, Ledger
-from longshore.ports.task_queue import OutgoingMessage, TaskQueue
+from longshore.ports.backend import Backend
+from longshore.ports.ledger import AnyChange
+from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.resilience import retry_unavailable
 from longshore.services.spill import DocumentStore
@@ -47,28 +48,18 @@ def refusal_error(row_id: str, refusal: Refusal) -> CommandRefused:
     return kinds.get(refusal.reason, CommandRefused)(row_id, refusal.detail, refusal.until)
 
 
+@dataclass(slots=True, kw_only=True)
 class Transitions:
     """Applies commands to rows."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        queue: TaskQueue,
-        documents: DocumentStore,
-        clock: Clock,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._ledger = ledger
-        self._queue = queue
-        self._documents = documents
-        self._clock = clock
-        self.new_id = new_id
-        self.stale_refusals = 0  # commands under a fence that was no longer current
+    backend: Backend
+    documents: DocumentStore
+    new_id: Callable[[], str]
+    stale_refusals: int = 0  # commands under a fence that was no longer current
 
     async def read(self, task_id: str) -> TaskRow | None:
         """Returns a task's row as it is now."""
-        return await self.retry_unavailable(lambda: self._ledger.get_task(task_id))
+        return await self.retry_unavailable(lambda: self.backend.ledger.get_task(task_id))
 
     async def get_task(self, tenant: str, task_id: str) -> TaskRow:
         """Returns the row of a tenant's task as it is now.
@@ -76,7 +67,9 @@ class Transitions:
         Raises:
             NotFound: there is no such task, or it is another tenant's.
         """
-        return await self.retry_unavailable(lambda: get_task_of(self._ledger, tenant, task_id))
+        return await self.retry_unavailable(
+            lambda: get_task_of(self.backend.ledger, tenant, task_id)
+        )
 
     async def get_job(self, tenant: str | None, job_id: str) -> JobRow:
         """Returns the row of a tenant's job as it is now; ``tenant`` None: of any tenant.
@@ -84,7 +77,7 @@ class Transitions:
         Raises:
             NotFound: there is no such job, or it is another tenant's.
         """
-        return await self.retry_unavailable(lambda: get_job_of(self._ledger, tenant, job_id))
+        return await self.retry_unavailable(lambda: get_job_of(self.backend.ledger, tenant, job_id))
 
     async def apply_to_task(
         self, task_id: str, command: Command, *, row: TaskRow | None = None
@@ -105,7 +98,7 @@ class Transitions:
             row = cached or await self.read(task_id)
             if row is None:
                 raise NotFound("task", task_id)
-            decision = tasks.apply(row, command, now=self._clock.now(), change_id=change_id)
+            decision = tasks.apply(row, command, now=self.backend.clock.now(), change_id=change_id)
             if not isinstance(decision, Refusal):
                 if await self._try_commit(decision):
                     return decision.row
@@ -136,7 +129,7 @@ class Transitions:
         change_id = self.new_id()
         while True:
             row = await self.get_job(None, job_id)
-            decision = await decide(row, self._clock.now(), change_id)
+            decision = await decide(row, self.backend.clock.now(), change_id)
             if isinstance(decision, Refusal):
                 raise refusal_error(job_id, decision)
             if await self.try_commit_job(decision):
@@ -144,7 +137,7 @@ class Transitions:
 
     async def try_commit_job(self, change: jobs.JobChange) -> bool:
         """Commit a change of a job. Returns False on a conflict; nothing was written then."""
-        return await self._try_commit(await self._documents.spill(change))
+        return await self._try_commit(await self.documents.spill(change))
 
     async def close_intent(self, job_id: str, intent: Intent) -> JobRow | None:
         """Remove a finished intent from the job's row; None if another process has removed it."""
@@ -170,7 +163,7 @@ class Transitions:
         async def commit() -> tuple[Effect, ...]:
             nonlocal unconfirmed
             try:
-                return await self._ledger.commit(*changes)
+                return await self.backend.ledger.commit(*changes)
             except OutcomeUnknown:
                 unconfirmed = True
                 raise
@@ -178,7 +171,7 @@ class Transitions:
                 conflict.maybe_committed |= unconfirmed
                 raise
 
-        await self._enqueue(await self.retry_unavailable(commit))
+        await self._enqueue(await retry_unavailable(self.backend.clock, commit))
 
     async def _enqueue(self, effects: Sequence[Effect]) -> None:
         messages = [
@@ -195,7 +188,7 @@ class Transitions:
         if not messages:
             return
         try:
-            unsent = await self._queue.send(messages)
+            unsent = await self.backend.queue.send(messages)
         except BackendUnavailable as error:
             unsent = messages
             logger.warning("enqueue.failed", extra={"error": str(error)})
@@ -208,4 +201,4 @@ class Transitions:
 
     async def retry_unavailable(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Repeat a call that is safe to repeat while the backend is unavailable."""
-        return await retry_unavailable(self._clock, call)
+        return await retry_unavailable(self.backend.clock, call)

@@ -1,74 +1,68 @@
-"""The base class of a settings section, and how values are read and shown."""
+"""How a setting is declared, read from text and shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import time, timedelta
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, TypeVar, cast, dataclass_transform
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ByteSize,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, SecretStr
+from pydantic.dataclasses import dataclass
 
 from longshore.core.text.durations import format_duration, parse_duration
 
-PREFIX: Final = "LONGSHORE_"
 NONE: Final = "none"
 """How a setting without a value is written: an empty variable counts as not set."""
-Optionally = BeforeValidator(lambda value: None if value == NONE else value)
-"""Accepts ``none`` for a value that may be missing."""
 KIB, MIB, GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
+T = TypeVar("T")
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def section(kind: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are settings; a core policy is a base class of its section.
+
+    Inputs are left out of pydantic's own errors, because some of them are secrets.
+    """
+    config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    return cast("type[T]", dataclass(frozen=True, kw_only=True, config=config)(kind))
 
 
-def bounded(description: str, default: Any, least: Any, most: Any) -> Any:
-    """A setting with inclusive bounds."""
+def setting(description: str, default: Any = None, least: Any = None, most: Any = None) -> Any:
+    """A setting with its default and its inclusive bounds."""
     return Field(default=default, ge=least, le=most, description=description)
 
 
-def optional(description: str, **bounds: Any) -> Any:
-    """A setting without a default value."""
-    return Field(default=None, description=description, **bounds)
-
-
-def switch(description: str, *, default: bool = False) -> Any:
-    """A setting that is true or false."""
-    return Field(default=default, description=description)
-
-
 def checked(is_valid: Callable[[str], object], problem: str) -> AfterValidator:
-    """Refuses a text that is not valid; ``problem`` may contain ``{value!r}``."""
+    """Refuses a text or secret that is not valid; ``problem`` may contain ``{value!r}``."""
 
-    def check(value: str | None) -> str | None:
-        if value is not None and not is_valid(value):
+    def check(value: Any) -> Any:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if text is not None and not is_valid(text):
             raise ValueError(problem.format(value=value))
         return value
 
     return AfterValidator(check)
 
 
-def lower(value: object) -> object:
-    """A choice in any case."""
-    return value.lower() if isinstance(value, str) else value
+def _lower(value: object) -> object:
+    return str(value).lower() if isinstance(value, str | bool) else value
 
 
-def split_list(value: object) -> object:
-    """A list that is written as one text, as in the environment: ``a,b``."""
+def _split_list(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return [item.strip() for item in value.split(",") if item.strip()]
+    return [item.strip() for item in value.split(",") if item.strip() and value != NONE]
 
 
-def split_optional_list(value: object) -> object:
-    """A list that may be empty, which is written ``none``."""
-    return () if value == NONE else split_list(value)
+Choice = BeforeValidator(_lower)
+"""Accepts a choice in any case, and a truth value for ``true`` and ``false``."""
+Listed = BeforeValidator(_split_list)
+"""Accepts a list that is written as one text, as in the environment: ``a,b``, or ``none``."""
+Optionally = BeforeValidator(lambda value: None if value == NONE else value)
+"""Accepts ``none`` for a value that may be missing."""
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+OptionalText = Annotated[str | None, Optionally]
+OptionalSecret = Annotated[SecretStr | None, Optionally]
 
 
 def format_value(value: object) -> str:
@@ -90,38 +84,3 @@ def format_value(value: object) -> str:
         case bool():
             return str(value).lower()
     return str(value)
-
-
-class Contradictions(ValueError):
-    """Settings that are valid alone but not together."""
-
-    def __init__(self, messages: Sequence[str]) -> None:
-        self.messages = tuple(messages)
-        super().__init__("; ".join(messages))
-
-
-class Section(BaseModel):
-    """A frozen group of settings that checks which of them must agree."""
-
-    # Inputs are left out of pydantic's own errors, because some of them are secrets.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
-    )
-
-    def contradictions(self) -> Iterator[str]:
-        """A message for each pair of settings that contradict each other."""
-        return iter(())
-
-    @model_validator(mode="after")
-    def _check_contradictions(self) -> Self:
-        if messages := list(self.contradictions()):
-            raise Contradictions(messages)
-        return self
-
-
-def policy_problems(section: str, build: Callable[[], object]) -> Iterator[str]:
-    """The rule of a core policy that a section's values break, if there is one."""
-    try:
-        build()
-    except ValueError as error:
-        yield f"{section}: {error}"

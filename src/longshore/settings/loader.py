@@ -11,19 +11,21 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
-from longshore.settings.fields import PREFIX, Contradictions, Section, format_value
+from longshore.settings.fields import format_value
 from longshore.settings.model import Settings
 
+PREFIX: Final = "LONGSHORE_"
 CONFIG_FILE: Final = "longshore.toml"
 CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
 TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
@@ -85,28 +87,8 @@ class SettingRow:
     variable: str
 
 
-@dataclass(frozen=True, slots=True)
-class _SourcedValue:
-    value: object
-    origin: str
-
-
-def _section_classes() -> dict[str, type[Section]]:
-    annotations = {name: field.annotation for name, field in Settings.model_fields.items()}
-    return {
-        name: kind
-        for name, kind in annotations.items()
-        if isinstance(kind, type) and issubclass(kind, Section)
-    }
-
-
-def _fields() -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in Settings.model_fields.items():
-        if name not in _SECTIONS:
-            yield name, field
-    for section, kind in _SECTIONS.items():
-        for name, field in kind.model_fields.items():
-            yield f"{section}.{name}", field
+_Values = dict[str, tuple[object, str]]
+"""Values and their origins by setting name."""
 
 
 def variable_of(name: str) -> str:
@@ -114,10 +96,25 @@ def variable_of(name: str) -> str:
     return PREFIX + name.replace(".", "_").upper()
 
 
-_SECTIONS: Final = _section_classes()
-FIELDS: Final[Mapping[str, FieldInfo]] = dict(_fields())
+_MAIN_FIELDS: Final = cast("Any", Settings).__pydantic_fields__
+_SECTIONS: Final[Mapping[str, Any]] = {
+    name: field.annotation for name, field in _MAIN_FIELDS.items() if is_dataclass(field.annotation)
+}
+FIELDS: Final[Mapping[str, FieldInfo]] = {
+    **{name: field for name, field in _MAIN_FIELDS.items() if name not in _SECTIONS},
+    **{
+        f"{section}.{name}": kind.__pydantic_fields__[name]
+        for section, kind in _SECTIONS.items()
+        for name in kind.__annotations__
+    },
+}
 """Every setting by its name, like ``data_dir`` or ``worker.concurrency``."""
 _NAME_BY_VARIABLE: Final = {variable_of(name): name for name in FIELDS}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting's value must never be shown."""
+    return "SecretStr" in str(FIELDS[name].annotation)
 
 
 def load_settings(
@@ -146,19 +143,28 @@ def load(
     Raises:
         ConfigurationError: with all problems at once.
     """
-    variables = _environment() if environ is None else environ
-    problems: list[str] = []
+    variables = os.environ if environ is None else environ
+    unknown_flags = [name for name in flags if name not in FIELDS]
+    problems = [f"flag: {_unknown_name_message(name, FIELDS)}" for name in unknown_flags]
     in_file = _from_file(variables, cwd or Path.cwd(), problems)
-    explicit = {**_from_environment(variables, problems), **_from_flags(flags, problems)}
-    values = {**in_file, **_from_aliases(variables, {**in_file, **explicit}), **explicit}
+    explicit = _from_environment(variables, problems) | {
+        name: (value, "flag")
+        for name, value in flags.items()
+        if value is not None and name in FIELDS
+    }
+    values = in_file | _from_aliases(variables, in_file | explicit) | explicit
+    nested: dict[str, Any] = {}
+    for name, (value, _) in values.items():
+        section, _, inner = name.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[inner] = value
     try:
-        settings = Settings(**_nest(values))
+        settings = Settings(**nested)
     except ValidationError as error:
-        problems.extend(_validation_problems(error, values))
+        problems += _validation_problems(error, values)
         raise ConfigurationError(problems) from error
     if problems:
         raise ConfigurationError(problems)
-    origins = {name: values[name].origin if name in values else DEFAULT for name in FIELDS}
+    origins = {name: values[name][1] if name in values else DEFAULT for name in FIELDS}
     return LoadedSettings(settings=settings, origins=origins)
 
 
@@ -167,7 +173,7 @@ def describe(loaded: LoadedSettings) -> list[SettingRow]:
     return [
         SettingRow(
             name=name,
-            value=format_value(_value_of(loaded.settings, name)),
+            value=format_value(attrgetter(name)(loaded.settings)),
             origin=loaded.origins[name],
             description=field.description or "",
             variable=variable_of(name),
@@ -180,87 +186,62 @@ def child_environment(
     settings: Settings, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The environment of a task: the variables that are passed on, and the trace context."""
-    variables = _environment() if environ is None else environ
+    variables = os.environ if environ is None else environ
     allowed = (*settings.worker.pass_environment, *TRACE_VARIABLES)
     return {name: variables[name] for name in allowed if name in variables}
 
 
-def _environment() -> Mapping[str, str]:
-    return os.environ
-
-
-def _from_flags(flags: Mapping[str, Any], problems: list[str]) -> dict[str, _SourcedValue]:
-    values = {name: value for name, value in flags.items() if value is not None}
-    problems.extend(
-        f"flag: {_unknown_name_message(name, FIELDS)}" for name in values if name not in FIELDS
-    )
-    return {name: _SourcedValue(value, "flag") for name, value in values.items() if name in FIELDS}
-
-
-def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _SourcedValue]:
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> _Values:
     """An empty variable counts as not set: compose files and shells produce them."""
-    values: dict[str, _SourcedValue] = {}
+    values: _Values = {}
     for variable, text in environ.items():
         if not text or not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
             continue
         if name := _NAME_BY_VARIABLE.get(variable):
-            values[name] = _SourcedValue(text, f"{variable} in the environment")
+            values[name] = (text, f"{variable} in the environment")
         elif not variable.startswith(_ATTEMPT_PREFIX):
             message = _unknown_name_message(variable, [*_NAME_BY_VARIABLE, CONFIG_VARIABLE])
             problems.append(f"environment: {message}")
     return values
 
 
-def _from_aliases(
-    environ: Mapping[str, str], explicit: Mapping[str, _SourcedValue]
-) -> dict[str, _SourcedValue]:
+def _from_aliases(environ: Mapping[str, str], explicit: _Values) -> _Values:
     """Settings under the names and in the units of other systems.
 
     A common name may be set for another program. A value that is useless alone (half of a pair,
     the URL of a queue without SQS) is ignored.
     """
-    variables = [variable for variable in ENVIRONMENT_ALIASES if environ.get(variable)]
+    variables = {name for name in ENVIRONMENT_ALIASES if environ.get(name)}
     present = {*explicit, *(ENVIRONMENT_ALIASES[variable][0] for variable in variables)}
-    values = {}
-    for variable in variables:
-        if _alias_applies(variable, present, explicit):
-            name, form = ENVIRONMENT_ALIASES[variable]
-            text = _convert_alias(environ[variable], form)
-            values[name] = _SourcedValue(text, f"{variable} in the environment")
-    return values
-
-
-def _alias_applies(variable: str, present: set[str], explicit: Mapping[str, _SourcedValue]) -> bool:
     bot = {"alerts.slack_token", "alerts.slack_channel"} <= present
-    match variable:
-        case "SQS_QUEUE_URL":
-            return "backend" in explicit and str(explicit["backend"].value).lower() == "aws"
-        case "ALERT_CHANNEL" | "SLACK_BOT_TOKEN":
-            return bot and "alerts.slack_webhook" not in explicit
-        case "SLACK_WEBHOOK_URL":
-            return not bot
-    return True
+    if str(explicit.get("backend", ("",))[0]).lower() != "aws":
+        variables -= {"SQS_QUEUE_URL"}
+    if bot:
+        variables -= {"SLACK_WEBHOOK_URL"}
+    if not bot or "alerts.slack_webhook" in explicit:
+        variables -= {"ALERT_CHANNEL", "SLACK_BOT_TOKEN"}
+    return {
+        ENVIRONMENT_ALIASES[variable][0]: (
+            _convert_alias(environ[variable], ENVIRONMENT_ALIASES[variable][1]),
+            f"{variable} in the environment",
+        )
+        for variable in variables
+    }
 
 
 def _convert_alias(text: str, form: str) -> str:
     match form:
         case "url":
-            return _queue_name(text)
+            # The last part of a queue's URL; a queue of Longshore has stage and priority around it.
+            name = text.rstrip("/").rpartition("/")[2]
+            own = _OWN_QUEUE.fullmatch(name)
+            return own["queue"] if own else name
         case "opposite":
             return _OPPOSITES.get(text.lower(), text)
     return f"{text}{form}" if _BARE_NUMBER.fullmatch(text) else text
 
 
-def _queue_name(url: str) -> str:
-    """The last part of a queue's URL; a queue of Longshore has stage and priority around it."""
-    name = url.rstrip("/").rpartition("/")[2]
-    own = _OWN_QUEUE.fullmatch(name)
-    return own["queue"] if own else name
-
-
-def _from_file(
-    environ: Mapping[str, str], folder: Path, problems: list[str]
-) -> dict[str, _SourcedValue]:
+def _from_file(environ: Mapping[str, str], folder: Path, problems: list[str]) -> _Values:
     configured = environ.get(CONFIG_VARIABLE, "")
     origin = configured or CONFIG_FILE
     try:
@@ -272,10 +253,10 @@ def _from_file(
     except (OSError, ValueError) as error:
         problems.append(f"{origin}: {error}")
         return {}
-    values = {}
+    values: _Values = {}
     for name, value in _flatten(document):
         if name in FIELDS:
-            values[name] = _SourcedValue(value, origin)
+            values[name] = (value, origin)
         elif name in _SECTIONS:
             problems.append(f"{origin}: {name} must be a table: [{name}]")
         else:
@@ -291,42 +272,25 @@ def _flatten(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _nest(values: Mapping[str, _SourcedValue]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, item in values.items():
-        section, _, inner = name.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[inner] = item.value
-    return nested
-
-
-def _value_of(settings: Settings, name: str) -> object:
-    section, _, inner = name.rpartition(".")
-    return getattr(getattr(settings, section) if section else settings, inner)
-
-
 def _unknown_name_message(name: str, names: Iterable[str]) -> str:
     close = get_close_matches(name, list(names), n=1)
     return f"no setting is called {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
-def _validation_problems(
-    error: ValidationError, values: Mapping[str, _SourcedValue]
-) -> Iterator[str]:
+def _validation_problems(error: ValidationError, values: _Values) -> Iterator[str]:
     for detail in error.errors(include_url=False):
-        cause = detail.get("ctx", {}).get("error")
-        if isinstance(cause, Contradictions):
-            yield from cause.messages
+        cause: Any = detail.get("ctx", {}).get("error")
+        # The location is longer than a name if one item of a list is wrong, and shorter if values
+        # of one section, or of several, contradict each other.
+        location = [str(part) for part in detail["loc"][:2]]
+        name = next((name for name in (".".join(location), *location[:1]) if name in FIELDS), None)
+        if name is None:
+            yield from (": ".join([*location, message]) for message in cause.args)
             continue
-        # The location is longer than a name if one item of a list is wrong.
-        location = ".".join(str(part) for part in detail["loc"][:2])
-        name = location if location in FIELDS else str(detail["loc"][0])
-        message = str(cause or f"{detail['msg']}, not {values[name].value!r}")
-        if _is_secret(FIELDS[name].annotation):
+        value, origin = values[name]
+        message = str(cause or f"{detail['msg']}, not {value!r}")
+        if is_secret(name):
             # pydantic's message quotes the value; the messages of this package never do.
-            message = str(cause) if cause else "the value is not valid"
+            message = str(cause or "the value is not valid")
         # The message quotes the value, which may be a secret in the wrong setting.
-        yield f"{name}: {mask_secrets(message)} ({values[name].origin})"
-
-
-def _is_secret(kind: object) -> bool:
-    return kind is SecretStr or any(_is_secret(part) for part in get_args(kind))
+        yield f"{name}: {mask_secrets(message)} ({origin})"

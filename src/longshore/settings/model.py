@@ -1,46 +1,55 @@
 """What can be set: each setting with its type, unit, bounds and description.
 
-The reference page and ``longshore settings`` are generated from these classes. Settings that depend
-on each other are checked together. Policies of ``core`` give their defaults and check their rules.
+The reference page and ``longshore settings`` are generated from these classes. Where a section has
+a policy of ``core`` as its base class, the section is that policy: the policy gives the defaults
+and checks which values contradict each other.
+
+Tokens, signing secrets and webhook URLs are secrets: each of them is enough to write to the
+channel. They are ``SecretStr``, and an error message never quotes one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import time, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    model_validator,
+)
 
-from longshore.core.api_keys import Rate
 from longshore.core.budgets import Budget
+from longshore.core.health import HealthPolicy
 from longshore.core.ids import is_name
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.lease import LeasePolicy
-from longshore.settings.aws import AwsSettings, stage_problems
 from longshore.settings.fields import (
     GIB,
     KIB,
     MIB,
-    NONE,
+    Choice,
     Duration,
+    Listed,
     Optionally,
-    Section,
-    bounded,
+    OptionalSecret,
+    OptionalText,
     checked,
     format_value,
-    lower,
-    optional,
-    policy_problems,
-    split_list,
-    split_optional_list,
-    switch,
+    section,
+    setting,
 )
-from longshore.settings.health import AlertsSettings, HealthSettings
 
 DEFAULT_PASS_ENVIRONMENT: Final = (
     *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD"),
@@ -59,22 +68,27 @@ _CREDENTIALS = {
     *("LONGSHORE_ALERTS_WEBHOOK_URL", "LONGSHORE_ALERTS_WEBHOOK_SECRETS"),
     *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL"),
 }
+_SECRET_MIN_BYTES: Final = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"\*|[A-Za-z0-9.-]{1,253}|[0-9A-Fa-f:]{2,45}")
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
 _TIME_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
-_LEASE, _RETRY, _SUPERVISION = LeasePolicy(), RetryPolicy(), SupervisionPolicy()
+# Names of functions, stacks and buckets have a stage in them, each with a limit of its own. And a
+# stage `prod-eu` would have the queues that a queue `eu` of a stage `prod` has.
+_STAGE = re.compile(r"[a-z][a-z0-9]{0,19}")
+_QUEUE_NAME_LIMIT: Final = 80  # of SQS
+_LEASE, _RETRY = LeasePolicy(), RetryPolicy()
+_HEALTH, _SUPERVISION = HealthPolicy(), SupervisionPolicy()
 _ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(seconds=1)
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+_YEAR = 365 * _DAY
 
 
-def _parse_time_of_day(value: object) -> object:
-    text = value.isoformat() if isinstance(value, time) else value
-    if isinstance(text, str) and _TIME_OF_DAY.fullmatch(text):
-        # An hour or minute out of range is a ValueError too.
-        return time.fromisoformat(text)
-    if value is None or value == NONE:
-        return None
+def _check_time_of_day(value: object) -> object:
+    # pydantic would read a number as seconds.
+    if value is None or _TIME_OF_DAY.fullmatch(str(value)):
+        return value
     message = f"{value!r} is not a time of day: write it like 03:30"
     raise ValueError(message)
 
@@ -86,22 +100,36 @@ def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _expand_optional(path: Path | None) -> Path | None:
-    return None if path is None else _expand(path)
-
-
-def _expand(path: Path) -> Path:
+def _expand(path: Path | None) -> Path | None:
     try:
-        return path.expanduser()
+        return path and path.expanduser()
     except RuntimeError as error:
         message = f"{str(path)!r} has no home directory"
         raise ValueError(message) from error
 
 
+def _is_url(url: str, schemes: tuple[str, ...]) -> bool:
+    if not _VISIBLE.fullmatch(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = "@" not in parts.netloc and not parts.fragment and port != 0
+    return parts.scheme in schemes and bool(parts.hostname) and plain
+
+
+def _secret_url(*schemes: str) -> AfterValidator:
+    return checked(
+        partial(_is_url, schemes=schemes),
+        f"must be a URL that begins with {' or '.join(schemes)}:// and has a host",
+    )
+
+
 Name = Annotated[
     str, checked(is_name, "{value!r} is not a name: use 1 to 64 letters, digits, '-' and '_'")
 ]
-QueueNames = Annotated[tuple[Name, ...], BeforeValidator(split_list), AfterValidator(_check_unique)]
 Variable = Annotated[
     str,
     checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
@@ -110,7 +138,6 @@ Variable = Annotated[
         "{value} is a credential: only the definition of a task can ask for it",
     ),
 ]
-Variables = Annotated[tuple[Variable, ...], BeforeValidator(split_optional_list)]
 Module = Annotated[
     str,
     checked(
@@ -118,229 +145,222 @@ Module = Annotated[
         "{value!r} is not a module name: write it as in an import, like shop.tasks",
     ),
 ]
-Modules = Annotated[tuple[Module, ...], BeforeValidator(split_optional_list)]
 Host = Annotated[
     str,
     checked(_HOST.fullmatch, "{value!r} is not a host name or an IP address"),
     AfterValidator(str.lower),
 ]
 Url = Annotated[
-    str | None,
-    Optionally,
+    OptionalText,
     checked(
         lambda url: url.startswith(("http://", "https://")),
         "{value!r} is not a URL: write it like https://api.example.com",
     ),
 ]
-OptionalText = Annotated[str | None, Optionally]
-OptionalSecret = Annotated[SecretStr | None, Optionally]
-OptionalPath = Annotated[Path | None, Optionally, AfterValidator(_expand_optional)]
+# An HTTP header cannot contain other characters, and a library's error would quote the token.
+Token = Annotated[
+    OptionalSecret, checked(_VISIBLE.fullmatch, "a token has only visible ASCII characters")
+]
+SigningSecret = Annotated[
+    SecretStr,
+    checked(
+        lambda secret: len(secret.encode()) >= _SECRET_MIN_BYTES,
+        f"a signing secret must have at least {_SECRET_MIN_BYTES} bytes",
+    ),
+]
+Channel = Annotated[
+    OptionalText,
+    checked(
+        _CHANNEL.fullmatch,
+        "{value!r} is not a channel: give its id, like C0123456789, or #its-name",
+    ),
+]
+OptionalPath = Annotated[Path | None, Optionally, AfterValidator(_expand)]
 
 
-class WorkerSettings(Section):
+@section
+class WorkerSettings(LeasePolicy):
     """How a worker takes tasks, runs them and stops."""
 
-    concurrency: int = bounded("How many tasks a worker runs at the same time.", 3, 1, 1_000)
-    queues: QueueNames = Field(
-        default=("default",), description="Names of the queues that a worker serves."
+    concurrency: int = setting("How many tasks a worker runs at the same time.", 3, 1, 1_000)
+    queues: Annotated[tuple[Name, ...], Listed, AfterValidator(_check_unique)] = setting(
+        "Names of the queues that a worker serves.", ("default",)
     )
-    app: Modules = Field(
-        default=(), description="Names of modules that are imported before tasks are run."
+    app: Annotated[tuple[Module, ...], Listed] = setting(
+        "Names of modules that are imported before tasks are run.", ()
     )
-    renew_every: Duration = bounded(
+    renew_every: Duration = setting(
         "Time between two renewals of a running task's lease.", _LEASE.renew_every, _TICK, _HOUR
     )
     # At most two thirds of the 12 hours for which SQS can hide a message.
-    extend_by: Duration = bounded(
+    extend_by: Duration = setting(
         "Time each renewal adds; a lease lasts 1.5 × as long.", _LEASE.extend_by, _TICK, 8 * _HOUR
     )
-    task_timeout: Duration = bounded(
+    task_timeout: Duration = setting(
         "Time an attempt may take if its definition sets none.", 200 * _SECOND, _TICK, 30 * _DAY
     )
-    kill_grace: Duration = bounded(
+    kill_grace: Duration = setting(
         "Time from SIGTERM to SIGKILL when an attempt is stopped.", _LEASE.kill_grace, _ZERO, _HOUR
     )
-    drain_grace: Duration = bounded(
+    drain_grace: Duration = setting(
         "Time running attempts get when the worker is stopped.", 30 * _SECOND, _ZERO, _DAY
     )
-    skew_margin: Duration = bounded(
+    skew_margin: Duration = setting(
         "Time by which the clocks of two machines may differ.", _LEASE.skew_margin, _ZERO, _HOUR
     )
     # SQS waits no longer than this.
-    poll_wait: Duration = bounded(
+    poll_wait: Duration = setting(
         "Time a poll of an empty queue waits for a message.", 20 * _SECOND, _ZERO, 20 * _SECOND
     )
-    keep_work_dirs: bool = switch("Whether the directory of an attempt is kept after it ended.")
-    pass_environment: Variables = Field(
-        default=DEFAULT_PASS_ENVIRONMENT,
-        description="Names of the environment variables that tasks get.",
+    keep_work_dirs: bool = setting(
+        "Whether the directory of an attempt is kept after it ended.", False
+    )
+    pass_environment: Annotated[tuple[Variable, ...], Listed] = setting(
+        "Names of the environment variables that tasks get.", DEFAULT_PASS_ENVIRONMENT
     )
 
-    @property
-    def lease(self) -> LeasePolicy:
-        return LeasePolicy(
-            renew_every=self.renew_every,
-            extend_by=self.extend_by,
-            kill_grace=self.kill_grace,
-            skew_margin=self.skew_margin,
-        )
 
-    @property
-    def stop_timeout(self) -> timedelta:
-        """How long running attempts can take to end when the worker is stopped."""
-        return self.drain_grace + self.kill_grace
-
-    def contradictions(self) -> Iterator[str]:
-        yield from policy_problems("worker", lambda: self.lease)
-
-
-class SupervisorSettings(Section):
+@section
+class SupervisorSettings:
     """How worker processes are kept running; a time of day is local time."""
 
-    processes: int = bounded(
+    processes: int = setting(
         "How many worker processes a supervisor runs; 0: there is none.", 0, 0, 1_000
     )
-    restart_delay: Duration = bounded(
+    restart_delay: Duration = setting(
         "Time before a worker that ended is started again.",
         *(_SUPERVISION.restart_delay, _ZERO, _HOUR),
     )
-    restart_limit: int = bounded(
+    restart_limit: int = setting(
         "How many workers in a row may end within 10 s before the supervisor gives up.",
         *(_SUPERVISION.restart_limit, 1, 1_000_000),
     )
-    memory_ceiling: ByteSize = bounded(
+    memory_ceiling: ByteSize = setting(
         "Bytes of memory beyond which a worker process is recycled; 0 sets no ceiling.",
         *(ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * GIB),
     )
-    recycle_at: Annotated[time | None, BeforeValidator(_parse_time_of_day)] = Field(
-        default=_SUPERVISION.recycle_at,
-        description="Time of day, like 03:30, at which workers are recycled, one after the other.",
+    recycle_at: Annotated[time | None, BeforeValidator(_check_time_of_day), Optionally] = setting(
+        "Time of day, like 03:30, at which workers are recycled, one after the other.",
+        _SUPERVISION.recycle_at,
     )
 
 
-class RetrySettings(Section):
+@section
+class RetrySettings(RetryPolicy):
     """How many attempts a task has, and the time between them."""
 
-    max_attempts: int = bounded(
+    max_attempts: int = setting(
         "How many attempts a task has if its definition sets none.", _RETRY.max_attempts, 1, 100
     )
-    base: Duration = bounded(
+    base: Duration = setting(
         "Longest time before the second attempt; then it doubles.", _RETRY.base, _TICK, _HOUR
     )
-    cap: Duration = bounded("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
-
-    @property
-    def policy(self) -> RetryPolicy:
-        return RetryPolicy(max_attempts=self.max_attempts, base=self.base, cap=self.cap)
-
-    def contradictions(self) -> Iterator[str]:
-        yield from policy_problems("retry", lambda: self.policy)
+    cap: Duration = setting("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
 
 
-class DefinitionsSettings(Section):
+@section
+class DefinitionsSettings:
     """Where `longshore up` reads definition files."""
 
-    folder: OptionalPath = Field(
-        default=Path(),
-        description="Directory of longshore.yaml and definitions/; none: no files are read.",
+    folder: OptionalPath = setting(
+        "Directory of longshore.yaml and definitions/; none: no files are read.", Path()
     )
-    watch_every: Duration = bounded(
+    watch_every: Duration = setting(
         "Time between two checks for changed files; 0: files are read only at the start.",
         *(_SECOND, _ZERO, _HOUR),
     )
 
 
-class SizesSettings(Section):
+@section
+class SizesSettings:
     """Maximum sizes. Larger values are refused, moved or cut."""
 
-    max_tasks_per_job: int = bounded(
+    max_tasks_per_job: int = setting(
         "How many tasks a job may have.", MAX_TASKS_PER_JOB, 1, 100_000
     )
-    input_bytes: ByteSize = bounded("Bytes an input may have.", 50 * MIB, KIB, GIB)
-    result_bytes: ByteSize = bounded("Bytes a result may have.", 50 * MIB, KIB, GIB)
-    output_bytes_per_attempt: ByteSize = bounded(
-        "Bytes of output kept of an attempt; the rest is cut.", 100 * MIB, KIB, 100 * GIB
+    input_bytes: ByteSize = setting("Bytes an input may have.", ByteSize(50 * MIB), KIB, GIB)
+    result_bytes: ByteSize = setting("Bytes a result may have.", ByteSize(50 * MIB), KIB, GIB)
+    output_bytes_per_attempt: ByteSize = setting(
+        "Bytes of output kept of an attempt; the rest is cut.", ByteSize(100 * MIB), KIB, 100 * GIB
     )
-    artifact_files_per_attempt: int = bounded(
-        "How many files are kept of an attempt; the rest is left out.", 1_000, 0, 100_000
-    )
-    artifact_bytes_per_attempt: ByteSize = bounded(
+    artifact_bytes_per_attempt: ByteSize = setting(
         "Bytes of files kept of an attempt; the rest is left out.", GIB, ByteSize(0), 1_000 * GIB
     )
-    events_ttl_days: int = bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
+    events_ttl_days: int = setting("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
 
 
-class ApiSettings(Section):
+@section
+class ApiSettings:
     """Where the API listens, and the limits of a request."""
 
-    host: Host = Field(default="127.0.0.1", description="Address that the API listens at.")
-    port: int = bounded("Port that the API listens at; 0: any free port.", 8421, 0, 65_535)
-    hosts: Annotated[tuple[Host, ...], BeforeValidator(split_list)] = Field(
-        default=_LOOPBACK,
-        description="Host names that requests may use for the server; * allows any.",
-        min_length=1,
+    host: Host = setting("Address that the API listens at.", "127.0.0.1")
+    port: int = setting("Port that the API listens at; 0: any free port.", 8421, 0, 65_535)
+    hosts: Annotated[tuple[Host, ...], Listed, Field(min_length=1)] = setting(
+        "Host names that requests may use for the server; * allows any.",
+        ("127.0.0.1", "localhost", "::1"),
     )
-    body_bytes: ByteSize = bounded("Bytes a request's body may have.", 16 * MIB, KIB, 1024 * MIB)
-    requests_per_second: int = bounded(
+    body_bytes: ByteSize = setting(
+        "Bytes a request's body may have.", ByteSize(16 * MIB), KIB, 1024 * MIB
+    )
+    requests_per_second: int = setting(
         "How many requests a second one key may make.", 100, 1, 1_000_000
     )
-    burst: int = bounded("How many requests one key may make at once.", 500, 1, 1_000_000)
-
-    @property
-    def rate(self) -> Rate:
-        return Rate(per_second=self.requests_per_second, burst=self.burst)
+    burst: int = setting("How many requests one key may make at once.", 500, 1, 1_000_000)
 
 
-class AgentSettings(Section):
+@section
+class AgentSettings:
     """How agent tasks reach their model, and what they may do on this machine."""
 
-    api_key: OptionalSecret = optional("Key for the model API; also read from ANTHROPIC_API_KEY.")
-    auth_token: OptionalSecret = optional(
+    api_key: OptionalSecret = setting("Key for the model API; also read from ANTHROPIC_API_KEY.")
+    auth_token: OptionalSecret = setting(
         "Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
     )
-    oauth_token: OptionalSecret = optional(
+    oauth_token: OptionalSecret = setting(
         "Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN."
     )
-    base_url: Url = optional("URL of the model API; none: the public one.")
-    model: OptionalText = optional("Model of agents whose definition names none.")
-    cli_path: Annotated[Path | None, Optionally] = optional(
+    base_url: Url = setting("URL of the model API; none: the public one.")
+    model: OptionalText = setting("Model of agents whose definition names none.")
+    cli_path: Annotated[Path | None, Optionally] = setting(
         "Path of the agent's command line; none: the one of the SDK."
     )
-    retries: int = bounded(
+    retries: int = setting(
         "How often a request to the model is repeated before the attempt counts as failed.",
         *(2, 0, 10),
     )
-    response_timeout: Duration = bounded(
+    response_timeout: Duration = setting(
         "Time in which the model API must begin to answer.",
         *(2 * _MINUTE, _SECOND, 60 * _MINUTE),
     )
-    stall_timeout: Duration = bounded(
+    stall_timeout: Duration = setting(
         "Time without data after which an answer that has begun is abandoned.",
         *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
     )
-    memory_per_agent: ByteSize = bounded(
-        "Bytes of memory that one agent is expected to take.", 400 * MIB, MIB, 1024 * GIB
+    memory_per_agent: ByteSize = setting(
+        "Bytes of memory that one agent is expected to take.", ByteSize(400 * MIB), MIB, 1024 * GIB
     )
-    memory_ceiling: ByteSize = bounded(
+    memory_ceiling: ByteSize = setting(
         "Bytes that the agents of a worker may take together; more agents wait."
         " 0: half of the memory of the machine or its container.",
         *(ByteSize(0), ByteSize(0), 1024 * GIB),
     )
-    usd_per_day: Annotated[float | None, Optionally] = optional(
-        "Dollars that a tenant's agents may spend in a day (UTC).", gt=0
+    usd_per_day: Annotated[PositiveFloat | None, Optionally] = setting(
+        "Dollars that a tenant's agents may spend in a day (UTC)."
     )
-    tokens_per_day: Annotated[int | None, Optionally] = optional(
-        "Tokens that a tenant's agents may use in a day (UTC).", gt=0
+    tokens_per_day: Annotated[PositiveInt | None, Optionally] = setting(
+        "Tokens that a tenant's agents may use in a day (UTC)."
     )
-    minutes_per_day: Annotated[float | None, Optionally] = optional(
-        "Minutes that a tenant's agents may run in a day (UTC).", gt=0
+    minutes_per_day: Annotated[PositiveFloat | None, Optionally] = setting(
+        "Minutes that a tenant's agents may run in a day (UTC)."
     )
-    allow_bypass: bool = switch(
-        "Whether a definition may set bypassPermissions: any tool, without approval."
+    allow_bypass: bool = setting(
+        "Whether a definition may set bypassPermissions: any tool, without approval.", False
     )
-    local_repositories: bool = switch("Whether a definition may name a repository on this machine.")
-    preload: bool = switch(
-        "Whether workers load the agent SDK at start, and not with the first agent."
+    local_repositories: bool = setting(
+        "Whether a definition may name a repository on this machine.", False
+    )
+    preload: bool = setting(
+        "Whether workers load the agent SDK at start, and not with the first agent.", False
     )
 
     @property
@@ -363,36 +383,127 @@ class AgentSettings(Section):
     def credential(self) -> tuple[str, str] | None:
         """Kind and value of the credential, in the agent's own order of preference."""
         for kind in ("api_key", "auth_token", "oauth_token"):
-            secret: SecretStr | None = getattr(self, kind)
-            if secret is not None and secret.get_secret_value():
+            if secret := getattr(self, kind):
                 return kind, secret.get_secret_value()
         return None
 
 
-class Settings(Section):
+@section
+class AwsSettings:
+    """Where the installation is; credentials are found as all AWS tools find them."""
+
+    region: OptionalText = setting("Region of the installation; none: that of the AWS profile.")
+    bucket: OptionalText = setting("Bucket of the blobs, as `longshore aws deploy` names it.")
+    endpoint_url: OptionalText = setting("URL of a stand-in for AWS, for tests.")
+    shards: int = setting(
+        "Parts that index keys are spread over; may grow and must never shrink.", 4, 1, 256
+    )
+    keep_events: Duration = setting(
+        "Time that DynamoDB keeps events; 0 keeps them for ever.", _ZERO, _ZERO, 10 * _YEAR
+    )
+    keep_output: Duration = setting(
+        "Time that DynamoDB keeps output; 0 keeps it for ever.", 30 * _DAY, _ZERO, 10 * _YEAR
+    )
+    functions: bool = setting(
+        "Whether functions dispatch and sweep, as `longshore aws deploy` sets it up; "
+        "otherwise workers do.",
+        True,
+    )
+    event_indexes: Literal["few", "all"] = setting(
+        "Indexes of the event table that are filled: `all` seven, for who queries them "
+        "outside of Longshore, or a `few`, which is a quarter of the writes. Never go back.",
+        "few",
+    )
+    heartbeat_every: Duration = setting(
+        "Time between two extensions of an `SQSHeartbeat` that asks for it.",
+        *(5 * _MINUTE, _SECOND, 12 * _HOUR),
+    )
+
+
+@section
+class HealthSettings(HealthPolicy):
+    """When a running task counts as healthy, and how often that is checked."""
+
+    enabled: Annotated[Literal["auto", "true", "false"], Choice] = setting(
+        "Whether health is checked; auto: unless the environment is dev.", "auto"
+    )
+    every: Duration = setting("Time between two checks.", 300 * _SECOND, _SECOND, _DAY)
+    longest_run: Duration = setting(
+        "Time an attempt may run before it counts as overtime.", _HEALTH.longest_run, _SECOND, _YEAR
+    )
+    healthy_within: Duration = setting(
+        "Time since its last event up to which a task is healthy.",
+        *(_HEALTH.healthy_within, _SECOND, _YEAR),
+    )
+    warning_within: Duration = setting(
+        "Time since its last event up to which there is only a warning.",
+        *(_HEALTH.warning_within, _SECOND, _YEAR),
+    )
+    cool_down: Duration = setting(
+        "Time before an unchanged problem is reported again.", _HOUR, _ZERO, _YEAR
+    )
+
+
+@section
+class AlertsSettings:
+    """Where alerts about unhealthy tasks are sent; without a channel there are none."""
+
+    slack_token: Token = setting("Token of the bot that writes to the Slack channel.")
+    slack_channel: Channel = setting("Slack channel that the bot writes to; its id is best.")
+    slack_webhook: Annotated[OptionalSecret, _secret_url("https")] = setting(
+        "Incoming webhook of Slack, instead of a bot."
+    )
+    webhook_url: Annotated[OptionalSecret, _secret_url("https", "http")] = setting(
+        "URL that signed JSON is sent to."
+    )
+    webhook_secrets: Annotated[tuple[SigningSecret, ...], Listed] = setting(
+        "Secrets that sign the JSON; two while one replaces the other.", ()
+    )
+    timeout: Duration = setting(
+        "Time that all alerts of a check may take together.", 20 * _SECOND, _SECOND, _HOUR
+    )
+
+    def __post_init__(self) -> None:
+        pairs = (
+            ("slack_token", "slack_channel", ", which the bot writes to"),
+            ("slack_channel", "slack_token", "; an incoming webhook has its own channel"),
+            ("webhook_url", "webhook_secrets", ", which sign the JSON"),
+            ("webhook_secrets", "webhook_url", ", where the JSON is sent"),
+        )
+        for name, other, reason in pairs:
+            if getattr(self, name) and not getattr(self, other):
+                message = f"{name} needs {other}{reason}"
+                raise ValueError(message)
+        if self.slack_token and self.slack_webhook:
+            message = "slack_token and slack_webhook would both alert: set one of them"
+            raise ValueError(message)
+
+
+@section
+class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
-    data_dir: Annotated[Path, AfterValidator(_expand)] = Field(
-        default=Path(".longshore"), description="Directory of the database, the blobs and the key."
+    data_dir: Annotated[Path, AfterValidator(_expand)] = setting(
+        "Directory of the database, the blobs and the key.", Path(".longshore")
     )
-    backend: Annotated[Literal["sqlite", "memory", "aws"], BeforeValidator(lower)] = Field(
-        default="sqlite", description="Where state is kept; memory loses it when the process ends."
+    backend: Annotated[Literal["sqlite", "memory", "aws"], Choice] = setting(
+        "Where state is kept; memory loses it when the process ends.", "sqlite"
     )
-    app: Name = Field(default="longshore", description="Name of the application in events.")
-    tenant: Name = Field(default="default", description="Name of the tenant that work is for.")
-    environment: Name = Field(default="dev", description="Name of the stage, like dev or prod.")
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = (
-        Field(default="info", description="Lowest level of the records that are logged.")
+    app: Name = setting("Name of the application in events.", "longshore")
+    tenant: Name = setting("Name of the tenant that work is for.", "default")
+    environment: Name = setting("Name of the stage, like dev or prod.", "dev")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = setting(
+        "Lowest level of the records that are logged.", "info"
     )
-    log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(lower)] = Field(
-        default="auto", description="Format of log records; auto: text in a terminal, else json."
+    log_format: Annotated[Literal["auto", "text", "json"], Choice] = setting(
+        "Format of log records; auto: text in a terminal, else json.", "auto"
     )
-    log_file: OptionalPath = optional("File that a worker or supervisor logs to instead of stderr.")
-    url: OptionalText = optional("Server that the command line uses instead of the data directory.")
-    api_key: OptionalSecret = optional("Key that the command line sends to a server.")
-    contexts_file: Path = Field(  # expanded at use, so that the documented default has no user name
-        default=Path("~/.config/longshore/contexts.json"),
-        description="File in which the command line stores servers and keys.",
+    log_file: OptionalPath = setting("File that a worker or supervisor logs to instead of stderr.")
+    url: OptionalText = setting("Server that the command line uses instead of the data directory.")
+    api_key: OptionalSecret = setting("Key that the command line sends to a server.")
+    contexts_file: Path = setting(  # expanded at use: the documented default has no user name
+        "File in which the command line stores servers and keys.",
+        Path("~/.config/longshore/contexts.json"),
     )
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
@@ -425,21 +536,44 @@ class Settings(Section):
         until they are visible again.
         """
         least = self.worker.poll_wait if self.backend == "aws" else _ZERO
-        return max(self.worker.stop_timeout, least)
+        return max(self.worker.drain_grace + self.worker.kill_grace, least)
 
-    def contradictions(self) -> Iterator[str]:
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Check settings of different sections against each other."""
+        worker, health, problems = self.worker, self.health, []
         if self.backend == "aws":
-            yield from stage_problems(self.environment, self.worker.queues)
-        if not self.checks_health:
-            return
-        if self.worker.renew_every >= self.health.healthy_within:
-            yield (
-                f"worker.renew_every ({format_value(self.worker.renew_every)}) must be shorter than"
-                f" health.healthy_within ({format_value(self.health.healthy_within)}):"
+            problems += self._name_problems()
+        if self.checks_health and worker.renew_every >= health.healthy_within:
+            problems.append(
+                f"worker.renew_every ({format_value(worker.renew_every)}) must be shorter than"
+                f" health.healthy_within ({format_value(health.healthy_within)}):"
                 " every task would look unhealthy between two heartbeats"
             )
-        if self.alerts.timeout >= self.health.every:
-            yield (
+        if self.checks_health and self.alerts.timeout >= health.every:
+            problems.append(
                 f"alerts.timeout ({format_value(self.alerts.timeout)}) must be shorter than"
-                f" health.every ({format_value(self.health.every)})"
+                f" health.every ({format_value(health.every)})"
             )
+        if problems:
+            raise ValueError(*problems)
+        return self
+
+    def _name_problems(self) -> list[str]:
+        """Why an installation on AWS cannot have this stage or these queues."""
+        stage = self.environment
+        longest_names = {
+            queue: f"longshore-{stage}-{queue}-normal-dead" for queue in self.worker.queues
+        }
+        problems = [
+            f"worker.queues ({queue}) is too long for AWS by {len(name) - _QUEUE_NAME_LIMIT}"
+            f" characters: SQS would have to call a queue {name}, and takes {_QUEUE_NAME_LIMIT}"
+            for queue, name in longest_names.items()
+            if len(name) > _QUEUE_NAME_LIMIT
+        ]
+        if not _STAGE.fullmatch(stage):
+            problems.append(
+                f"environment ({stage}) is a part of every name on AWS: use 1 to 20 lower-case"
+                " letters and digits, a letter first, and no '-': `prod-eu` is `prodeu`"
+            )
+        return problems

@@ -59,10 +59,8 @@ class InProcessServices:
         self._worker_registry = FakeWorkerRegistry()
         ids = count(1)
         self._transitions = Transitions(
-            ledger=self._backend.ledger,
-            queue=self._backend.queue,
+            backend=self._backend,
             documents=self._documents,
-            clock=self.clock,
             new_id=lambda: f"change-{next(ids)}",
         )
         self._dispatcher = Dispatcher(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +19,20 @@ if TYPE_CHECKING:
     from longshore.adapters.sqlite.database import SqliteOptions
 
 
-@contextlib.asynccontextmanager
-async def open_backend(
+def open_backend(
     settings: Settings, sqlite: SqliteOptions | None = None
-) -> AsyncIterator[Backend]:
+) -> AbstractAsyncContextManager[Backend]:
     """The backend that the settings name, closed at the end."""
     # Only the backend in use is imported: functions on AWS start sooner without the others.
     if settings.backend == "memory":
         from longshore.adapters.memory.backend import memory_backend
 
-        yield memory_backend(SystemClock(), atomic=True)
-        return
+        return contextlib.nullcontext(memory_backend(SystemClock(), atomic=True))
     if settings.backend == "aws":
-        async with open_aws_backend(settings, aws_installation(settings)) as backend:
-            yield backend
-        return
+        return open_aws_backend(settings, aws_installation(settings))
     from longshore.adapters.sqlite.backend import sqlite_backend
 
-    folder = settings.data_dir.absolute()
-    async with sqlite_backend(folder, SystemClock(), sqlite) as backend:
-        yield backend
+    return sqlite_backend(settings.data_dir.absolute(), SystemClock(), sqlite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +41,28 @@ class AwsInstallation:
 
     aws: AwsClient
     names: Names
+
+
+@contextlib.contextmanager
+def aws_extra() -> Iterator[None]:
+    """Explains an import that fails because the extra ``aws`` is not installed.
+
+    Raises:
+        ConfigurationError: a package is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        problem = f"{error.name} is missing, which AWS needs: pip install 'longshore[aws]'"
+        raise ConfigurationError([problem]) from error
+
+
+def aws_client(settings: Settings, **limits: Any) -> AwsClient:
+    """A client of AWS, with its default limits or these. Nothing is requested from AWS yet."""
+    with aws_extra():
+        from longshore.adapters.aws.client import AwsClient, AwsClientOptions
+    aws = settings.aws
+    return AwsClient(AwsClientOptions(region=aws.region, endpoint_url=aws.endpoint_url, **limits))
 
 
 def aws_installation(settings: Settings) -> AwsInstallation:
@@ -58,26 +75,15 @@ def aws_installation(settings: Settings) -> AwsInstallation:
         raise ConfigurationError(
             ["backend is aws and aws.bucket is not set: name the bucket of the installation"]
         )
-    try:
-        # boto3 is an extra.
-        from longshore.adapters.aws.client import AwsClient, AwsClientOptions
+    with aws_extra():
         from longshore.adapters.aws.names import Names
-    except ModuleNotFoundError as error:
-        problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
-        raise ConfigurationError([problem]) from error
-    options = AwsClientOptions(
-        region=settings.aws.region,
-        endpoint_url=settings.aws.endpoint_url,
-        max_attempts=settings.aws.tries,
-    )
     names = Names(stage=settings.environment, bucket=settings.aws.bucket)
-    return AwsInstallation(AwsClient(options), names)
+    return AwsInstallation(aws_client(settings), names)
 
 
-@contextlib.asynccontextmanager
-async def open_aws_backend(
+def open_aws_backend(
     settings: Settings, installation: AwsInstallation
-) -> AsyncIterator[Backend]:
+) -> AbstractAsyncContextManager[Backend]:
     """The backend on AWS; its client is closed at the end."""
     from longshore.adapters.aws import backend as on_aws
 
@@ -87,9 +93,7 @@ async def open_aws_backend(
         output_retention=settings.aws.keep_output or None,
         event_indexes=event_indexes(settings),
     )
-    clock = SystemClock()
-    async with on_aws.aws_backend(installation.aws, installation.names, clock, options) as backend:
-        yield backend
+    return on_aws.aws_backend(installation.aws, installation.names, SystemClock(), options)
 
 
 @contextlib.asynccontextmanager

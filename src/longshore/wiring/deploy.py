@@ -11,7 +11,8 @@ from longshore.adapters.system import SystemClock
 from longshore.core.inspection import Check
 from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS
-from longshore.settings import FIELDS, Settings, load, variable_of
+from longshore.settings import FIELDS, Settings, is_secret, load, variable_of
+from longshore.wiring.backends import aws_client, aws_extra
 
 if TYPE_CHECKING:
     from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_ATTEMPTS: Final = 10  # CloudFormation throttles frequent calls
 # The doctor does not retry and has short timeouts, because an operator waits for it.
-_DOCTOR_CONNECT_TIMEOUT_S: Final = 3.0
-_DOCTOR_READ_TIMEOUT_S: Final = 6.0
+_DOCTOR_LIMITS: Final = {"max_attempts": 1, "connect_timeout_s": 3.0, "read_timeout_s": 6.0}
 # Settings that follow from the stage.
 _RESERVED_SETTINGS: Final = ("backend", "environment", "aws.bucket", "aws.region", "data_dir")
 
@@ -35,15 +35,9 @@ async def open_deployment(
         ConfigurationError: the document is invalid, or the extra ``aws`` is not installed.
     """
     config = _stage_config(stage, document, origin)
-    from longshore.adapters.aws.client import AwsClient, AwsClientOptions
     from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
 
-    options = AwsClientOptions(
-        region=settings.aws.region,
-        endpoint_url=settings.aws.endpoint_url,
-        max_attempts=max(_MAX_ATTEMPTS, settings.aws.tries),
-    )
-    aws = AwsClient(options)
+    aws = aws_client(settings, max_attempts=_MAX_ATTEMPTS)
     try:
         yield CloudFormationDeployment(
             aws,
@@ -63,7 +57,7 @@ def render_templates(stage: str, document: Mapping[str, Any], origin: str) -> di
         ConfigurationError: the document is invalid.
     """
     config = _stage_config(stage, document, origin)
-    from longshore.adapters.aws.deploy.stacks import templates
+    from longshore.adapters.aws.deploy.stacks.template import templates
 
     return {
         f"{name}.json": json.dumps(template, indent=2) + "\n"
@@ -77,41 +71,27 @@ async def diagnose_aws(settings: Settings) -> list[Check]:
     Raises:
         ConfigurationError: the extra ``aws`` is not installed.
     """
-    try:
-        # Only the extra ``aws`` installs it.
-        from longshore.adapters.aws.client import AwsClient, AwsClientOptions
-        from longshore.adapters.aws.deploy.doctor import ExpectedInstallation, diagnose
+    with aws_extra():
+        from longshore.adapters.aws.deploy.doctor import AwsDoctor
+        from longshore.adapters.aws.deploy.doctor_probe import Probe
         from longshore.adapters.aws.names import Names
-    except ModuleNotFoundError as error:
-        problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
-        raise ConfigurationError([problem]) from error
-    options = AwsClientOptions(
-        region=settings.aws.region,
-        endpoint_url=settings.aws.endpoint_url,
-        max_attempts=1,
-        connect_timeout_s=_DOCTOR_CONNECT_TIMEOUT_S,
-        read_timeout_s=_DOCTOR_READ_TIMEOUT_S,
-    )
-    expected = ExpectedInstallation(
+    aws = aws_client(settings, **_DOCTOR_LIMITS)
+    doctor = AwsDoctor(
+        probe=Probe(aws, SystemClock()),
         names=Names(stage=settings.environment, bucket=settings.aws.bucket or ""),
         queues=settings.worker.queues,
         dispatcher_events=tuple(ENDING_EVENTS),
         skew_margin=settings.worker.skew_margin,
     )
-    aws = AwsClient(options)
     try:
-        return await diagnose(aws, expected, SystemClock())
+        return await doctor.diagnose()
     finally:
         await aws.close()
 
 
 def _stage_config(stage: str, document: Mapping[str, Any], origin: str) -> StageConfig:
-    try:
-        # Only the extra ``aws`` installs it.
+    with aws_extra():
         from longshore.adapters.aws.deploy.stacks.stage_config import read_stage_config
-    except ModuleNotFoundError as error:
-        problem = f"{error.name} is missing: pip install 'longshore[aws]'"
-        raise ConfigurationError([problem]) from error
     config = read_stage_config(stage, document, origin)
     if problems := _setting_problems(config.settings):
         raise ConfigurationError([f"{origin}: settings: {problem}" for problem in problems])
@@ -120,12 +100,11 @@ def _stage_config(stage: str, document: Mapping[str, Any], origin: str) -> Stage
 
 def _setting_problems(values: Mapping[str, str]) -> list[str]:
     problems = [f"{name} follows from the stage" for name in _RESERVED_SETTINGS if name in values]
-    unknown = [name for name in values if name not in FIELDS]
-    problems += [f"no setting is called {name!r}" for name in unknown]
+    problems += [f"no setting is called {name!r}" for name in values if name not in FIELDS]
     problems += [
         f"{name} is a secret: store it as the SSM parameter /longshore/STAGE/{name}"
         for name in values
-        if name in FIELDS and _is_secret(name)
+        if name in FIELDS and is_secret(name)
     ]
     if problems:
         return problems
@@ -134,7 +113,3 @@ def _setting_problems(values: Mapping[str, str]) -> list[str]:
     except ConfigurationError as error:
         return list(error.problems)
     return []
-
-
-def _is_secret(name: str) -> bool:
-    return "Secret" in str(FIELDS[name].annotation)

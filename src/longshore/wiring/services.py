@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +23,13 @@ from longshore.adapters.system import (
     machine_memory,
     read_key,
 )
-from longshore.core.api_keys import SECRET_BYTES, make_key
+from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
 from longshore.core.inspection import StoreFacts
+from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -42,14 +43,14 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
-from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
 from longshore.services.worker.context import AgentSlots, WorkerContext
@@ -63,9 +64,12 @@ if TYPE_CHECKING:
     from longshore.adapters.sqlite.database import SqliteOptions
 
 
-def new_id() -> str:
-    """A random change id."""
-    return secrets.token_hex(8)
+new_id = partial(secrets.token_hex, 8)
+"""Makes a random change id."""
+system_clock = SystemClock
+"""Makes the clock of this machine, for callers without services."""
+resident_bytes = rss_bytes_of
+"""Returns the resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
 
 
 def new_worker_id() -> str:
@@ -101,7 +105,10 @@ class Services:
     ) -> Application:
         """The operations of a caller; None: of the user of this process, for the own tenant."""
         if caller is None:
-            caller = Caller(tenant=self.settings.tenant, name=current_user())
+            name = "user"
+            with contextlib.suppress(KeyError, OSError):
+                name = getpass.getuser()
+            caller = Caller(tenant=self.settings.tenant, name=name)
         return Application(self, caller, poll=poll)
 
     def worker_group(self, queues: Sequence[str] | None = None) -> WorkerGroup:
@@ -180,15 +187,12 @@ class Services:
             reservations=self.reservations,
             runner=runner,
             worker_registry=self.worker_registry,
-            lease=self.settings.worker.lease,
+            lease=self.settings.worker,
             output=OutputPolicy(
                 flush_after=self.intervals.output_flush,
                 limit_bytes=settings.sizes.output_bytes_per_attempt,
             ),
-            artifacts=ArtifactPolicy(
-                limit_files=settings.sizes.artifact_files_per_attempt,
-                limit_bytes=settings.sizes.artifact_bytes_per_attempt,
-            ),
+            artifacts=ArtifactPolicy(limit_bytes=settings.sizes.artifact_bytes_per_attempt),
             agent_slots=AgentSlots(settings.agent.max_concurrent(memory_bytes)),
             day_budget=settings.agent.day_budget,
             timeout=settings.worker.task_timeout,
@@ -212,13 +216,7 @@ class Services:
 
     @cached_property
     def transitions(self) -> Transitions:
-        return Transitions(
-            ledger=self.backend.ledger,
-            queue=self.backend.queue,
-            documents=self.documents,
-            clock=self.backend.clock,
-            new_id=self.new_id,
-        )
+        return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
 
     @cached_property
     def queries(self) -> Queries:
@@ -235,12 +233,14 @@ class Services:
 
     @cached_property
     def producer(self) -> Producer:
+        retry = self.settings.retry
         return Producer(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
             dispatcher=self.dispatcher,
-            retry=self.settings.retry.policy,
+            # A plain policy, because tasks store it.
+            retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
             task_limit=self.settings.sizes.max_tasks_per_job,
             input_limit_bytes=self.settings.sizes.input_bytes,
             app=self.settings.app,
@@ -321,20 +321,19 @@ class Services:
             budget_operations=self.budget_operations,
             finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
-            policy=SweeperPolicy(
-                every=self.intervals.sweep,
-                dead_worker_check_every=self.intervals.dead_worker_check,
-                skew_margin=self.settings.worker.skew_margin,
-                sweeps=self.settings.workers_dispatch,
-            ),
+            every=self.intervals.sweep,
+            dead_worker_check_every=self.intervals.dead_worker_check,
+            skew_margin=self.settings.worker.skew_margin,
+            sweeps=self.settings.workers_dispatch,
         )
 
     @cached_property
     def api_keys(self) -> ApiKeys:
+        api = self.settings.api
         return ApiKeys(
             backend=self.backend,
             app=self.settings.app,
-            rate=self.settings.api.rate,
+            rate=Rate(per_second=api.requests_per_second, burst=api.burst),
             random_bytes=secrets.token_bytes,
         )
 
@@ -356,7 +355,8 @@ class Services:
             alert_sender=self.alert_sender,
             app=self.settings.app,
             tenant=self.settings.tenant,
-            policy=HealthCheckPolicy(every=health.every, thresholds=health.policy),
+            every=health.every,
+            thresholds=health,
         )
 
     @cached_property
@@ -379,7 +379,7 @@ class Services:
             backend=self.backend,
             documents=self.documents,
             worker_registry=self.worker_registry,
-            lease=self.settings.worker.lease,
+            lease=self.settings.worker,
         )
 
     async def ensure_machine_key(self) -> Path:
@@ -389,14 +389,6 @@ class Services:
         # The file first: a registered key that no file has could never be used or revoked.
         await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
         return folder / KEY_FILE_NAME
-
-
-def current_user() -> str:
-    """The user of this process, as events show it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "user"
 
 
 @contextlib.asynccontextmanager
@@ -467,11 +459,11 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
         url = alerts.slack_webhook.get_secret_value()
         yield slack_webhook(url=url, clock=clock, timeout=alerts.timeout)
     if alerts.webhook_url is not None:
-        from longshore.adapters.alerts.webhook import WebhookAlerts
+        from longshore.adapters.alerts.webhook import webhook_alerts
 
         signing = [secret.get_secret_value() for secret in alerts.webhook_secrets]
         url = alerts.webhook_url.get_secret_value()
-        yield WebhookAlerts(url, signing, clock, timeout=alerts.timeout)
+        yield webhook_alerts(url, signing, clock, timeout=alerts.timeout)
 
 
 def read_machine_key(settings: Settings) -> str | None:
@@ -492,16 +484,6 @@ def inspect_store(settings: Settings) -> StoreFacts:
     from longshore.adapters.sqlite import inspection
 
     return inspection.inspect_store(settings.data_dir.absolute(), now=SystemClock().now())
-
-
-def system_clock() -> Clock:
-    """The clock of this machine, for callers without services."""
-    return SystemClock()
-
-
-def resident_bytes(process_id: int) -> int:
-    """Resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
-    return rss_bytes_of(process_id)
 
 
 def open_worker_registry(settings: Settings) -> WorkerRegistry:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longshore.adapters.alerts.slack import slack_bot
-from longshore.adapters.alerts.webhook import WebhookAlerts
+from longshore.adapters.alerts.webhook import webhook_alerts
 from tests.adapters.alerts.conftest import HastyClock
 from tests.adapters.alerts.server import Answer, Server, slack_error, slack_ok
 from tests.unit.services.alert_recording import (
@@ -50,7 +50,7 @@ async def test_failures_of_slack_cost_no_check_and_no_alert_is_sent_twice(
         await claim_with_long_lease(stage, "a")
         stage.clock.advance(11 * MINUTE)
         with Server().running() as other:
-            hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
+            hook = webhook_alerts(f"{other.url}/hook", ["s" * 32], HastyClock())
             check = make_health_check(stage, bot, hook)
 
             server.answers_with(BAD_DAYS[day])
@@ -89,7 +89,7 @@ async def test_failures_of_slack_hide_no_dead_letter_and_repeat_none(
         await stage.submit(make_task())
         await stage.fail(task_id("a"))
         with Server().running() as other:
-            hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
+            hook = webhook_alerts(f"{other.url}/hook", ["s" * 32], HastyClock())
             check = make_health_check(stage, bot, hook)
 
             server.answers_with(BAD_DAYS[day])
@@ -128,7 +128,7 @@ async def test_failures_of_slack_hide_no_parked_task_and_repeat_none(
         )
         parked = await park_task(stage)
         with Server().running() as other:
-            hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
+            hook = webhook_alerts(f"{other.url}/hook", ["s" * 32], HastyClock())
             check = make_health_check(stage, bot, hook)
 
             server.answers_with(BAD_DAYS[day])

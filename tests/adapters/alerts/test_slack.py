@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.adapters.alerts.slack import SlackAlerts, slack_bot, slack_webhook
+from longshore.adapters.alerts.delivery import HttpAlerts
+from longshore.adapters.alerts.slack import slack_bot, slack_webhook
 from longshore.core.health import Health
 from longshore.errors import AlertFailed
 from tests.adapters.alerts.conftest import HastyClock, a_checked_task, a_notice
@@ -19,7 +20,7 @@ HOOK = "/services/T000/B000/not-for-anybody"
 NOTICE = a_notice(a_checked_task(), a_checked_task("job-1_b", Health.OVERTIME))
 ACCEPTED = {"bot": slack_ok(), "webhook": Answer(body=b"ok")}
 
-Make = Callable[..., SlackAlerts]
+Make = Callable[..., HttpAlerts]
 
 
 @pytest.fixture(params=["bot", "webhook"])
@@ -29,7 +30,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make(way: str, server: Server, clock: HastyClock) -> Make:
-    def build(url: str = server.url, **options: timedelta) -> SlackAlerts:
+    def build(url: str = server.url, **options: timedelta) -> HttpAlerts:
         if way == "bot":
             base = f"{url}/api/"
             return slack_bot(token=TOKEN, channel="C1", clock=clock, base_url=base, **options)
@@ -38,11 +39,11 @@ def make(way: str, server: Server, clock: HastyClock) -> Make:
     return build
 
 
-def send(alerts: SlackAlerts) -> None:
+def send(alerts: HttpAlerts) -> None:
     asyncio.run(alerts.send(NOTICE))
 
 
-def failure_of(alerts: SlackAlerts) -> AlertFailed:
+def failure_of(alerts: HttpAlerts) -> AlertFailed:
     with pytest.raises(AlertFailed) as caught:
         send(alerts)
     assert caught.value.channel == "slack"

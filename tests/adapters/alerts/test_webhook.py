@@ -11,7 +11,8 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.adapters.alerts.webhook import LISTED_LIMIT, WebhookAlerts, body_of
+from longshore.adapters.alerts.delivery import HttpAlerts
+from longshore.adapters.alerts.webhook import LISTED_LIMIT, body_of, webhook_alerts
 from longshore.core.alerts import BacklogChange, RecoveredTask
 from longshore.core.health import Health
 from longshore.errors import AlertFailed
@@ -37,18 +38,18 @@ NOTICE = a_notice(
 
 
 @pytest.fixture
-def alerts(server: Server, clock: HastyClock) -> WebhookAlerts:
-    return WebhookAlerts(server.url + PATH, [OLD], clock)
+def alerts(server: Server, clock: HastyClock) -> HttpAlerts:
+    return webhook_alerts(server.url + PATH, [OLD], clock)
 
 
-def failure_of(alerts: WebhookAlerts) -> AlertFailed:
+def failure_of(alerts: HttpAlerts) -> AlertFailed:
     with pytest.raises(AlertFailed) as caught:
         asyncio.run(alerts.send(NOTICE))
     assert caught.value.channel == "webhook"
     return caught.value
 
 
-def test_a_notice_is_one_document(alerts: WebhookAlerts, server: Server) -> None:
+def test_a_notice_is_one_document(alerts: HttpAlerts, server: Server) -> None:
     asyncio.run(alerts.send(NOTICE))
 
     (received,) = server.received
@@ -180,7 +181,7 @@ def test_a_summary_that_is_not_known_is_null() -> None:
 
 
 def test_each_secret_signs_the_time_and_the_body(server: Server, clock: HastyClock) -> None:
-    asyncio.run(WebhookAlerts(server.url + PATH, [NEW, OLD], clock).send(NOTICE))
+    asyncio.run(webhook_alerts(server.url + PATH, [NEW, OLD], clock).send(NOTICE))
 
     (received,) = server.received
     at, *marks = received.headers["longshore-signature"].split(",")
@@ -193,7 +194,7 @@ def test_each_secret_signs_the_time_and_the_body(server: Server, clock: HastyClo
 
 
 def test_each_try_is_signed_anew_and_has_the_same_id(
-    alerts: WebhookAlerts, server: Server, clock: HastyClock
+    alerts: HttpAlerts, server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(Answer(status=429, headers={"Retry_After": "2"}), Answer(status=204))
 
@@ -214,14 +215,14 @@ def test_a_secret_that_is_too_short_is_refused_and_not_quoted(
     secrets: list[str], clock: HastyClock
 ) -> None:
     with pytest.raises(ValueError, match="each with at least 32 bytes") as caught:
-        WebhookAlerts("http://127.0.0.1", secrets, clock)
+        webhook_alerts("http://127.0.0.1", secrets, clock)
 
     assert "short" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 425, 429])
 def test_what_may_pass_is_tried_again_a_few_times(
-    alerts: WebhookAlerts, server: Server, clock: HastyClock, status: int
+    alerts: HttpAlerts, server: Server, clock: HastyClock, status: int
 ) -> None:
     server.answers_with(Answer(status=status))
 
@@ -231,9 +232,7 @@ def test_what_may_pass_is_tried_again_a_few_times(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 413])
-def test_what_will_not_pass_is_tried_once(
-    alerts: WebhookAlerts, server: Server, status: int
-) -> None:
+def test_what_will_not_pass_is_tried_once(alerts: HttpAlerts, server: Server, status: int) -> None:
     server.answers_with(Answer(status=status, headers={"Retry_After": "3"}))
 
     failure = failure_of(alerts)
@@ -244,7 +243,7 @@ def test_what_will_not_pass_is_tried_once(
 
 
 def test_a_wait_that_is_too_long_is_reported_and_not_waited_for(
-    alerts: WebhookAlerts, server: Server, clock: HastyClock
+    alerts: HttpAlerts, server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(Answer(status=503, headers={"Retry_After": "120"}))
 
@@ -254,7 +253,7 @@ def test_a_wait_that_is_too_long_is_reported_and_not_waited_for(
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_refused_and_nothing_is_sent_there(
-    alerts: WebhookAlerts, server: Server, status: int
+    alerts: HttpAlerts, server: Server, status: int
 ) -> None:
     there = {"Location": f"{server.url}/elsewhere"}
     server.answers_with(Answer(status=status, headers=there))
@@ -263,7 +262,7 @@ def test_a_redirect_is_refused_and_nothing_is_sent_there(
     assert len(server.received) == 1
 
 
-def test_a_connection_that_is_hung_up_is_tried_again(alerts: WebhookAlerts, server: Server) -> None:
+def test_a_connection_that_is_hung_up_is_tried_again(alerts: HttpAlerts, server: Server) -> None:
     server.answers_with(Answer(hangs_up=True), Answer())
 
     asyncio.run(alerts.send(NOTICE))
@@ -275,7 +274,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(
     server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(Answer(hangs=True))
-    hasty = WebhookAlerts(server.url + PATH, [OLD], clock, timeout=timedelta(milliseconds=200))
+    hasty = webhook_alerts(server.url + PATH, [OLD], clock, timeout=timedelta(milliseconds=200))
 
     assert failure_of(hasty).reason == "it did not answer in time"
 
@@ -284,14 +283,14 @@ def test_a_closed_port_is_unreachable(clock: HastyClock) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        failure = failure_of(WebhookAlerts(f"http://127.0.0.1:{port}{PATH}", [OLD], clock))
+        failure = failure_of(webhook_alerts(f"http://127.0.0.1:{port}{PATH}", [OLD], clock))
 
     assert failure.reason == "it is unreachable (ConnectError)"
     assert clock.slept == [0.5, 1.0, 2.0]
 
 
 def test_a_proxy_in_the_environment_is_not_used(
-    alerts: WebhookAlerts, server: Server, monkeypatch: pytest.MonkeyPatch
+    alerts: HttpAlerts, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1/")
@@ -301,7 +300,7 @@ def test_a_proxy_in_the_environment_is_not_used(
     assert len(server.received) == 1
 
 
-def test_an_answer_without_end_is_not_read(alerts: WebhookAlerts, server: Server) -> None:
+def test_an_answer_without_end_is_not_read(alerts: HttpAlerts, server: Server) -> None:
     server.answers_with(Answer(body=b"x" * 5_000_000))
 
     asyncio.run(alerts.send(NOTICE))
@@ -309,7 +308,7 @@ def test_an_answer_without_end_is_not_read(alerts: WebhookAlerts, server: Server
 
 @pytest.mark.parametrize("url", ["", "nonsense", "file:///etc/passwd", "http://", "http://[x"])
 def test_an_invalid_url_is_reported_without_quoting_it(url: str, clock: HastyClock) -> None:
-    failure = failure_of(WebhookAlerts(url, [OLD], clock))
+    failure = failure_of(webhook_alerts(url, [OLD], clock))
 
     assert "passwd" not in str(failure)
 
@@ -334,7 +333,7 @@ def test_of_very_many_tasks_the_rest_is_only_counted() -> None:
     ],
 )
 def test_no_secret_is_logged_or_reported_with_any_answer(
-    alerts: WebhookAlerts, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
+    alerts: HttpAlerts, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
     for name in (None, "httpx", "httpcore", "longshore"):
         caplog.set_level(logging.DEBUG, name)

@@ -10,7 +10,7 @@ import pytest
 
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.writer import DatabaseWriter
 from longshore.core.budgets import SharedBudget, day_budget_name
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import START
@@ -24,15 +24,15 @@ async def test_every_commit_of_an_account_is_promised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promises: list[bool] = []
-    write = Database.write
+    write = DatabaseWriter.write
 
     def noting(
-        self: Database, work: Any, *, durable: bool = True, **how: Any
+        self: DatabaseWriter, work: Any, *, durable: bool = True, **how: Any
     ) -> asyncio.Future[Any]:
         promises.append(durable)
         return write(self, work, durable=durable, **how)
 
-    monkeypatch.setattr(Database, "write", noting)
+    monkeypatch.setattr(DatabaseWriter, "write", noting)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await backend.budgets.commit(FIRST)
         await backend.budgets.commit(replace(FIRST, version=2, change_id="second"))

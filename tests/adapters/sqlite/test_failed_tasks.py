@@ -124,8 +124,12 @@ def write_by_hand(folder: Path, tenant: str, rows: Sequence[TaskRow]) -> None:
             [
                 (
                     *(f"{tenant}_{row.spec.key}", tenant, f"job-{tenant}", row.spec.number),
-                    *(row.spec.queue, 0, codec.spec_to_json(row.spec), row.state),
-                    *(codec.optional_us(row.finished_at), row.version, codec.body_to_json(row)),
+                    *(row.spec.queue, 0, codec.to_json(row.spec), row.state),
+                    *(
+                        row.finished_at and codec.to_us(row.finished_at),
+                        row.version,
+                        codec.body_to_json(row),
+                    ),
                 )
                 for row in rows
             ],

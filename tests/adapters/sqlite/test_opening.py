@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from datetime import timedelta
 from pathlib import Path
 
 import apsw
@@ -13,11 +12,9 @@ from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.errors import BackendRejected, StoreCorrupt, StoreTooNew
 from longshore.testing.clock import FakeClock
 
-PATIENCE = timedelta(seconds=5)
-
 
 def prepare(folder: Path) -> int:
-    return store_file.prepare(folder, busy_timeout=PATIENCE)
+    return store_file.prepare(folder)
 
 
 def schema_of(path: Path) -> list[tuple[str, ...]]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.sqlite.notifier import Notifier
+from longshore.adapters.sqlite.writer import DatabaseWriter
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import START, advance_until_done, running
 from tests.execution.conftest import scenario
@@ -18,15 +19,15 @@ from tests.execution.conftest import scenario
 def noted_promises(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each write from now on: whether it is waited for until it is on disk."""
     promises: list[bool] = []
-    write = Database.write
+    write = DatabaseWriter.write
 
     def noting(
-        self: Database, work: Any, *, durable: bool = True, **how: Any
+        self: DatabaseWriter, work: Any, *, durable: bool = True, **how: Any
     ) -> asyncio.Future[Any]:
         promises.append(durable)
         return write(self, work, durable=durable, **how)
 
-    monkeypatch.setattr(Database, "write", noting)
+    monkeypatch.setattr(DatabaseWriter, "write", noting)
     return promises
 
 

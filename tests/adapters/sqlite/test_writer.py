@@ -199,7 +199,7 @@ def test_a_foreign_writer_on_the_file_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(point: str) -> None:
         if point == "write.waking":
@@ -207,13 +207,11 @@ def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
 
     async def scenario() -> None:
         async with a_database(tmp_path) as database:
-            failpoints.arm(fail)
-            try:
-                for name in ("n1", "n2"):
-                    written = database.write(naming(name), topics=[Topic.QUEUE])
-                    assert await asyncio.wait_for(written, 10) == name
-            finally:
-                failpoints.arm(lambda point: None)
+            monkeypatch.setattr(failpoints, "_armed", fail)
+            for name in ("n1", "n2"):
+                written = database.write(naming(name), topics=[Topic.QUEUE])
+                assert await asyncio.wait_for(written, 10) == name
+            monkeypatch.undo()
 
             assert await database.write(naming("n3"), topics=[Topic.QUEUE]) == "n3"
 
@@ -253,9 +251,14 @@ def test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process(
             monkeypatch.undo()
             assert pipe.exists()
 
-            with neighbour._notifier.subscribe(Topic.QUEUE) as woken:
-                await database.write(naming("n2"), topics=[Topic.QUEUE])
-                await asyncio.wait_for(woken.wait(), 10)
+            def look() -> bool | None:
+                return True if "n2" in names_in(neighbour) else None
+
+            # The fake clock does not move: without the wake-up there is no second look.
+            woken = asyncio.ensure_future(neighbour.waiters[Topic.QUEUE].wait_until(look))
+            await asyncio.sleep(0)
+            await database.write(naming("n2"), topics=[Topic.QUEUE])
+            assert await asyncio.wait_for(woken, 10)
 
     asyncio.run(scenario())
 

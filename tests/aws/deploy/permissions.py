@@ -13,10 +13,10 @@ from longshore.adapters.aws.deploy.stacks.privileges import (
     EVENT_SOURCE_REASON,
     GRANTS,
     RESOURCES,
+    Json,
     statements_of,
 )
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
-from longshore.adapters.aws.deploy.stacks.template import Json, policy
 from longshore.adapters.aws.names import Names
 from tests.aws.stand_in import ACCOUNT, REGION
 
@@ -76,7 +76,9 @@ class RolePolicies:
 
     def policy_document(self, role: str) -> Json:
         """The policy in a role's template, with the values that CloudFormation substitutes."""
-        filled: Json = self._resolve(policy(*statements_of(self.config, role)))
+        filled: Json = self._resolve(
+            {"Version": "2012-10-17", "Statement": statements_of(self.config, role)}
+        )
         return filled
 
     def allows(self, role: str, request: ActionOnResource) -> bool:

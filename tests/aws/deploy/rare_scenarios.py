@@ -27,7 +27,7 @@ from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import Priority
 from longshore.errors import BackendUnavailable
 from longshore.services import spill
-from longshore.services.sweeper import SweeperPolicy
+from longshore.services.sweeper import Sweeper
 from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner, Script, fails, prints, succeeds
 from longshore.wiring import lambdas
@@ -200,8 +200,8 @@ def _run_sweeper(scenarios: RareScenarios) -> None:
     """A process dies in the middle of a submission, a cancellation and a dispatch."""
     installation, names = scenarios.installation, scenarios.installation.names
     # Without the half minute that the sweeper leaves to the dispatcher.
-    at_once = partial(SweeperPolicy, settle_after=_NO_TIME)
-    scenarios.patch.setattr(wired_services, "SweeperPolicy", at_once)
+    at_once = partial(Sweeper, settle_after=_NO_TIME)
+    scenarios.patch.setattr(wired_services, "Sweeper", at_once)
     installation.invoke("sweeper", {})
     own = Definition(name="own", runner=RunnerKind.COMMAND)
     installation.run(lambda all_: all_.backend.definitions.put(TENANT, own))

@@ -80,7 +80,7 @@ def test_all_problems_of_a_config_file_are_reported(capsys: pytest.CaptureFixtur
 
     errors = capsys.readouterr().err
     assert "infra/dev.yaml: unknown name 'queus'; did you mean 'queues'?" in errors
-    assert "infra/dev.yaml: schedules must be true or false, not 'maybe'" in errors
+    assert "infra/dev.yaml: schedules: Input should be a valid boolean, not 'maybe'" in errors
 
 
 @pytest.mark.usefixtures("_interrupted")

@@ -12,12 +12,12 @@ import pytest
 from longshore.adapters.aws.client import AwsClient, AwsResponse
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
 from longshore.adapters.aws.deploy.package import FunctionPackage
-from longshore.adapters.aws.deploy.stack_client import StackFailed, StackProtected
-from longshore.adapters.aws.deploy.stacks import STACKS, stack_name
+from longshore.adapters.aws.deploy.stack_client import StackFailed
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
+from longshore.adapters.aws.deploy.stacks.template import STACKS, stack_name
 from longshore.adapters.system import SystemClock
 from longshore.core.inspection import DeployProgress, DeployProgressKind
-from longshore.errors import BackendUnavailable, ConfigurationError
+from longshore.errors import BackendUnavailable, ConfigurationError, Conflict
 from tests.aws.stand_in import stand_in
 
 _DEPLOYED = [name for name in STACKS if name not in ("worker", "server")]
@@ -190,7 +190,7 @@ def test_a_protected_stage_is_destroyed_only_after_a_deployment_without_protecti
         await stage.deploy()
         assert all(stack.protected for stack in await stage.deployment().status() if stack.status)
 
-        with pytest.raises(StackProtected, match="protected: false"):
+        with pytest.raises(Conflict, match="protected: false"):
             await stage.destroy()
         assert (await stage.states())["producer-api"] == "CREATE_COMPLETE"
 

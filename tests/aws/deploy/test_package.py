@@ -13,12 +13,12 @@ from longshore.adapters.aws.deploy import package as package_module
 from longshore.adapters.aws.deploy.package import (
     AWS_SERVICES,
     FunctionPackage,
-    LambdaRuntime,
     build_package,
     install_command,
     locked_versions,
 )
-from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.deploy.stacks.stage_config import FunctionsConfig
+from longshore.adapters.aws.deploy.stacks.template import FUNCTIONS
 from longshore.errors import ConfigurationError
 
 PACKAGE = Path(package_module.__file__).parents[3]
@@ -121,7 +121,7 @@ def test_dependencies_are_brought_for_the_runtime_and_not_for_this_machine(
     uv: str | None, architecture: str, machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(package_module.shutil, "which", lambda *_, **__: None)
-    runtime = LambdaRuntime(python="3.13", architecture=architecture)
+    runtime = FunctionsConfig(python="3.13", architecture=architecture)
 
     command = install_command(Path("/target"), runtime, uv)
 

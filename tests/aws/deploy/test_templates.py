@@ -13,12 +13,21 @@ import pytest
 import yaml
 
 from docs.generate import privileges_page
-from longshore.adapters.aws.deploy.stacks import STACKS, is_enabled, templates
-from longshore.adapters.aws.deploy.stacks.containers import DRAIN_GRACE_S, STOP_TIMEOUT_S
-from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
 from longshore.adapters.aws.deploy.stacks.privileges import EVENT_SOURCE_REASON, GRANTS, RESOURCES
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
-from longshore.adapters.aws.names import Names, table_schemas
+from longshore.adapters.aws.deploy.stacks.template import (
+    FUNCTIONS,
+    STACKS,
+    is_enabled,
+    templates,
+)
+from longshore.adapters.aws.names import (
+    EVENT_INDEXES,
+    LISTING_INDEX,
+    NAME_INDEX,
+    STATE_INDEX,
+    Names,
+)
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
@@ -104,14 +113,23 @@ def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, 
         item["Properties"]["TableName"]: item for _, item in resources(full, "AWS::DynamoDB::Table")
     }
 
-    assert list(tables) == [shape["TableName"] for shape in table_schemas(names)]
-    for shape in table_schemas(names):
-        table = tables[shape["TableName"]]["Properties"]
-        for part in ("KeySchema", "AttributeDefinitions", "GlobalSecondaryIndexes", "BillingMode"):
-            assert table.get(part) == shape.get(part)
-        assert table["SSESpecification"] == {"SSEEnabled": True}
-        assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
-        assert tables[shape["TableName"]]["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert tuple(tables) == names.tables
+    for table in tables.values():
+        assert table["Properties"]["BillingMode"] == "PAY_PER_REQUEST"
+        assert table["Properties"]["SSESpecification"] == {"SSEEnabled": True}
+        recovery = table["Properties"]["PointInTimeRecoverySpecification"]
+        assert recovery == {"PointInTimeRecoveryEnabled": True}
+        assert table["DeletionPolicy"] == "RetainExceptOnCreate"
+    indexes = {
+        name: {index["IndexName"] for index in item["Properties"].get("GlobalSecondaryIndexes", ())}
+        for name, item in tables.items()
+    }
+    assert indexes == {
+        names.ledger: {LISTING_INDEX, STATE_INDEX, NAME_INDEX},
+        names.events: set(EVENT_INDEXES),
+        names.output: set(),
+        names.config: set(),
+    }
     assert tables[names.ledger]["Properties"]["StreamSpecification"] == {
         "StreamViewType": "NEW_IMAGE"
     }
@@ -293,9 +311,9 @@ def test_a_worker_is_killed_after_it_had_time_to_drain(full: dict[str, Any]) -> 
     environment = {item["Name"]: item["Value"] for item in container["Environment"]}
     service = full["worker"]["Resources"]["Service"]["Properties"]
 
-    assert container["StopTimeout"] == STOP_TIMEOUT_S
-    assert environment["LONGSHORE_WORKER_DRAIN_GRACE"] == f"{DRAIN_GRACE_S}s"
-    assert Settings().worker.kill_grace.total_seconds() + DRAIN_GRACE_S < STOP_TIMEOUT_S
+    assert container["StopTimeout"] == 120  # the longest time that Fargate has
+    drain_grace_s = int(environment["LONGSHORE_WORKER_DRAIN_GRACE"].removesuffix("s"))
+    assert Settings().worker.kill_grace.total_seconds() + drain_grace_s < 120
     assert service["DeploymentConfiguration"]["DeploymentCircuitBreaker"]["Rollback"]
     (secret,) = container["Secrets"]
     assert secret["ValueFrom"]["Fn::Sub"].endswith("parameter/longshore/prod/ANTHROPIC_API_KEY")
@@ -331,17 +349,20 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
     [
         ({"queue": ["a"]}, "unknown name 'queue'; did you mean 'queues'?"),
         ({"queues": []}, "queues: at least one is required"),
-        ({"queues": "default"}, "queues must be a list of strings, not 'default'"),
+        ({"queues": "default"}, "queues: Input should be a valid array, not 'default'"),
         ({"queues": ["a b"]}, "queues: 'a b' is not a name"),
         ({"queues": ["q" * 60]}, "is too long by 6 characters for SQS"),
-        ({"protected": "yes"}, "protected must be true or false, not 'yes'"),
+        ({"protected": "yes"}, "protected: Input should be a valid boolean, not 'yes'"),
         ({"log_retention_days": 8}, "CloudWatch has 7 days, not 8"),
-        ({"api": {"burst": 0}}, "api.burst must be 1 to 5000, not 0"),
-        ({"api": ["x"]}, "api must be a mapping"),
+        ({"api": {"burst": 0}}, "api.burst: Input should be greater than or equal to 1, not 0"),
+        ({"api": ["x"]}, "api: Input should be an object, not ['x']"),
         ({"worker": {"image": "x"}}, "worker.subnets: at least one is required"),
         ({"worker": {"cpu": 1000}}, "worker.cpu: Fargate has 256, 512"),
         ({"worker": {"cpu": 256, "memory_mib": 4096}}, "Fargate has 512 to 2048"),
-        ({"functions": {"python": "3.9"}}, "functions.python must be one of"),
+        (
+            {"functions": {"python": "3.9"}},
+            "functions.python: Input should be '3.12' or '3.13'",
+        ),
         ({"alarms": {"topic": "arn:x", "email": ["a@b"]}}, "not both"),
         ({"bucket": "Capital"}, "is not a valid bucket name"),
         ({"settings": {"worker.concurency": 3}}, "no setting is called 'worker.concurency'"),

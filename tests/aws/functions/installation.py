@@ -14,14 +14,14 @@ import pytest
 
 from longshore.adapters.aws import client
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
-from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.deploy.stacks.template import FUNCTIONS
 from longshore.adapters.aws.names import Names
 from longshore.core.events.event import Event
 from longshore.core.tasks.commands import Claim
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import Priority
 from longshore.interfaces.lambdas.container import CONTAINERS, Container
-from longshore.services.submit import AcceptedJob
+from longshore.services.submit import AcceptedTasks
 from longshore.testing.fake_runner import FakeRunner
 from longshore.wiring import lambdas
 from longshore.wiring.services import Services
@@ -128,7 +128,7 @@ class FunctionInstallation:
 
         return self._container.run(with_services, Invocation())
 
-    def submit(self, *tasks: dict[str, Any], request_id: str = "request-1") -> AcceptedJob:
+    def submit(self, *tasks: dict[str, Any], request_id: str = "request-1") -> AcceptedTasks:
         document = {"tasks": list(tasks)}
         return self.run(lambda all_: all_.producer.submit(TENANT, request_id, document))
 

@@ -1,5 +1,6 @@
 """Queues over HTTP: the operator pauses them, and every tenant sees that."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.interfaces.rest.server import FAST_WORKER, a_task, async_test, run_se
 async def test_no_task_of_a_paused_queue_starts_until_the_queue_is_resumed(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         paused = (await server.post("/v1/queues/default/pause", {"reason": "repairs"})).json()
-    serves_both = FAST_WORKER.model_copy(update={"queues": ("default", "other")})
+    serves_both = replace(FAST_WORKER, queues=("default", "other"))
     async with run_server(tmp_path, with_worker=True, others={"worker": serves_both}) as server:
         paused_job = await server.submit(a_task("a"))
         free = await server.submit(a_task("a", queue="other"))

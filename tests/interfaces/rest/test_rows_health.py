@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ KINDS: dict[str, dict[str, str]] = {
     "warning": {"healthyWithin": "1ms", "warningWithin": "10h"},
     "healthy": {"longestRun": "10h", "healthyWithin": "5h"},
 }
-EIGHT_SLOTS = FAST_WORKER.model_copy(update={"concurrency": 8})
+EIGHT_SLOTS = replace(FAST_WORKER, concurrency=8)
 
 
 @contextlib.asynccontextmanager

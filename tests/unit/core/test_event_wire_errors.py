@@ -74,7 +74,12 @@ WRONG_PROPERTIES = [
     (COMPLETED, "output", b"bytes", "properties.output: expected a JSON value"),
     (COMPLETED, "output", CYCLE, "properties.output: expected a JSON value"),
     (COMPLETED, "output", {"_ref": 5}, "properties.output: expected a reference with key and size"),
-    (COMPLETED, "output", {"_ref": {"key": "k"}}, "properties.output: expected an integer"),
+    (
+        COMPLETED,
+        "output",
+        {"_ref": {"key": "k"}},
+        "properties.output: expected a reference with key and size",
+    ),
     (JOB, "tasks", {}, "properties.tasks: expected a list"),
     (JOB, "tasks", [{"name": "x"}], "properties.tasks[0].taskId is missing"),
     (FAILURE, "taskStatuses", [], "properties.taskStatuses: expected an object"),

@@ -280,15 +280,6 @@ class TestAfterTheRun:
         assert reason.until == midnight
         assert reason.text.endswith("raised, or by itself at 2026-01-02 00:00:00 UTC.")
 
-    def test_a_parked_task_without_a_record_has_a_reason(self) -> None:
-        reason = single_reason(a_task(state=TaskState.PARKED, parked=None))
-
-        assert "is parked: a budget is used up." in reason.text
-        assert (reason.since, reason.remedy) == (
-            None,
-            Remedy(action=RemedyAction.ADD_BUDGET, target=A, unit=BudgetUnit.USD),
-        )
-
     def test_a_failed_task_says_why_and_what_runs_it_again(self) -> None:
         failure = a_failure(ErrorCategory.VALIDATION)
 

@@ -53,12 +53,10 @@ def test_a_set_up_to_a_count_has_all_numbers_below_it() -> None:
 
 
 def test_no_number_is_negative() -> None:
-    with pytest.raises(ValueError, match="cannot be -1"):
+    with pytest.raises(ValueError, match="negative"):
         NumberSet([3, -1])
-    with pytest.raises(ValueError, match="cannot be -2"):
+    with pytest.raises(ValueError, match="negative"):
         NumberSet.below(-2)
-    with pytest.raises(ValueError, match="cannot be -255"):
-        NumberSet.from_text("-ff")
     assert -1 not in NumberSet([0, 1])
 
 

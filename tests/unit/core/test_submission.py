@@ -18,7 +18,6 @@ from longshore.core.jobs.submission import (
     TaskRequest,
     canonical_hash,
     canonical_text,
-    read_added_tasks,
     read_job,
     referenced_definitions,
 )
@@ -372,18 +371,18 @@ def test_what_is_no_job_names_no_definitions(document: Any) -> None:
 
 
 def test_added_tasks_may_depend_on_those_that_are_there() -> None:
-    added = read_added_tasks(
+    added = read_job(
         {"tasks": [{"taskId": "b", "name": "command", "dependsOn": ["a"]}]},
         limit=2,
         existing=("a",),
     )
 
-    assert [(task.key, task.parents) for task in added] == [("b", ("a",))]
+    assert [(task.key, task.parents) for task in added.tasks] == [("b", ("a",))]
 
 
 def test_only_tasks_can_be_added_and_none_that_is_there() -> None:
     with pytest.raises(InvalidJob) as caught:
-        read_added_tasks(
+        read_job(
             {"tasks": [{"taskId": "a", "name": "command"}], "name": "x"}, limit=5, existing=("a",)
         )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.execution.runners.artifacts import CopiedArtifact, copy_artifact
+from longshore.execution.runners.artifacts import copy_artifact
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_file_is_copied_under_its_name_or_the_one_it_is_given(
 ) -> None:
     write(working_folder, "a.csv", "deep/b")
 
-    assert copy_artifact(path, str(artifacts), name) == CopiedArtifact(stored)
+    assert copy_artifact(path, str(artifacts), name) == (stored, [])
     assert file_contents(artifacts) == {stored: (working_folder / path).read_text()}
 
 
@@ -60,11 +60,11 @@ def test_a_file_is_copied_under_its_name_or_the_one_it_is_given(
 def test_no_name_leads_out_of_the_folder(name: str, working_folder: Path, artifacts: Path) -> None:
     write(working_folder, "a")
 
-    stored = copy_artifact("a", str(artifacts), name)
+    stored, _ = copy_artifact("a", str(artifacts), name)
 
-    assert file_contents(artifacts) == {stored.name: "text of a"}
+    assert file_contents(artifacts) == {stored: "text of a"}
     assert sorted(path.name for path in artifacts.parent.iterdir()) == ["artifacts"]
-    assert stored.name.isprintable()
+    assert stored.isprintable()
 
 
 def test_a_copy_keeps_the_content_and_a_later_copy_replaces_it(
@@ -83,8 +83,8 @@ def test_a_copy_keeps_the_content_and_a_later_copy_replaces_it(
 def test_each_file_of_a_folder_is_copied(working_folder: Path, artifacts: Path) -> None:
     write(working_folder, "reports/a", "reports/deep/b", "other")
 
-    assert copy_artifact("reports", str(artifacts)) == CopiedArtifact("reports")
-    assert copy_artifact("reports/", str(artifacts), "again") == CopiedArtifact("again")
+    assert copy_artifact("reports", str(artifacts)) == ("reports", [])
+    assert copy_artifact("reports/", str(artifacts), "again") == ("again", [])
     assert list(file_contents(artifacts)) == [
         "again/a",
         "again/deep/b",
@@ -104,10 +104,10 @@ def test_only_files_inside_a_folder_are_copied(
     (working_folder / "reports" / "gone").symlink_to("missing")
     os.mkfifo(working_folder / "reports" / "pipe")
 
-    stored = copy_artifact("reports", str(artifacts))
+    _, skipped = copy_artifact("reports", str(artifacts))
 
     assert list(file_contents(artifacts)) == ["reports/a", "reports/deep/b", "reports/inside"]
-    assert sorted(stored.skipped) == ["gone", "outside", "outside-folder", "pipe"]
+    assert sorted(skipped) == ["gone", "outside", "outside-folder", "pipe"]
 
 
 def test_a_link_that_is_named_outright_is_followed(
@@ -116,7 +116,7 @@ def test_a_link_that_is_named_outright_is_followed(
     write(tmp_path, "elsewhere")
     (working_folder / "link").symlink_to(tmp_path / "elsewhere")
 
-    assert copy_artifact("link", str(artifacts)) == CopiedArtifact("link")
+    assert copy_artifact("link", str(artifacts)) == ("link", [])
     assert file_contents(artifacts) == {"link": "text of elsewhere"}
 
 
@@ -126,9 +126,9 @@ def test_a_file_that_is_an_artifact_already_is_not_copied(
     write(artifacts, "deep/a", "b")
     monkeypatch.chdir(artifacts.parent)
 
-    assert copy_artifact("artifacts/deep/a", str(artifacts)) == CopiedArtifact("deep/a")
-    assert copy_artifact("artifacts/deep", str(artifacts)) == CopiedArtifact("deep")
-    assert copy_artifact("artifacts", str(artifacts)) == CopiedArtifact(".")
+    assert copy_artifact("artifacts/deep/a", str(artifacts)) == ("deep/a", [])
+    assert copy_artifact("artifacts/deep", str(artifacts)) == ("deep", [])
+    assert copy_artifact("artifacts", str(artifacts)) == (".", [])
     assert list(file_contents(artifacts)) == ["b", "deep/a"]
 
 

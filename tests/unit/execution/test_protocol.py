@@ -1,4 +1,4 @@
-"""The protocol: lines split anywhere arrive whole, and records are decoded as encoded."""
+"""The protocol: records are decoded as encoded."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,34 +7,9 @@ from longshore.execution import protocol
 from longshore.execution.protocol import (
     STATUS_READ_BYTES,
     ChildStatus,
-    ForkServerMessage,
     KillCause,
-    LineDecoder,
     decode_statuses,
-    encode_message,
 )
-
-
-@given(
-    numbers=st.lists(st.integers(min_value=0), min_size=1, max_size=9),
-    piece=st.integers(min_value=1, max_value=64),
-)
-def test_messages_arrive_whole_and_in_order_however_they_are_cut(
-    numbers: list[int], piece: int
-) -> None:
-    data = b"".join(
-        encode_message(ForkServerMessage.REFUSED, number, error="e") for number in numbers
-    )
-    lines = LineDecoder()
-
-    received = [
-        message
-        for at in range(0, len(data), piece)
-        for message in lines.feed(data[at : at + piece])
-    ]
-
-    assert received == [{"type": "refused", "number": number, "error": "e"} for number in numbers]
-
 
 A_NUMBER = st.integers(min_value=-(2**31), max_value=2**31 - 1)
 STATUSES = st.builds(

@@ -18,7 +18,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.ports.backend import Backend
 from longshore.ports.runner import ChildReport, SpendRequest, UsageReport
-from longshore.services.submit import AcceptedJob
+from longshore.services.submit import AcceptedTasks
 from tests.unit.services.harness import (
     REQUEST,
     SECOND,
@@ -69,7 +69,7 @@ async def agent_harness(
 
 async def submit(
     harness: ServiceHarness, *keys: str, budget: Any = None, request_id: str = REQUEST
-) -> AcceptedJob:
+) -> AcceptedTasks:
     """A job of agents, with a budget if there is one."""
     tasks = [make_task(key, **AGENT) for key in keys or ("a",)]
     document = {"tasks": tasks} if budget is None else {"tasks": tasks, "budget": budget}

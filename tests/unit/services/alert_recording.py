@@ -5,10 +5,10 @@ from typing import Any
 
 from longshore.core.alerts import HealthNotice
 from longshore.core.events.event import Event
-from longshore.core.health import HealthReport
+from longshore.core.health import HealthPolicy, HealthReport
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks import commands as c
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from tests.unit.services.harness import APP, LEASE, REQUEST, TENANT, ServiceHarness
 
 MINUTE = timedelta(minutes=1)
@@ -52,7 +52,8 @@ def _key(task_id: str) -> str:
 def make_health_check(
     harness: ServiceHarness,
     *channels: Any,
-    policy: HealthCheckPolicy | None = None,
+    every: timedelta = timedelta(minutes=5),
+    thresholds: HealthPolicy | None = None,
     worker_registry: Any = None,
     **options: Any,
 ) -> HealthCheck:
@@ -61,7 +62,8 @@ def make_health_check(
         worker_registry=worker_registry or harness.worker_registry,
         alert_sender=AlertSender(harness.backend, channels, **options),
         app=APP,
-        policy=policy or HealthCheckPolicy(),
+        every=every,
+        thresholds=thresholds or HealthPolicy(),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from longshore.core.alerts import Backlog, HealthNotice
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck
 from tests.unit.services.harness import APP, SECOND, TENANT, ServiceHarness, make_task
 
 
@@ -17,7 +17,6 @@ def make_tenant_health_check(
         worker_registry=harness.worker_registry,
         alert_sender=AlertSender(harness.backend, channels, **alerting),
         app=APP,
-        policy=HealthCheckPolicy(),
         tenant=tenant,
     )
 

@@ -31,8 +31,8 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.operator_commands import Canceller, Resumer
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, AddTasksResult, Producer
-from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.submit import AcceptedTasks, Producer
+from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy
@@ -110,10 +110,8 @@ class ServiceHarness:
         self.runner = FakeRunner(self.clock)
         self.documents = DocumentStore(backend.blobs)
         self.transitions = Transitions(
-            ledger=backend.ledger,
-            queue=backend.queue,
+            backend=backend,
             documents=self.documents,
-            clock=backend.clock,
             new_id=lambda: f"change-{next(_ids)}",
         )
         parts = {"transitions": self.transitions, "documents": self.documents}
@@ -173,7 +171,6 @@ class ServiceHarness:
             "budget_operations": self.budget_operations,
             "finish_intent": self.finish_intent,
             "worker_registry": self.worker_registry,
-            "policy": SweeperPolicy(),
             **fields,
         }
         return Sweeper(**options)
@@ -245,12 +242,12 @@ class ServiceHarness:
             await self.advance(timedelta(milliseconds=50))
         return await doing
 
-    async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> AcceptedJob:
+    async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> AcceptedTasks:
         return await self.producer.submit(TENANT, request_id, {"tasks": list(tasks)})
 
     async def add_tasks(
         self, *tasks: dict[str, Any], request_id: str = "addition-1"
-    ) -> AddTasksResult:
+    ) -> AcceptedTasks:
         return await self.producer.add_tasks(TENANT, job_id(), request_id, {"tasks": list(tasks)})
 
     async def dispatch(self) -> int:

@@ -247,8 +247,9 @@ async def test_an_attempt_that_is_forgotten_is_closed_wherever_it_may_have_spent
             options = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.5)}
             assert await harness.reservations.reserve(row, name, LIMIT, **options) is None
 
-        await harness.reservations.close_lost_attempt(row, yesterday, today)
-        await harness.reservations.close_lost_attempt(row, yesterday, today)
+        lost = replace(row, usage=usd(0.5), started_at=yesterday)
+        await harness.reservations.close_lost_attempt(lost)
+        await harness.reservations.close_lost_attempt(lost)
 
         for name in names:
             account = await harness.reservations.read(TENANT, name)

@@ -162,10 +162,10 @@ async def test_tasks_parked_for_the_day_resume_at_midnight_and_not_before(
         left = next_day_start(harness.clock.now()) - harness.clock.now()
 
         await harness.advance(left - SECOND)
-        assert (await harness.sweeper.sweep()).unparked == 0
+        assert (await harness.sweeper.sweep())["unparked"] == 0
         await harness.advance(SECOND)
 
-        assert (await harness.sweeper.sweep()).unparked == 1
+        assert (await harness.sweeper.sweep())["unparked"] == 1
         assert await states(harness) == {"a": "pending", "b": "parked", "c": "parked"}
         assert (await harness.event_types("a"))[-1] == "Task Unparked"
 
@@ -294,8 +294,6 @@ async def test_an_attempt_that_had_spent_nothing_is_not_looked_for_in_any_accoun
         claimed = await harness.claim(task_id("a"))
         accounts = FlakyPort(backend.budgets, "get", times=None)
 
-        await harness.with_ports(budgets=accounts).budget_operations.release_reservations(
-            claimed, started_at=harness.clock.now()
-        )
+        await harness.with_ports(budgets=accounts).reservations.close_lost_attempt(claimed)
 
         assert accounts.calls == 0

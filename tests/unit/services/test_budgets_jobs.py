@@ -221,7 +221,7 @@ async def test_an_intent_that_is_left_open_is_carried_out_by_the_sweeper(tmp_pat
         (left,) = (await harness.job()).intents
         assert (left.kind, left.by) == (IntentKind.UNPARK, "ann")
 
-        assert (await harness.sweeper.sweep()).intents_finished == 1
+        assert (await harness.sweeper.sweep())["intents_finished"] == 1
         assert await states(harness) == {"a": "pending"}
         assert (await harness.job()).intents == ()
         # Who comes with it a second time is too late.

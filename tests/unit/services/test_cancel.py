@@ -159,7 +159,7 @@ async def test_a_cancellation_that_was_left_half_way_is_finished_by_the_sweeper(
         repairs = await harness.sweeper.sweep()
         await harness.dispatch()
 
-        assert repairs.intents_finished == 1
+        assert repairs["intents_finished"] == 1
         assert (await harness.job()).state is JobState.CANCELLED
         assert (await harness.task("b")).cancel.reason == "late"
 

@@ -2,18 +2,17 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.explain import ReasonCode, Remedy, RemedyAction, WhyReason
-from longshore.core.queues import QueuePause
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound
 from longshore.services.explain import Explainer
+from longshore.services.operator_commands import QueuePauser
 from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
@@ -42,13 +41,13 @@ def make_explainer(harness: ServiceHarness) -> Explainer:
     )
 
 
-async def why(harness: ServiceHarness, id_: str, **options: Any) -> list[WhyReason]:
-    return await make_explainer(harness).why(TENANT, id_, **options)
+async def why(harness: ServiceHarness, id_: str) -> list[WhyReason]:
+    return await make_explainer(harness).why(TENANT, id_)
 
 
-async def codes(harness: ServiceHarness, id_: str, **options: Any) -> list[tuple[str, str | None]]:
+async def codes(harness: ServiceHarness, id_: str) -> list[tuple[str, str | None]]:
     """The kinds of the reasons, and the keys of the tasks that they are about."""
-    reasons = await why(harness, id_, **options)
+    reasons = await why(harness, id_)
     return [(item.code.value, item.task_id and item.task_id.partition("_")[2]) for item in reasons]
 
 
@@ -60,13 +59,12 @@ async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        pause = QueuePause(name="default", by="olga", reason="disk", at=harness.clock.now())
-        paused = [pause]
 
         assert await codes(harness, A) == [("due", "a"), ("no_worker", None)]
         harness.worker_registry.register(HERE, ["default"])
         assert await codes(harness, A) == [("due", "a")]
-        assert await codes(harness, A, paused=paused) == [("due", "a"), ("queue_paused", None)]
+        await QueuePauser(backend).pause_queue("default", by="olga", reason="disk")
+        assert await codes(harness, A) == [("due", "a"), ("queue_paused", None)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

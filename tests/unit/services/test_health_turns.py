@@ -11,7 +11,7 @@ import pytest
 
 from longshore.errors import AlertFailed
 from longshore.execution.host.registry import FileWorkerRegistry
-from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.health import HealthCheck
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from tests.unit.services.alert_recording import (
@@ -71,7 +71,7 @@ async def test_the_pace_can_be_set(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await a_running_task(harness)
-        with checking(make_health_check(harness, policy=HealthCheckPolicy(every=2 * SECOND))):
+        with checking(make_health_check(harness, every=2 * SECOND)):
             await harness.advance(11 * SECOND)
 
         assert len(await health_check_events(harness)) == 5

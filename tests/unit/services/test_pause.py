@@ -22,9 +22,9 @@ async def test_who_paused_a_queue_since_when_and_why_can_be_seen(kind: str, tmp_
 
         now = backend.clock.now()
         assert claimed == QueuePause(name="default", by="ann", reason="the service is down", at=now)
-        assert await pausing.list_paused() == [claimed]
+        assert await backend.queue_controls.list_pauses() == [claimed]
         assert await pausing.resume_queue("default", by="bob") == claimed
-        assert await pausing.list_paused() == []
+        assert await backend.queue_controls.list_pauses() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -59,7 +59,7 @@ async def test_an_invalid_queue_name_is_refused_and_changes_nothing(
         with pytest.raises(UsageError, match="the name of a queue must match"):
             await pausing.resume_queue(name, by="ann")
 
-        assert await pausing.list_paused() == []
+        assert await backend.queue_controls.list_pauses() == []
 
 
 @pytest.mark.parametrize("reason", ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud800"], ids=len)

@@ -8,7 +8,8 @@ import pytest
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.ports.output import OutputChunk, Stream
-from longshore.services.dead_letters import PostMortem, read_post_mortem
+from longshore.services import documents as d
+from longshore.services.dead_letters import read_post_mortem
 from tests.factories import a_failure
 from tests.unit.services.dead_messages import exhaust_receives, send
 from tests.unit.services.harness import (
@@ -26,7 +27,7 @@ from tests.unit.services.harness import (
 A = task_id("a")
 
 
-async def post_mortem(harness: ServiceHarness, letter_id: str = A) -> PostMortem:
+async def post_mortem(harness: ServiceHarness, letter_id: str = A) -> d.PostMortemDocument:
     letter = await harness.dead_letters.get(TENANT, letter_id)
     return await read_post_mortem(harness.backend, letter)
 
@@ -60,11 +61,11 @@ async def test_each_attempt_is_there_with_its_error(kind: str, tmp_path: Path) -
 
         result = await post_mortem(harness)
 
-        assert [(item.number, item.category, item.outcome) for item in result.attempts] == [
+        assert [(item.attempt, item.category, item.outcome) for item in result.attempts] == [
             (1, "network", "failed"),
             (2, "validation", "failed"),
         ]
-        assert (result.ended_by, result.letter.reason) == ("worker", "broke")
+        assert (result.ended_by, result.error) == ("worker", "broke")
 
 
 @scenario
@@ -81,7 +82,7 @@ async def test_who_ended_it_is_that_of_the_last_round(tmp_path: Path) -> None:
         result = await post_mortem(harness)
 
         assert result.ended_by == "dlq"
-        assert [(item.number, item.round) for item in result.attempts] == [(1, 1)]
+        assert [(item.attempt, item.round) for item in result.attempts] == [(1, 1)]
 
 
 @scenario
@@ -148,7 +149,7 @@ async def test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked(
 
         shown = [(line.stream, line.text) for line in result.last_lines]
         assert shown[:7] == [(Stream.STDOUT, f"line {number}") for number in range(1, 8)]
-        assert shown[7][0] is Stream.STDERR
+        assert shown[7][0] == Stream.STDERR
         assert "hunter2" not in shown[7][1]
         assert "\x1b" not in shown[7][1]
         assert shown[7][1].endswith("red")
@@ -214,4 +215,4 @@ async def test_a_message_has_no_history(kind: str, tmp_path: Path) -> None:
 
         result = await post_mortem(harness, letter.id)
 
-        assert result == PostMortem(letter=letter)
+        assert (result.id, result.attempts, result.last_lines) == (letter.id, [], [])

@@ -345,7 +345,7 @@ async def test_two_who_finish_one_resume_count_it_once(
         item = harness.with_ports(ledger=ledger)
         await item.sweeper.sweep()
 
-        finished = [process.sweeper.repairs.intents_finished for process in (item, other)]
+        finished = [process.sweeper.repairs["intents_finished"] for process in (item, other)]
         assert finished == [0, 1]
         (job,) = left
         assert await harness.job() == job

@@ -38,7 +38,7 @@ async def test_an_accepted_job_has_its_rows_its_event_and_a_message_for_each_roo
         accepted = await harness.submit(*DIAMOND)
 
         assert accepted.created
-        assert accepted.roots == ("a",)
+        assert accepted.keys == ("a",)
         assert accepted.job == await harness.job()
         assert accepted.job.total == 4
         assert accepted.job.intents == ()
@@ -92,7 +92,7 @@ async def test_the_same_request_gives_the_same_job_and_the_same_answer(
         assert not again.created
         assert again.job == await harness.job()
         assert again.job.id == first.job.id
-        assert again.roots == first.roots
+        assert again.keys == first.keys
         assert (await harness.job_event_types()).count("Job Created") == 1
         assert (await harness.task("a")).state is TaskState.COMPLETED
 

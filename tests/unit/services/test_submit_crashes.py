@@ -95,7 +95,7 @@ async def test_a_submit_that_died_at_any_call_can_be_repeated(
                 break
 
             assert again.job.id == job_id()
-            assert again.roots == ("a",)
+            assert again.keys == ("a",)
             await check_job_can_finish(harness)
     assert at > 5
 
@@ -138,7 +138,7 @@ async def test_two_sweepers_that_finish_one_submit_count_it_once(tmp_path: Path)
 
         await item.sweeper.sweep()
 
-        finished = [harness.sweeper.repairs.intents_finished for harness in (item, other)]
+        finished = [harness.sweeper.repairs["intents_finished"] for harness in (item, other)]
         assert finished == [0, 1]
         assert (await other.job()).intents == ()
 
@@ -155,7 +155,7 @@ async def test_a_sweeper_that_finds_the_one_task_there_writes_little_and_counts_
 
         repairs = await harness.sweeper.sweep()
 
-        assert repairs.intents_finished == 0
+        assert repairs["intents_finished"] == 0
         assert (await harness.job()).intents == ()
         assert (await harness.task("a")).version == before
         await harness.finish()

@@ -216,7 +216,7 @@ async def test_a_delayed_task_is_not_enqueued_before_it_is_due(kind: str, tmp_pa
         repairs = await harness.sweeper.sweep()
 
         assert not early
-        assert repairs.reenqueued == 1
+        assert repairs["reenqueued"] == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -261,7 +261,7 @@ async def test_two_sweepers_at_once_end_a_lease_once(
 
         await item.sweeper.sweep()
 
-        assert item.sweeper.repairs.leases_ended + other.sweeper.repairs.leases_ended == 1
+        assert item.sweeper.repairs["leases_ended"] + other.sweeper.repairs["leases_ended"] == 1
         assert (await harness.event_types("a")).count("Task Processing Failed") == 1
         assert (await harness.task("a")).attempts_used == 1
 
@@ -282,7 +282,7 @@ async def test_two_concurrent_sweepers_enqueue_a_task_once(
 
         await item.sweeper.sweep()
 
-        assert item.sweeper.repairs.reenqueued + other.sweeper.repairs.reenqueued == 1
+        assert item.sweeper.repairs["reenqueued"] + other.sweeper.repairs["reenqueued"] == 1
         assert len(await harness.messages()) == 1
 
 
@@ -350,7 +350,7 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
         assert soon == {"a": TaskState.PENDING, "b": TaskState.PROCESSING}
         assert before_the_sweep["b"] is TaskState.PROCESSING
         assert later["b"] is TaskState.PENDING
-        assert harness.sweeper.repairs.leases_ended == 2
+        assert harness.sweeper.repairs["leases_ended"] == 2
         running.cancel()
 
 
@@ -384,4 +384,4 @@ async def test_repairs_are_counted_over_all_sweeps(kind: str, tmp_path: Path) ->
             harness.clock.advance(TAKEN_OVER_AFTER)
             await harness.sweeper.sweep()
 
-        assert harness.sweeper.repairs.leases_ended == 2
+        assert harness.sweeper.repairs["leases_ended"] == 2

@@ -194,7 +194,7 @@ async def test_two_sweepers_that_finish_one_cancellation_count_it_once(tmp_path:
 
         await item.sweeper.sweep()
 
-        finished = [harness.sweeper.repairs.intents_finished for harness in (item, other)]
+        finished = [harness.sweeper.repairs["intents_finished"] for harness in (item, other)]
         assert sorted(finished) == [0, 1]
 
 

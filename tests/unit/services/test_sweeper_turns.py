@@ -11,7 +11,7 @@ import pytest
 
 from longshore.core.tasks.states import TaskState
 from longshore.execution.host.registry import FileWorkerRegistry
-from longshore.services.sweeper import Repairs, SweeperPolicy
+from longshore.services.sweeper import Repairs
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from tests.unit.services.dead_messages import exhaust_receives, lose_messages
@@ -161,7 +161,7 @@ async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
         for minute in range(1, 200):
             harness.clock.advance(MINUTE + timedelta(milliseconds=1))
             await lose_messages(harness)
-            if (await harness.sweeper.sweep()).reenqueued:
+            if (await harness.sweeper.sweep())["reenqueued"]:
                 reenqueued_at.append(minute)
 
         assert reenqueued_at == [1, 2, 4, 8, 16, 32, 64, 128]
@@ -256,7 +256,7 @@ async def test_repairs_before_an_outage_are_counted(
             await harness.advance(MINUTE)
 
         assert ledger.failures == 3
-        assert harness.sweeper.repairs.leases_ended == 1
+        assert harness.sweeper.repairs["leases_ended"] == 1
 
 
 @scenario
@@ -269,7 +269,7 @@ async def test_where_functions_sweep_a_worker_looks_after_its_own_machines_dead_
         await harness.submit(make_task())
         await harness.claim(task_id("a"), "dead")
         harness.worker_registry.kill("dead")
-        sweeper = harness.build_sweeper(policy=SweeperPolicy(sweeps=False))
+        sweeper = harness.build_sweeper(sweeps=False)
 
         running = asyncio.ensure_future(sweeper.run())
         await harness.advance(10 * MINUTE)

@@ -266,7 +266,7 @@ async def test_a_message_that_the_queue_refuses_is_left_to_the_sweeper(
 
         assert accepted.created
         assert unsent == []
-        assert repairs.reenqueued == 1
+        assert repairs["reenqueued"] == 1
         assert len(await harness.messages()) == 1
 
 

@@ -77,7 +77,7 @@ async def test_a_job_that_cannot_be_moved_keeps_no_other_from_moving(
         assert (await harness.task("b", "cursed")).state is TaskState.WAITING
         # What was passed over is found by the sweeper, once it can be dealt with.
         harness.clock.advance(SETTLED_AFTER)
-        assert (await harness.sweeper.sweep()).ends_recorded == 1
+        assert (await harness.sweeper.sweep())["ends_recorded"] == 1
         assert (await harness.task("b", "cursed")).state is TaskState.PENDING
 
 

@@ -235,7 +235,7 @@ async def test_a_day_that_is_used_up_parks_tasks_until_the_sweeper_resumes_them_
             assert not await harness.sweeper.sweep()
             assert (await harness.task("a")).state is TaskState.PARKED
             await harness.advance(SECOND)
-            assert (await harness.sweeper.sweep()).unparked == 1
+            assert (await harness.sweeper.sweep())["unparked"] == 1
             await harness.advance(NO_WAIT)
 
             assert (await harness.task("a")).state is TaskState.COMPLETED

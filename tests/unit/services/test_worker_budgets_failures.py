@@ -149,9 +149,7 @@ async def test_an_attempt_that_another_process_ended_spends_and_reports_nothing(
         await submit(harness, budget=5.0)
         async with harness.running_worker():
             lost = await harness.end_lease("a")
-            await harness.budget_operations.release_reservations(
-                lost, started_at=harness.clock.now()
-            )
+            await harness.reservations.close_lost_attempt(lost)
             await harness.advance(2 * MINUTE)
 
             # The second question was not answered, and the child is dead.

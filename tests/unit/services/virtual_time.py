@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.writer import DatabaseWriter
 from longshore.testing.clock import FakeClock
 
 ResultT = TypeVar("ResultT")
@@ -92,8 +92,8 @@ async def advance(clock: FakeClock, duration: timedelta) -> None:
     await loop.wait_until_idle()
 
 
-class _TrackedDatabase(Database):
-    """A database that counts the pending work of its writer in its loop."""
+class _TrackedWriter(DatabaseWriter):
+    """A writer that counts its pending work in its loop."""
 
     def write(self, work: Any, *, on_done: Any = None, **how: Any) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
@@ -114,5 +114,5 @@ class _TrackedDatabase(Database):
 @contextlib.contextmanager
 def tracked_databases() -> Iterator[None]:
     """The loop waits for every database that is opened meanwhile."""
-    with patch("longshore.adapters.sqlite.backend.Database", _TrackedDatabase):
+    with patch("longshore.adapters.sqlite.database.DatabaseWriter", _TrackedWriter):
         yield

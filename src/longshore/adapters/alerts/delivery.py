@@ -8,15 +8,17 @@ quotes URLs and headers, which are secrets here.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
 import httpx
-import tenacity
 
+from longshore.core.alerts import HealthNotice
+from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
 from longshore.ports.clock import Clock
 
@@ -31,28 +33,23 @@ ADD_BUDGET_COMMAND = "longshore budget add ID --usd N"
 _MAX_TRIES = 4
 _MAX_TRY = timedelta(seconds=5)
 _MIN_TRY_S = 0.1
-_FIRST_PAUSE_S = 0.5
-_MAX_PAUSE_S = 4.0
+_FIRST_PAUSE = timedelta(seconds=0.5)
 _MAX_RETRY_AFTER_S = 3600
 _TOO_MANY = 429
 _RETRYABLE_STATUSES = frozenset({408, 425, _TOO_MANY})
 _SERVER_ERRORS = range(500, 600)
 _REDIRECTS = range(300, 400)
 
-DeliveryCall = Callable[[float], Awaitable[None]]
-"""One try that may take so many seconds. Raises DeliveryFailed."""
+Notice = HealthNotice | UndeliveredNotice
 
 
+@dataclass(eq=False)
 class DeliveryFailed(Exception):
     """One try failed; ``retryable``: another may succeed."""
 
-    def __init__(
-        self, reason: str, *, retryable: bool, retry_after: timedelta | None = None
-    ) -> None:
-        self.reason = reason
-        self.retryable = retryable
-        self.retry_after = retry_after
-        super().__init__(reason)
+    reason: str
+    retryable: bool
+    retry_after: timedelta | None = None
 
 
 def failure_from_status(
@@ -134,61 +131,50 @@ def _parse_retry_after(retry_after: str | None) -> timedelta | None:
     return timedelta(seconds=min(int(text[:9]), _MAX_RETRY_AFTER_S))
 
 
-class AlertDelivery:
-    """Delivers the alerts of one channel."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HttpAlerts:
+    """See ``ports.alerts.Alerts``: posts each notice to a URL, which may contain a secret."""
 
-    def __init__(
-        self, channel: str, clock: Clock, *, timeout: timedelta = DELIVERY_TIMEOUT
-    ) -> None:
-        self._channel = channel
-        self._clock = clock
-        self._timeout = timeout
+    channel: str
+    url: str
+    clock: Clock
+    encode: Callable[[Notice], bytes]
+    headers: Callable[[bytes], Mapping[str, str]]  # of a body, for each try
+    read_bytes: int = 0  # of an answer's body
+    error_in: Callable[[str], str | None] = lambda _: None  # in a body; "" if it is unknown
+    retryable_errors: Set[str] = frozenset()
+    timeout: timedelta = DELIVERY_TIMEOUT
 
-    async def deliver(self, call: DeliveryCall) -> None:
-        """Call until it succeeds, or until the tries or the time are used up.
+    async def send(self, notice: Notice) -> None:
+        body = self.encode(notice)
+        deadline = self.clock.elapsed() + self.timeout
+        for number in itertools.count(1):
+            try:
+                await self._try_once(body, deadline)
+                break
+            except DeliveryFailed as error:
+                pause = error.retry_after
+                if pause is None:
+                    pause = _FIRST_PAUSE * 2 ** (number - 1)
+                too_late = number == _MAX_TRIES or self.clock.elapsed() + pause >= deadline
+                if too_late or not error.retryable:
+                    raise AlertFailed(self.channel, error.reason, error.retry_after) from None
+            await self.clock.sleep(pause)
 
-        Raises:
-            AlertFailed: every try failed.
-        """
-        deadline = self._clock.elapsed() + self._timeout
-
-        def give_up(state: tenacity.RetryCallState) -> bool:
-            next_try = self._clock.elapsed() + timedelta(seconds=state.upcoming_sleep)
-            return state.attempt_number >= _MAX_TRIES or next_try >= deadline
-
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_is_retryable),
-            stop=give_up,
-            wait=_pause,
-            sleep=self._sleep,
-            reraise=True,
-        )
-        try:
-            await retrying(self._try_once, call, deadline)
-        except DeliveryFailed as error:
-            raise AlertFailed(self._channel, error.reason, error.retry_after) from None
-
-    async def _try_once(self, call: DeliveryCall, deadline: timedelta) -> None:
-        left = min(_MAX_TRY, deadline - self._clock.elapsed()).total_seconds()
+    async def _try_once(self, body: bytes, deadline: timedelta) -> None:
+        left = min(_MAX_TRY, deadline - self.clock.elapsed()).total_seconds()
         left = max(left, _MIN_TRY_S)
         try:
             # The event loop's clock, because this waits for a socket.
             async with asyncio.timeout(left):
-                await call(left)
+                answer = await post(
+                    self.url, body, self.headers(body), left, read_bytes=self.read_bytes
+                )
         except TimeoutError:
             raise DeliveryFailed("it did not answer in time", retryable=True) from None
-
-    async def _sleep(self, seconds: float) -> None:
-        await self._clock.sleep(timedelta(seconds=seconds))
-
-
-def _is_retryable(error: BaseException) -> bool:
-    return isinstance(error, DeliveryFailed) and error.retryable
-
-
-def _pause(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, DeliveryFailed) and error.retry_after is not None:
-        return error.retry_after.total_seconds()
-    doubled: float = _FIRST_PAUSE_S * 2 ** (state.attempt_number - 1)
-    return min(doubled, _MAX_PAUSE_S)
+        code = self.error_in(answer.body)
+        if not httpx.codes.is_success(answer.status):
+            raise failure_from_status(answer.status, answer.retry_after, code or "")
+        if code is not None:
+            reason = f"it answered {code or 'an unknown error'}"
+            raise DeliveryFailed(reason, retryable=code in self.retryable_errors)

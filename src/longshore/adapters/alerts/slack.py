@@ -7,6 +7,7 @@ because their underscores would become italics. Text from outside is escaped: a 
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +20,12 @@ from longshore.adapters.alerts.delivery import (
     DELIVERY_TIMEOUT,
     LIST_DEAD_LETTERS_COMMAND,
     LIST_PARKED_TASKS_COMMAND,
-    AlertDelivery,
-    DeliveryFailed,
-    failure_from_status,
-    post,
+    HttpAlerts,
+    Notice,
 )
 from longshore.core.alerts import (
     Backlog,
     BacklogChange,
-    BacklogGroup,
-    BacklogItem,
     BacklogNotice,
     HealthNotice,
     ParkedBudget,
@@ -38,13 +35,9 @@ from longshore.core.health import CheckedTask, Health
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.ports.clock import Clock
 
-CHANNEL = "slack"
-
-_OK = 200
 _RESPONSE_LIMIT_BYTES = 64 * 1024
 # Only an error code of Slack is repeated; other text of its answer may contain secrets.
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
-_UNKNOWN_CODE = "an unknown error"
 _RETRYABLE_CODES = frozenset(
     {"fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable"}
 )
@@ -72,47 +65,6 @@ class SlackMessage:
     blocks: tuple[dict[str, Any], ...]
 
 
-class SlackAlerts:
-    """See ``ports.alerts.Alerts``; created by ``slack_bot`` or ``slack_webhook``."""
-
-    channel = CHANNEL
-
-    def __init__(
-        self,
-        url: str,
-        clock: Clock,
-        *,
-        timeout: timedelta,
-        error_in: Callable[[str], str | None],
-        headers: Mapping[str, str] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._url = url
-        self._error_in = error_in  # the error code in the body of an answer, if there is one
-        self._headers = {"Content-Type": "application/json;charset=utf-8", **(headers or {})}
-        self._fields = fields or {}
-        self._delivery = AlertDelivery(CHANNEL, clock, timeout=timeout)
-
-    async def send(self, notice: HealthNotice | UndeliveredNotice) -> None:
-        message = message_of(notice)
-        content = {**self._fields, "text": message.text, "blocks": message.blocks}
-        body = json.dumps(content).encode()
-
-        async def once(timeout_s: float) -> None:
-            answer = await post(
-                self._url, body, self._headers, timeout_s, read_bytes=_RESPONSE_LIMIT_BYTES
-            )
-            code = self._error_in(answer.body)
-            if answer.status != _OK:
-                raise failure_from_status(
-                    answer.status, answer.retry_after, "" if code == _UNKNOWN_CODE else code or ""
-                )
-            if code is not None:
-                raise DeliveryFailed(f"it answered {code}", retryable=code in _RETRYABLE_CODES)
-
-        await self._delivery.deliver(once)
-
-
 def slack_bot(
     *,
     token: str,
@@ -120,40 +72,65 @@ def slack_bot(
     clock: Clock,
     timeout: timedelta = DELIVERY_TIMEOUT,
     base_url: str = "https://slack.com/api/",
-) -> SlackAlerts:
+) -> HttpAlerts:
     """Alerts by a bot that has the scope ``chat:write``."""
-    return SlackAlerts(
+    return _slack_alerts(
         f"{base_url}chat.postMessage",
         clock,
-        timeout=timeout,
-        error_in=_error_of_api,
+        timeout,
+        _error_of_api,
         headers={"Authorization": f"Bearer {token}"},
         fields={"channel": channel, "unfurl_links": False, "unfurl_media": False},
     )
 
 
-def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> SlackAlerts:
+def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> HttpAlerts:
     """Alerts by an incoming webhook, which belongs to one channel."""
-    return SlackAlerts(url, clock, timeout=timeout, error_in=_error_of_webhook)
+    return _slack_alerts(url, clock, timeout, _error_of_webhook, headers={}, fields={})
+
+
+def _slack_alerts(
+    url: str,
+    clock: Clock,
+    timeout: timedelta,
+    error_in: Callable[[str], str | None],
+    *,
+    headers: Mapping[str, str],
+    fields: Mapping[str, Any],
+) -> HttpAlerts:
+    def encode(notice: Notice) -> bytes:
+        message = message_of(notice)
+        return json.dumps({**fields, "text": message.text, "blocks": message.blocks}).encode()
+
+    return HttpAlerts(
+        channel="slack",
+        url=url,
+        clock=clock,
+        encode=encode,
+        headers=lambda _: {"Content-Type": "application/json;charset=utf-8", **headers},
+        read_bytes=_RESPONSE_LIMIT_BYTES,
+        error_in=error_in,
+        retryable_errors=_RETRYABLE_CODES,
+        timeout=timeout,
+    )
 
 
 def _error_of_api(body: str) -> str | None:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        return _UNKNOWN_CODE
+        return ""
     if not isinstance(content, dict):
-        return _UNKNOWN_CODE
-    return None if content.get("ok") is True else _error_code(content.get("error"))
+        return ""
+    return None if content.get("ok") is True else _error_code(str(content.get("error")))
 
 
 def _error_of_webhook(body: str) -> str | None:
     return None if body.strip() == "ok" else _error_code(body)
 
 
-def _error_code(value: object) -> str:
-    text = value.strip() if isinstance(value, str) else ""
-    return text if _ERROR_CODE.fullmatch(text) else _UNKNOWN_CODE
+def _error_code(text: str) -> str:
+    return text.strip() if _ERROR_CODE.fullmatch(text.strip()) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +185,7 @@ class _MessageBuilder:
                 self.blocks.append(_context(f"and {len(lines) - len(shown)} more"))
 
 
-def message_of(notice: HealthNotice | UndeliveredNotice) -> SlackMessage:
+def message_of(notice: Notice) -> SlackMessage:
     """The notice as one message."""
     if isinstance(notice, UndeliveredNotice):
         return _undelivered_message(notice)
@@ -238,6 +215,9 @@ def _undelivered_line(event: UndeliveredEvent, now: datetime) -> str:
 
 def _health_message(notice: HealthNotice) -> SlackMessage:
     """Urgent problems, then warnings, backlogs and recoveries."""
+    overtime = sum(task.health is Health.OVERTIME for task in notice.urgent)
+    stuck = len(notice.urgent) - overtime
+    urgent = f":red_circle: Task Health: {stuck} stuck tasks, {overtime} overtime tasks"
     warnings = f":warning: Task Health: {len(notice.warnings)} tasks with delayed heartbeats"
     recovered = f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered"
     backlogs = [
@@ -251,9 +231,7 @@ def _health_message(notice: HealthNotice) -> SlackMessage:
     message = _MessageBuilder(
         lines_left=_MAX_TASK_LINES - sum(1 + len(lines) for _, lines in backlogs)
     )
-    message.add_tasks(
-        _urgent_headline(notice.urgent), [_problem_line(task) for task in notice.urgent]
-    )
+    message.add_tasks(urgent, [_problem_line(task) for task in notice.urgent])
     message.add_tasks(warnings, [_problem_line(task) for task in notice.warnings])
     for headline, lines in backlogs:
         message.add_headline(headline)
@@ -261,12 +239,6 @@ def _health_message(notice: HealthNotice) -> SlackMessage:
     message.add_tasks(recovered, [_recovery_line(item) for item in notice.recovered])
     message.blocks.append(_context(_overview(notice)))
     return SlackMessage(text="\n".join(message.headlines), blocks=tuple(message.blocks))
-
-
-def _urgent_headline(tasks: Sequence[CheckedTask]) -> str:
-    overtime = sum(task.health is Health.OVERTIME for task in tasks)
-    stuck = len(tasks) - overtime
-    return f":red_circle: Task Health: {stuck} stuck tasks, {overtime} overtime tasks"
 
 
 def _problem_line(task: CheckedTask) -> str:
@@ -302,20 +274,23 @@ def _backlog_headline(notice: BacklogNotice, texts: _BacklogTexts) -> str:
 def _backlog_blocks(backlog: Backlog, texts: _BacklogTexts, now: datetime) -> list[dict[str, Any]]:
     if not backlog.newest:
         return []
-    kinds = [_section(_backlog_kind_line(kind, texts)) for kind in backlog.groups[:_MAX_KINDS]]
-    if len(backlog.groups) > _MAX_KINDS:
-        kinds.append(_context(f"and {len(backlog.groups) - _MAX_KINDS} more kinds"))
-    newest = [_section(_backlog_item_line(item, now)) for item in backlog.newest[:_MAX_NEWEST]]
-    return [*kinds, *newest, *map(_context, texts.commands)]
-
-
-def _backlog_kind_line(kind: BacklogGroup, texts: _BacklogTexts) -> str:
-    why = texts.reasons.get(kind.reason, kind.reason)
-    return f"{kind.count:,} in queue {_code(kind.queue)}: {_escape(why)}"
-
-
-def _backlog_item_line(item: BacklogItem, now: datetime) -> str:
-    return f"{_code(item.id)} in queue {_code(item.queue)}, {_age(now - item.at)} ago"
+    kinds = [
+        f"{kind.count:,} in queue {_code(kind.queue)}: "
+        f"{_escape(texts.reasons.get(kind.reason, kind.reason))}"
+        for kind in backlog.groups[:_MAX_KINDS]
+    ]
+    newest = [
+        f"{_code(item.id)} in queue {_code(item.queue)}, {_age(now - item.at)} ago"
+        for item in backlog.newest[:_MAX_NEWEST]
+    ]
+    left = len(backlog.groups) - _MAX_KINDS
+    more = [f"and {left} more kinds"] if left > 0 else []
+    return [
+        *map(_section, kinds),
+        *map(_context, more),
+        *map(_section, newest),
+        *map(_context, texts.commands),
+    ]
 
 
 def _overview(notice: HealthNotice) -> str:
@@ -345,7 +320,7 @@ def _escape(text: str) -> str:
     one_line = " ".join(text.split())
     if len(one_line) > _MAX_TEXT:
         one_line = one_line[: _MAX_TEXT - 1] + "…"
-    return one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(one_line, quote=False)
 
 
 def _section(text: str) -> dict[str, Any]:

@@ -45,25 +45,20 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import httpx
-
 from longshore.adapters.alerts.delivery import (
     ADD_BUDGET_COMMAND,
     DELIVERY_TIMEOUT,
     LIST_DEAD_LETTERS_COMMAND,
     LIST_PARKED_TASKS_COMMAND,
-    AlertDelivery,
-    failure_from_status,
-    post,
+    HttpAlerts,
+    Notice,
 )
-from longshore.core.alerts import BacklogNotice, HealthNotice, RecoveredTask
-from longshore.core.events.types import HealthSummary
+from longshore.core.alerts import BacklogNotice, HealthNotice
 from longshore.core.events.wire import to_ms
 from longshore.core.health import CheckedTask
-from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
+from longshore.core.undelivered import UndeliveredNotice
 from longshore.ports.clock import Clock
 
-CHANNEL = "webhook"
 SIGNATURE_HEADER = "Longshore-Signature"
 SECRET_MIN_BYTES = 32
 LISTED_LIMIT = 500
@@ -73,44 +68,27 @@ _MILLISECOND = timedelta(milliseconds=1)
 _ID_BYTES = 16
 
 
-class WebhookAlerts:
-    """See ``ports.alerts.Alerts``."""
+def webhook_alerts(
+    url: str, secrets: Sequence[str], clock: Clock, *, timeout: timedelta = DELIVERY_TIMEOUT
+) -> HttpAlerts:
+    """Alerts to a URL, signed with every secret."""
+    keys = tuple(secret.encode() for secret in secrets)
+    if not keys or any(len(key) < SECRET_MIN_BYTES for key in keys):
+        message = f"at least one secret is needed, each with at least {SECRET_MIN_BYTES} bytes"
+        raise ValueError(message)
 
-    channel = CHANNEL
+    def headers(body: bytes) -> dict[str, str]:
+        # Signed again for each try: a receiver may refuse an old signature.
+        signature = signature_of(body, keys, int(clock.now().timestamp()))
+        return {
+            "Content-Type": "application/json",
+            "User-Agent": "longshore",
+            SIGNATURE_HEADER: signature,
+        }
 
-    def __init__(
-        self,
-        url: str,
-        secrets: Sequence[str],
-        clock: Clock,
-        *,
-        timeout: timedelta = DELIVERY_TIMEOUT,
-    ) -> None:
-        keys = tuple(secret.encode() for secret in secrets)
-        if not keys or any(len(key) < SECRET_MIN_BYTES for key in keys):
-            message = f"at least one secret is needed, each with at least {SECRET_MIN_BYTES} bytes"
-            raise ValueError(message)
-        self._url = url
-        self._keys = keys
-        self._clock = clock
-        self._delivery = AlertDelivery(CHANNEL, clock, timeout=timeout)
-
-    async def send(self, notice: HealthNotice | UndeliveredNotice) -> None:
-        body = body_of(notice)
-
-        async def once(timeout_s: float) -> None:
-            # Signed again for each try: a receiver may refuse an old signature.
-            signed_at = int(self._clock.now().timestamp())
-            headers = {
-                "Content-Type": "application/json",
-                "User-Agent": "longshore",
-                SIGNATURE_HEADER: signature_of(body, self._keys, signed_at),
-            }
-            answer = await post(self._url, body, headers, timeout_s)
-            if not httpx.codes.is_success(answer.status):
-                raise failure_from_status(answer.status, answer.retry_after)
-
-        await self._delivery.deliver(once)
+    return HttpAlerts(
+        channel="webhook", url=url, clock=clock, encode=body_of, headers=headers, timeout=timeout
+    )
 
 
 def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
@@ -120,69 +98,81 @@ def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
     return ",".join([f"t={at_s}", *(f"v1={digest}" for digest in digests)])
 
 
-def body_of(notice: HealthNotice | UndeliveredNotice) -> bytes:
+def body_of(notice: Notice) -> bytes:
     """The notice as JSON; timestamps and durations are in milliseconds, as in events."""
+    content = {"tenantId": notice.tenant, "timestamp": to_ms(notice.at)}
     if isinstance(notice, UndeliveredNotice):
-        content = _undelivered_content(notice)
+        content |= _undelivered_content(notice)
     else:
-        content = _health_content(notice)
+        content |= _health_content(notice)
     digest = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
     return _json({"id": digest, **content})
-
-
-def _undelivered_content(notice: UndeliveredNotice) -> dict[str, Any]:
-    return {
-        "type": "event.undelivered",
-        "tenantId": notice.tenant,
-        "timestamp": to_ms(notice.at),
-        "events": [_undelivered_event(event) for event in notice.events[:LISTED_LIMIT]],
-        "notListed": max(len(notice.events) - LISTED_LIMIT, 0),
-    }
-
-
-def _undelivered_event(event: UndeliveredEvent) -> dict[str, Any]:
-    facts = event.facts()
-    return {
-        "id": event.id,
-        "eventType": facts.event_type,
-        "detailType": facts.detail_type,
-        "entity": facts.entity,
-        "timestamp": to_ms(facts.at),
-        "messageId": event.message_id,
-        "source": event.source,
-        "reason": event.reason,
-    }
-
-
-def _health_content(notice: HealthNotice) -> dict[str, Any]:
-    return {
-        "type": "task.health",
-        "tenantId": notice.tenant,
-        "timestamp": to_ms(notice.at),
-        "summary": _summary(notice.summary) if notice.summary else None,
-        "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
-        "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
-        "recovered": [_recovery(item) for item in notice.recovered[:LISTED_LIMIT]],
-        "notListed": {
-            name: max(len(getattr(notice, name)) - LISTED_LIMIT, 0)
-            for name in ("urgent", "warnings", "recovered")
-        },
-        "deadLetters": _dead_letters(notice.dead_letters) if notice.dead_letters else None,
-        "parkedTasks": _parked_tasks(notice.parked_tasks) if notice.parked_tasks else None,
-    }
 
 
 def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def _summary(summary: HealthSummary) -> dict[str, Any]:
+def _undelivered_content(notice: UndeliveredNotice) -> dict[str, Any]:
+    listed = [(event, event.facts()) for event in notice.events[:LISTED_LIMIT]]
     return {
-        "totalProcessing": summary.total_processing,
-        "healthy": summary.healthy,
-        "warning": summary.warning,
-        "critical": summary.critical,
-        "overtime": summary.overtime,
+        "type": "event.undelivered",
+        "events": [
+            {
+                "id": event.id,
+                "eventType": facts.event_type,
+                "detailType": facts.detail_type,
+                "entity": facts.entity,
+                "timestamp": to_ms(facts.at),
+                "messageId": event.message_id,
+                "source": event.source,
+                "reason": event.reason,
+            }
+            for event, facts in listed
+        ],
+        "notListed": _not_listed(notice.events),
+    }
+
+
+def _not_listed(items: Sequence[object]) -> int:
+    return max(len(items) - LISTED_LIMIT, 0)
+
+
+def _health_content(notice: HealthNotice) -> dict[str, Any]:
+    summary = notice.summary
+    return {
+        "type": "task.health",
+        "summary": summary
+        and {
+            "totalProcessing": summary.total_processing,
+            "healthy": summary.healthy,
+            "warning": summary.warning,
+            "critical": summary.critical,
+            "overtime": summary.overtime,
+        },
+        "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
+        "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
+        "recovered": [
+            {
+                "requestId": task.task_id,
+                "attemptNumber": task.attempt,
+                "was": task.previous.value,
+                "stillProcessing": task.current is not None,
+            }
+            for task in notice.recovered[:LISTED_LIMIT]
+        ],
+        "notListed": {
+            "urgent": _not_listed(notice.urgent),
+            "warnings": _not_listed(notice.warnings),
+            "recovered": _not_listed(notice.recovered),
+        },
+        "deadLetters": _backlog(notice.dead_letters, "category", command=LIST_DEAD_LETTERS_COMMAND),
+        "parkedTasks": _backlog(
+            notice.parked_tasks,
+            "budget",
+            command=LIST_PARKED_TASKS_COMMAND,
+            topUp=ADD_BUDGET_COMMAND,
+        ),
     }
 
 
@@ -198,28 +188,11 @@ def _problem(task: CheckedTask) -> dict[str, Any]:
     }
 
 
-def _recovery(recovery: RecoveredTask) -> dict[str, Any]:
-    return {
-        "requestId": recovery.task_id,
-        "attemptNumber": recovery.attempt,
-        "was": recovery.previous.value,
-        "stillProcessing": recovery.current is not None,
-    }
-
-
-def _dead_letters(notice: BacklogNotice) -> dict[str, Any]:
-    return {**_backlog(notice, reason_key="category"), "command": LIST_DEAD_LETTERS_COMMAND}
-
-
-def _parked_tasks(notice: BacklogNotice) -> dict[str, Any]:
-    return {
-        **_backlog(notice, reason_key="budget"),
-        "command": LIST_PARKED_TASKS_COMMAND,
-        "topUp": ADD_BUDGET_COMMAND,
-    }
-
-
-def _backlog(notice: BacklogNotice, *, reason_key: str) -> dict[str, Any]:
+def _backlog(
+    notice: BacklogNotice | None, reason_key: str, **commands: str
+) -> dict[str, Any] | None:
+    if notice is None:
+        return None
     backlog = notice.backlog
     return {
         "change": notice.change.value,
@@ -229,9 +202,10 @@ def _backlog(notice: BacklogNotice, *, reason_key: str) -> dict[str, Any]:
             {"queue": kind.queue, reason_key: kind.reason, "count": kind.count}
             for kind in backlog.groups[:LISTED_LIMIT]
         ],
-        "kindsNotListed": max(len(backlog.groups) - LISTED_LIMIT, 0),
+        "kindsNotListed": _not_listed(backlog.groups),
         "newest": [
             {"id": item.id, "queue": item.queue, "timestamp": to_ms(item.at)}
             for item in backlog.newest
         ],
+        **commands,
     }

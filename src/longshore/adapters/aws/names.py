@@ -1,14 +1,11 @@
-"""Names and table schemas of an installation; the stage is part of each name.
+"""Names of an installation's resources; the stage is part of each name.
 
-Several installations can share an account. The stacks create the tables from these schemas, and
-``longshore doctor`` compares the tables with them.
+Several installations can share an account. The stacks have the same names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from longshore.core.tasks.states import Priority
 
@@ -48,6 +45,10 @@ class Names:
         return self._qualified("config")
 
     @property
+    def tables(self) -> tuple[str, ...]:
+        return self.ledger, self.events, self.output, self.config
+
+    @property
     def bus(self) -> str:
         """The event bus."""
         return self._qualified("events")
@@ -66,79 +67,3 @@ class Names:
 
     def _qualified(self, name: str) -> str:
         return f"longshore-{self.stage}-{name}"
-
-
-def table_schemas(names: Names) -> list[dict[str, Any]]:
-    """The parameters that create each table.
-
-    The partition key of every table spreads by itself (a job, a task). Index keys that many rows
-    share carry a shard. Most indexes hold keys only: an index is a hint before a consistent read,
-    and costs a write whenever a projected attribute changes.
-    """
-    return [
-        _table(
-            names.ledger,
-            ("bucket", "id"),
-            {LISTING_INDEX: ("g1", "s1"), STATE_INDEX: ("g2", "s2"), NAME_INDEX: ("g3", "s3")},
-            stream=True,
-            extra_attributes={STATE_INDEX: ["t"]},
-        ),
-        _table(
-            names.events,
-            ("PK", "SK"),
-            {
-                name: (f"GSI{number}PK", f"GSI{number}SK")
-                for number, name in enumerate(EVENT_INDEXES, start=1)
-            },
-            projection="ALL",
-        ),
-        _table(names.output, ("task", "position")),
-        _table(names.config, ("kind", "name")),
-    ]
-
-
-def _table(
-    name: str,
-    key: tuple[str, str],
-    indexes: Mapping[str, tuple[str, str]] | None = None,
-    *,
-    projection: str = "KEYS_ONLY",
-    extra_attributes: Mapping[str, list[str]] | None = None,
-    stream: bool = False,
-) -> dict[str, Any]:
-    indexes = indexes or {}
-    attributes = sorted({*key, *(part for keys in indexes.values() for part in keys)})
-    schema: dict[str, Any] = {
-        "TableName": name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": _key(*key),
-        "AttributeDefinitions": [
-            {"AttributeName": attribute, "AttributeType": "S"} for attribute in attributes
-        ],
-        "SSESpecification": {"Enabled": True},
-    }
-    if indexes:
-        schema["GlobalSecondaryIndexes"] = [
-            {
-                "IndexName": index,
-                "KeySchema": _key(*parts),
-                "Projection": _projection(projection, (extra_attributes or {}).get(index)),
-            }
-            for index, parts in indexes.items()
-        ]
-    if stream:
-        schema["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
-    return schema
-
-
-def _projection(kind: str, extra_attributes: list[str] | None) -> dict[str, Any]:
-    if extra_attributes is None:
-        return {"ProjectionType": kind}
-    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": extra_attributes}
-
-
-def _key(partition: str, sort: str) -> list[dict[str, str]]:
-    return [
-        {"AttributeName": partition, "KeyType": "HASH"},
-        {"AttributeName": sort, "KeyType": "RANGE"},
-    ]

@@ -12,10 +12,9 @@ from longshore.adapters.memory.keyed_stores import (
     MemoryDefinitions,
     MemoryKeys,
 )
-from longshore.adapters.memory.ledger import MemoryLedger
+from longshore.adapters.memory.ledger import MemoryLedger, MemoryStore
 from longshore.adapters.memory.logs import MemoryEventBus, MemoryEventLog, MemoryOutputLog
 from longshore.adapters.memory.queues import MemoryQueueControls, MemoryTaskQueue
-from longshore.adapters.memory.store import MemoryStore
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 

@@ -6,7 +6,8 @@ from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from longshore.adapters.memory.store import MemoryStore, Waiters
+from longshore.adapters.memory.ledger import MemoryStore
+from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EventBody
 from longshore.core.pages import Page, decode_cursor, encode_cursor

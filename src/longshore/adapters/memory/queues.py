@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from heapq import merge
 from itertools import chain, count
 
-from longshore.adapters.memory.store import Waiters
+from longshore.adapters.shared.waiters import Waiters
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import QueueDepth, QueuePause, capped_hold_end, lane_order
 from longshore.core.tasks.states import Priority

@@ -16,7 +16,7 @@ from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.queues import QueuePause
-from longshore.core.tasks.rows import JobRow, TaskRow, TaskSpec
+from longshore.core.tasks.rows import JobRow, TaskRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -49,11 +49,6 @@ def to_json(value: Any) -> str:
     return _encoder.encode(value).decode()
 
 
-def spec_to_json(spec: TaskSpec) -> str:
-    """The part of a task row that never changes."""
-    return to_json(spec)
-
-
 def body_to_json(row: TaskRow) -> str:
     """The part of a task row that each transition writes."""
     changing = row.__dict__.copy()
@@ -69,11 +64,6 @@ def task_from_json(spec: str, body: str) -> TaskRow:
 def to_us(moment: datetime) -> int:
     """Whole microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND
-
-
-def optional_us(moment: datetime | None) -> int | None:
-    """Whole microseconds since 1970, or None."""
-    return None if moment is None else to_us(moment)
 
 
 def from_us(us: int) -> datetime:

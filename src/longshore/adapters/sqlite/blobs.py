@@ -12,15 +12,16 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import apsw
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.database import Database
-from longshore.adapters.sqlite.store_file import Row, rows
+from longshore.adapters.sqlite.store_file import Row, rows, sync_folder
 from longshore.core.documents import validate_key
 from longshore.errors import BackendUnavailable, NotFound
 
@@ -29,30 +30,38 @@ _CHUNK_BYTES = 256 * 1024
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
 
+ResultT = TypeVar("ResultT")
 
+
+@dataclass(eq=False)
 class SqliteBlobStore:
     """See ``ports.blobs.BlobStore``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._folder = database.folder / "blobs"
+    _database: Database
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
         validate_key(key)
-        if isinstance(data, bytes):
-            if len(data) <= INLINE_LIMIT_BYTES:
-                return await self._write_row(key, len(data), None, data)
-            data = _chunks_of(data)
-        draft = _Draft(self._folder)
+        chunks = _chunks_of(data) if isinstance(data, bytes) else data
+        head = b""
+        async for chunk in chunks:
+            head += chunk
+            if len(head) > INLINE_LIMIT_BYTES:
+                return await self._put_file(key, head, chunks)
+        return await self._write_row(key, len(head), None, head)
+
+    async def _put_file(self, key: str, head: bytes, rest: AsyncIterator[bytes]) -> int:
+        name = secrets.token_hex(16)
+        path = self._path(name)
+        draft = path.with_suffix(".draft")
         try:
-            async for chunk in data:
-                await _write_to_disk(key, draft.add, chunk)
-            if draft.size <= INLINE_LIMIT_BYTES:
-                return await self._write_row(key, draft.size, None, draft.content())
-            await _write_to_disk(key, draft.persist)
-            return await self._write_row(key, draft.size, draft.name, None)
+            with await _write_to_disk(key, _create, draft) as file:
+                size = await _write_to_disk(key, file.write, head)
+                async for chunk in rest:
+                    size += await _write_to_disk(key, file.write, chunk)
+                await _write_to_disk(key, _persist, file, draft, path)
+                return await self._write_row(key, size, name, None)
         finally:
-            draft.discard()
+            draft.unlink(missing_ok=True)
 
     async def _write_row(self, key: str, size: int, file: str | None, data: bytes | None) -> int:
         def work(connection: apsw.Connection) -> str | None:
@@ -68,8 +77,7 @@ class SqliteBlobStore:
         return size
 
     async def get(self, key: str) -> bytes:
-        chunks = [chunk async for chunk in self.stream(key)]
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return b"".join([chunk async for chunk in self.stream(key)])
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         source = await self._open(key)
@@ -93,7 +101,7 @@ class SqliteBlobStore:
             with contextlib.suppress(FileNotFoundError):
                 return await asyncio.to_thread(self._path(file).open, "rb")
             if self._database.point_value("SELECT file FROM blobs WHERE key = ?", (key,)) == file:
-                message = f"the file of blob {key!r} is missing in {self._folder}"
+                message = f"the file of blob {key!r} is missing: {self._path(file)}"
                 raise BackendUnavailable(message)
             # The blob was replaced between the two reads: read again.
 
@@ -125,7 +133,7 @@ class SqliteBlobStore:
         return None
 
     def _path(self, file: str) -> Path:
-        return self._folder / file[:2] / file
+        return self._database.folder / "blobs" / file[:2] / file
 
     def _remove(self, file: str | None) -> None:
         if file is not None:
@@ -134,68 +142,33 @@ class SqliteBlobStore:
             reach("blob.removed")
 
 
-class _Draft:
-    """A blob that is being written: in memory while it is small, then in a file without a row."""
-
-    def __init__(self, folder: Path) -> None:
-        self.size = 0
-        self.name = secrets.token_hex(16)
-        self._folder = folder / self.name[:2]
-        self._path = self._folder / f"{self.name}.draft"
-        self._buffer = bytearray()
-        self._file: BinaryIO | None = None
-
-    def add(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        if self._file is None and self.size <= INLINE_LIMIT_BYTES:
-            self._buffer += chunk
-            return
-        if self._file is None:
-            self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
-            self._file = os.fdopen(descriptor, "wb")
-            reach("blob.draft_opened")
-            self._file.write(self._buffer)
-        self._file.write(chunk)
-
-    def content(self) -> bytes:
-        return bytes(self._buffer)
-
-    def persist(self) -> None:
-        """Make the file durable under its own name."""
-        if self._file is None:
-            return
-        self._file.flush()
-        reach("blob.draft_written")
-        os.fsync(self._file.fileno())
-        reach("blob.draft_synced")
-        self._path.rename(self._folder / self.name)
-        reach("blob.renamed")
-        for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
-            _sync_folder(folder)
-        reach("blob.synced")
-
-    def discard(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
+def _create(draft: Path) -> BinaryIO:
+    draft.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    file = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "wb")
+    reach("blob.draft_opened")
+    return file
 
 
-async def _write_to_disk(key: str, act: Callable[..., None], *arguments: bytes) -> None:
+def _persist(file: BinaryIO, draft: Path, path: Path) -> None:
+    """Make the file durable under its own name."""
+    file.flush()
+    reach("blob.draft_written")
+    os.fsync(file.fileno())
+    reach("blob.draft_synced")
+    draft.rename(path)
+    reach("blob.renamed")
+    for folder in list(path.parents)[:3]:
+        sync_folder(folder)
+    reach("blob.synced")
+
+
+async def _write_to_disk(key: str, act: Callable[..., ResultT], *arguments: Any) -> ResultT:
     """Translate errors of the disk only; an error of the caller's stream is raised unchanged."""
     try:
-        await asyncio.to_thread(act, *arguments)
+        return await asyncio.to_thread(act, *arguments)
     except OSError as error:
         message = f"the blob {key!r} could not be written: {error}"
         raise BackendUnavailable(message) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 async def _chunks_of(data: bytes) -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.core.queues import message_body
-from longshore.core.tasks.changes import Enqueue
+from longshore.core.tasks.changes import Enqueue, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
 from longshore.ports.ledger import AnyChange
@@ -60,34 +60,45 @@ class Commit:
         self._changes = changes
         self._write_lock = write_lock
         self.exclusive_epoch = 0  # in which it was written
-        self._row_statements = [_row_statement(change) for change in changes]
-        self._other_statements: list[Statement] = []
-        self.topics: set[Topic] = set()  # to wake after the commit
-        self.durable = False
-        for change in changes:
-            self.durable = self.durable or change.durable
-            for event in change.events:
-                self._add(INSERT_EVENT, event_values(event), Topic.EVENTS)
-            for effect in change.effects:
-                if isinstance(effect, Enqueue):
-                    self._add(UPSERT_MESSAGE, _enqueue_values(effect, now), Topic.QUEUE)
-                else:
-                    self._add(_UPSERT_WAKEUP, (effect.worker_id,), Topic.WAKEUP)
-
-    def _add(self, sql: str, values: tuple[Any, ...], topic: Topic) -> None:
-        self._other_statements.append((sql, values))
-        self.topics.add(topic)
+        self.durable = any(change.durable for change in changes)
+        self._row_statements = [
+            _task_statement(change.row, change.expected_version)
+            if isinstance(change.row, TaskRow)
+            else _job_statement(change.row, change.expected_version)
+            for change in changes
+        ]
+        effects = [effect for change in changes for effect in change.effects]
+        sent_us = codec.to_us(now)
+        self._inserts: dict[Topic, tuple[str, list[tuple[Any, ...]]]] = {
+            Topic.EVENTS: (
+                INSERT_EVENT,
+                [event_values(event) for change in changes for event in change.events],
+            ),
+            Topic.QUEUE: (
+                UPSERT_MESSAGE,
+                [
+                    (
+                        effect.queue,
+                        effect.priority,
+                        effect.task_id,
+                        message_body(effect.task_id),
+                        sent_us,
+                        codec.to_us(effect.at),
+                    )
+                    for effect in effects
+                    if isinstance(effect, Enqueue)
+                ],
+            ),
+            Topic.WAKEUP: (
+                _UPSERT_WAKEUP,
+                [(effect.worker_id,) for effect in effects if isinstance(effect, Wake)],
+            ),
+        }
+        self.topics = [topic for topic, (_, values) in self._inserts.items() if values]
 
     def __call__(self, connection: apsw.Connection) -> None:
         self.exclusive_epoch = self._write_lock.exclusive_epoch
         execute = connection.cursor().execute
-        if self._write_rows(connection, execute):
-            reach("write.rows_written")
-            for sql, values in self._other_statements:
-                execute(sql, values)
-
-    def _write_rows(self, connection: apsw.Connection, execute: Callable[..., Any]) -> bool:
-        """Write the rows. Returns False if all of them were committed before."""
         written = 0
         for change, (sql, values) in zip(self._changes, self._row_statements, strict=True):
             execute(sql, values)
@@ -95,10 +106,14 @@ class Commit:
                 written += 1
             elif not _is_own_change(connection, change):
                 raise VersionConflict(change.row.id, change.expected_version)
-        if 0 < written < len(self._changes):
+        if not written:
+            return  # the answer to an earlier commit of these changes was lost
+        if written < len(self._changes):
             # Some rows had their change already: these changes never were one commit.
             raise VersionConflict(self._changes[0].row.id, self._changes[0].expected_version)
-        return written > 0
+        reach("write.rows_written")
+        for topic in self.topics:
+            connection.executemany(*self._inserts[topic])
 
 
 def _is_own_change(connection: apsw.Connection, change: AnyChange) -> bool:
@@ -108,37 +123,30 @@ def _is_own_change(connection: apsw.Connection, change: AnyChange) -> bool:
     return bool(existing) and existing[0][0] == change.row.change_id
 
 
-def _row_statement(change: AnyChange) -> Statement:
+def _task_statement(row: TaskRow, expected_version: int) -> Statement:
     """The statement that writes a row if its version is the expected one."""
-    row = change.row
-    values = _task_values(row) if isinstance(row, TaskRow) else _job_values(row)
-    if change.expected_version:
-        sql = _UPDATE_TASK if isinstance(row, TaskRow) else _UPDATE_JOB
-        return sql, (*values, row.id, change.expected_version)
-    spec, created = row.spec, codec.to_us(row.spec.created_at)
-    if isinstance(row, JobRow):
-        return _INSERT_JOB, (spec.id, spec.tenant, created, row.spec.name, *values)
-    constant = (row.id, spec.tenant, row.spec.job_id, row.spec.number, row.spec.queue, created)
-    return _INSERT_TASK, (*constant, codec.spec_to_json(row.spec), *values)
-
-
-def _task_values(row: TaskRow) -> tuple[Any, ...]:
-    return (
+    spec = row.spec
+    values = (
         row.state,
-        codec.optional_us(row.due_at),
-        codec.optional_us(row.enqueued_at),
-        codec.to_us(row.lease.expires_at) if row.lease else None,
-        codec.optional_us(row.finished_at),
+        row.due_at and codec.to_us(row.due_at),
+        row.enqueued_at and codec.to_us(row.enqueued_at),
+        row.lease and codec.to_us(row.lease.expires_at),
+        row.finished_at and codec.to_us(row.finished_at),
         row.version,
         codec.body_to_json(row),
     )
+    if expected_version:
+        return _UPDATE_TASK, (*values, row.id, expected_version)
+    constant = (spec.id, spec.tenant, spec.job_id, spec.number, spec.queue)
+    created = codec.to_us(spec.created_at)
+    return _INSERT_TASK, (*constant, created, codec.to_json(spec), *values)
 
 
-def _job_values(row: JobRow) -> tuple[Any, ...]:
-    ended, unreported = len(row.ended), int(row.end_unreported)
-    return (row.state, len(row.intents), ended, unreported, row.version, codec.to_json(row))
-
-
-def _enqueue_values(effect: Enqueue, now: datetime) -> tuple[Any, ...]:
-    body, visible = message_body(effect.task_id), codec.to_us(effect.at)
-    return (effect.queue, effect.priority, effect.task_id, body, codec.to_us(now), visible)
+def _job_statement(row: JobRow, expected_version: int) -> Statement:
+    """The statement that writes a row if its version is the expected one."""
+    spec, ended, unreported = row.spec, len(row.ended), int(row.end_unreported)
+    body = codec.to_json(row)
+    values = (row.state, len(row.intents), ended, unreported, row.version, body)
+    if expected_version:
+        return _UPDATE_JOB, (*values, row.id, expected_version)
+    return _INSERT_JOB, (spec.id, spec.tenant, codec.to_us(spec.created_at), spec.name, *values)

@@ -8,7 +8,7 @@ after the hold has ended.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import apsw
@@ -47,11 +47,11 @@ _UPSERT_HOLD = f"""
 """
 
 
+@dataclass(eq=False)
 class SqliteDefinitions:
     """See ``ports.configuration.Definitions``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     async def put(self, tenant: str, definition: Definition) -> Definition:
         def work(connection: apsw.Connection) -> Definition:
@@ -108,11 +108,11 @@ class SqliteDefinitions:
         return await self._database.write(work)
 
 
+@dataclass(eq=False)
 class SqliteKeys:
     """See ``ports.configuration.Keys``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     async def add(self, record: KeyRecord) -> None:
         created = codec.to_us(record.created_at)
@@ -158,11 +158,11 @@ class SqliteKeys:
         return await self._database.write(work)
 
 
+@dataclass(eq=False)
 class SqliteBudgets:
     """See ``ports.configuration.Budgets``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     async def get(self, tenant: str, name: str) -> SharedBudget | None:
         body = self._database.point_value(
@@ -188,11 +188,11 @@ class SqliteBudgets:
         await self._database.write(work)
 
 
+@dataclass(eq=False)
 class SqliteQueueControls:
     """See ``ports.configuration.QueueControls``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     async def pause(
         self, name: str, *, by: str, reason: str | None = None, now: datetime
@@ -258,7 +258,8 @@ class SqliteQueueControls:
             now = self._database.clock.now()
             return min((hold.remaining(now) for hold in self._active_holds(queues)), default=None)
 
-        return await self._database.wait_for_ever(Topic.PAUSES, look, next_change=next_end)
+        waiters = self._database.waiters[Topic.PAUSES]
+        return await waiters.wait_until(look, next_change=next_end) or frozenset()
 
     def _is_paused(self, name: str) -> bool:
         return bool(self._database.point("SELECT 1 FROM paused_queues WHERE name = ?", (name,)))

@@ -8,10 +8,11 @@ from longshore.errors import (
     BackendError,
     BackendRejected,
     BackendUnavailable,
-    LongshoreError,
+    OutcomeUnknown,
     StoreCorrupt,
 )
 
+_CORRUPT = (apsw.NotADBError, apsw.CorruptError)
 _TRANSIENT = (
     apsw.BusyError,
     apsw.LockedError,
@@ -27,27 +28,30 @@ _TRANSIENT = (
 
 def translate_error(error: BaseException) -> BaseException:
     """The error of Longshore for an error of SQLite; other errors are returned unchanged."""
-    if isinstance(error, LongshoreError) or not isinstance(error, apsw.Error):
+    translated: BackendError
+    if isinstance(error, _CORRUPT):
+        translated = StoreCorrupt("the database", str(error))
+    elif isinstance(error, _TRANSIENT):
+        translated = BackendUnavailable(str(error))
+    elif isinstance(error, apsw.Error):
+        translated = BackendRejected(str(error))
+    else:
         return error
-    return _with_cause(_classify(error), error)
-
-
-def not_written(error: BaseException) -> BackendError:
-    """The error for a failure before the commit: nothing was written, and a retry may succeed."""
-    message = f"nothing was written: {error}"
-    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
-        return _with_cause(StoreCorrupt("the database", str(error)), error)
-    return _with_cause(BackendUnavailable(message), error)
-
-
-def _classify(error: apsw.Error) -> BackendError:
-    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
-        return StoreCorrupt("the database", str(error))
-    if isinstance(error, _TRANSIENT):
-        return BackendUnavailable(str(error))
-    return BackendRejected(str(error))
-
-
-def _with_cause(translated: BackendError, error: BaseException) -> BackendError:
     translated.__cause__ = error
     return translated
+
+
+def not_written(error: BaseException) -> BaseException:
+    """The error for a failure before the commit: nothing was written, and a retry may succeed."""
+    if isinstance(error, _CORRUPT):
+        return translate_error(error)
+    unavailable = BackendUnavailable(f"nothing was written: {error}")
+    unavailable.__cause__ = error
+    return unavailable
+
+
+def outcome_unknown(error: BaseException) -> OutcomeUnknown:
+    """The error for a failure of the commit itself: it may have been written."""
+    unknown = OutcomeUnknown("the commit failed; read the rows to see if it was written")
+    unknown.__cause__ = error
+    return unknown

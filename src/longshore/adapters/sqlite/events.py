@@ -18,6 +18,7 @@ of a tenant          along the same index, one range for each type, merged
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -60,7 +61,7 @@ def event_values(event: Event) -> tuple[Any, ...]:
         event.sequence,
         event.tenant,
         event.app,
-        event.type,
+        event.body.TYPE,
         to_ms(event.at),
         context.origin,
         context.source,
@@ -86,11 +87,11 @@ def _event(row: Row) -> Event:
     )
 
 
+@dataclass(eq=False)
 class SqliteEventLog:
     """See ``ports.events.EventLog``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     async def record(self, events: Sequence[Event]) -> None:
         recorded = [event_values(event) for event in events]
@@ -216,14 +217,14 @@ def query_statement(columns: str, filters: Mapping[str, Any], *, near_end: bool)
     return f"{' UNION ALL '.join(by_type)} {_PAGE}"
 
 
+@dataclass(eq=False)
 class SqliteEventBus:
     """See ``ports.events.EventBus``: the log is the bus."""
 
-    def __init__(self, database: Database, log: SqliteEventLog) -> None:
-        self._database = database
-        self._log = log
-        # Positions up to which no event matched, by consumer and types, so they are not read again.
-        self._skipped_to: dict[tuple[str, ...], int] = {}
+    _database: Database
+    _log: SqliteEventLog
+    # Positions up to which no event matched, by consumer and types, so they are not read again.
+    _skipped_to: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
         refused = []
@@ -238,8 +239,8 @@ class SqliteEventBus:
         self, consumer: str, *, types: Collection[str], limit: int, wait: timedelta
     ) -> Delivery | None:
         ordered = sorted(types)
-        return await self._database.wait_for(
-            Topic.EVENTS, lambda: self._next(consumer, ordered, limit), wait=wait
+        return await self._database.waiters[Topic.EVENTS].wait_until(
+            lambda: self._next(consumer, ordered, limit), wait=wait
         )
 
     def _next(self, consumer: str, types: list[str], limit: int) -> Delivery | None:

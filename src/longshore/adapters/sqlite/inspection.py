@@ -5,9 +5,10 @@ For ``longshore doctor``, which must also work if the file is damaged, too new o
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import apsw
@@ -21,7 +22,6 @@ from longshore.core.queues import QueueDepth
 
 # Older versions, including that of many Python builds, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)
-_BUSY_TIMEOUT = timedelta(seconds=5)
 _DEPTHS = (
     "SELECT queue, sum(ready), sum(hidden), sum(dead) FROM ("
     " SELECT queue, visible_us <= ?1 AS ready, visible_us > ?1 AS hidden, 0 AS dead FROM messages"
@@ -62,11 +62,10 @@ def inspect_store(folder: Path, *, now: datetime) -> StoreFacts:
 
 
 def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
-    connection = store_file.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
-    try:
-        if store_file.pragma(connection, "application_id") != store_file.APPLICATION_ID:
+    with contextlib.closing(store_file.connect(path, read_only=True)) as connection:
+        if connection.pragma("application_id") != store_file.APPLICATION_ID:
             return replace(facts, damage="it is a SQLite file of another program")
-        schema = store_file.pragma(connection, "user_version")
+        schema = connection.pragma("user_version")
         results = [str(row[0]) for row in rows(connection, "PRAGMA quick_check(5)")]
         damage = None if results == ["ok"] else "; ".join(results)
         if damage or schema != facts.supported_schema:
@@ -83,8 +82,6 @@ def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
             queues=queues,
             last_event_at=from_ms(newest[0][0]) if newest else None,
         )
-    finally:
-        connection.close()
 
 
 def _size(folder: Path) -> int:
@@ -94,10 +91,8 @@ def _size(folder: Path) -> int:
 
 def _count_stale_pipes(folder: Path) -> int:
     """The number of pipes without a reader; the next commit removes them."""
-    if not folder.is_dir():
-        return 0
     stale = 0
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError:

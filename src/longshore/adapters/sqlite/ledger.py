@@ -8,6 +8,7 @@ scans are short, because the reading thread has other callers to serve.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -103,6 +104,7 @@ class CachedRow(NamedTuple):
     exclusive_epoch: int
 
 
+@dataclass(slots=True)
 class TaskRowCache:
     """Tasks as this process last saw them, so that an unchanged row is not read again.
 
@@ -113,9 +115,8 @@ class TaskRowCache:
     row is dropped first.
     """
 
-    def __init__(self, limit: int = _CACHE_LIMIT) -> None:
-        self._rows: dict[str, CachedRow] = {}
-        self._limit = limit
+    limit: int = _CACHE_LIMIT
+    _rows: dict[str, CachedRow] = field(default_factory=dict)
 
     def get(self, task_id: str) -> CachedRow | None:
         return self._rows.get(task_id)
@@ -130,7 +131,7 @@ class TaskRowCache:
         if row.state.terminal:
             return
         rows[row.id] = CachedRow(row, exclusive_epoch)
-        if len(rows) > self._limit:
+        if len(rows) > self.limit:
             del rows[next(iter(rows))]
 
     def evict(self, task_id: str) -> None:
@@ -138,15 +139,15 @@ class TaskRowCache:
         self._rows.pop(task_id, None)
 
 
+@dataclass(eq=False)
 class SqliteLedger:
     """See ``ports.ledger.Ledger``."""
 
     atomic = True
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._row_cache = TaskRowCache()
-        self._wakeups_seen: dict[str, int] = {}  # wake-ups that each worker has seen
+    _database: Database
+    _row_cache: TaskRowCache = field(default_factory=TaskRowCache)
+    _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
 
     @property
     def epoch(self) -> int:
@@ -413,7 +414,8 @@ class SqliteLedger:
             count = self._count_wakeups(worker_id)
             return count if count != seen else None
 
-        self._wakeups_seen[worker_id] = await self._database.wait_for_ever(Topic.WAKEUP, look)
+        waiters = self._database.waiters[Topic.WAKEUP]
+        self._wakeups_seen[worker_id] = await waiters.wait_until(look) or 0
 
     def _count_wakeups(self, worker_id: str) -> int:
         sql = "SELECT count FROM wakeups WHERE worker_id = ?"

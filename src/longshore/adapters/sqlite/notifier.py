@@ -13,11 +13,12 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
 from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.shared.waiters import Waiters
 
 _FOLDER_MODE = 0o700
 _PIPE_MODE = 0o600
@@ -39,35 +40,21 @@ _BY_BYTE = {topic.value[0]: topic for topic in Topic}
 class Notifier:
     """The pipe of this process, and the open pipes of the others."""
 
-    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, folder: Path, waiters: Mapping[Topic, Waiters]) -> None:
         self._folder = folder / "wakeups"
         self._folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        self._loop = loop
-        self._waiters: dict[Topic, set[asyncio.Event]] = {topic: set() for topic in Topic}
+        self._waiters = waiters
         self._peer_pipes: dict[str, int] = {}
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._pipe = self._create_pipe()
-        loop.add_reader(self._pipe, self._on_readable)
-
-    def _create_pipe(self) -> int:
         # Opened before it gets its name: a pipe without a reader looks dead and is removed.
         path = self._folder / f".{self._name}"
         os.mkfifo(path, _PIPE_MODE)
-        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         reach("notifier.created")
         path.rename(self._folder / self._name)
         reach("notifier.opened")
-        return pipe
-
-    @contextlib.contextmanager
-    def subscribe(self, topic: Topic) -> Iterator[asyncio.Event]:
-        """An event that each wake-up of the topic sets; clear it, look, then wait."""
-        woken = asyncio.Event()
-        self._waiters[topic].add(woken)
-        try:
-            yield woken
-        finally:
-            self._waiters[topic].discard(woken)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._pipe, self._on_readable)
 
     def _on_readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -76,8 +63,7 @@ class Notifier:
     def wake_local(self, topics: Iterable[Topic]) -> None:
         """Wake the waiters of this process; on the loop's thread."""
         for topic in topics:
-            for waiting in self._waiters[topic]:
-                waiting.set()
+            self._waiters[topic].wake()
 
     def wake_others(self, topics: Iterable[Topic]) -> None:
         """Wake the other processes; on the writer's thread.
@@ -93,7 +79,8 @@ class Notifier:
             except BlockingIOError:
                 continue  # full: that process has unread wake-ups
             except BrokenPipeError:
-                self._drop_peer(name)
+                os.close(self._peer_pipes.pop(name))
+                (self._folder / name).unlink(missing_ok=True)
         if failed is not None:
             raise failed
 
@@ -119,10 +106,6 @@ class Notifier:
                 else:
                     failed = error
         return failed
-
-    def _drop_peer(self, name: str) -> None:
-        os.close(self._peer_pipes.pop(name))
-        (self._folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the pipe."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import apsw
@@ -18,11 +19,11 @@ _INSERT = (
 )
 
 
+@dataclass(eq=False)
 class SqliteOutputLog:
     """See ``ports.output.OutputLog``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         values = [
@@ -74,4 +75,4 @@ class SqliteOutputLog:
             )
             return True if matches else None
 
-        return await self._database.wait_for(Topic.OUTPUT, look, wait=timeout) is not None
+        return await self._database.waiters[Topic.OUTPUT].wait_until(look, wait=timeout) is not None

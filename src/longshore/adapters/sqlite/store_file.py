@@ -7,11 +7,11 @@ disk are lost, and a fence that was issued by one of them must never be issued a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,11 @@ FILE_NAME = "longshore.db"
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
-NETWORK_FILE_SYSTEMS = frozenset(
-    re.split(
-        r"\s+",
-        "nfs nfs4 cifs smb smb3 smbfs afs ceph glusterfs lustre 9p davfs"
-        " fuse.glusterfs fuse.sshfs fuse.s3fs fuse.rclone fuse.davfs2",
-    )
-)
-
+_BUSY_TIMEOUT_MS = 30_000
+NETWORK_FILE_SYSTEMS = {
+    *("nfs", "nfs4", "cifs", "smb", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p"),
+    *("davfs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.davfs2"),
+}
 
 Row = tuple[Any, ...]
 Bindings = Sequence[Any] | Mapping[str, Any]
@@ -44,31 +41,33 @@ def rows(connection: apsw.Connection, sql: str, values: Bindings = ()) -> list[R
     return connection.execute(sql, values).fetchall()
 
 
-def connect(path: Path, *, busy_timeout: timedelta, read_only: bool = False) -> apsw.Connection:
-    """A connection with the pragmas that every connection has."""
+def connect(path: Path, *pragmas: str, read_only: bool = False) -> apsw.Connection:
+    """A connection with the pragmas that every connection has, and those for this one."""
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(str(path), flags=access | apsw.SQLITE_OPEN_NOMUTEX)
-    connection.set_busy_timeout(int(busy_timeout.total_seconds() * 1000))
+    connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.execute("PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF")
+    for pragma in pragmas:
+        connection.execute(f"PRAGMA {pragma}")
     return connection
 
 
-def prepare(folder: Path, *, busy_timeout: timedelta) -> int:
+def prepare(folder: Path) -> int:
     """Create or check the file, migrate it, and return its epoch; under the write lock."""
-    _refuse_network_file_system(folder)
+    kind = file_system_of(folder)
+    if kind in NETWORK_FILE_SYSTEMS:
+        message = (
+            f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be "
+            "trusted; choose a data folder on a local disk"
+        )
+        raise BackendRejected(message)
     path = folder / FILE_NAME
     try:
         if not path.exists() or path.stat().st_size == 0:
             _create(folder, path)
-        connection = connect(path, busy_timeout=busy_timeout)
-        try:
-            _check(connection, path)
-            # After a power loss during its creation, the file is empty and in another mode.
-            connection.execute("PRAGMA journal_mode=WAL")
-            _migrate(connection)
+        with contextlib.closing(connect(path)) as connection:
+            _migrate(connection, path)
             return _current_epoch(connection)
-        finally:
-            connection.close()
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreCorrupt(str(path), str(error)) from error
     except apsw.Error as error:
@@ -83,16 +82,6 @@ def migrations() -> list[tuple[int, str]]:
         for entry in resources.files("longshore.adapters.sqlite.schema").iterdir()
         if (matched := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name))
     )
-
-
-def _refuse_network_file_system(folder: Path) -> None:
-    kind = file_system_of(folder)
-    if kind in NETWORK_FILE_SYSTEMS:
-        message = (
-            f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be "
-            "trusted; choose a data folder on a local disk"
-        )
-        raise BackendRejected(message)
 
 
 def file_system_of(folder: Path) -> str | None:
@@ -115,9 +104,7 @@ def _create(folder: Path, path: Path) -> None:
         raise StoreCorrupt(str(path), "the file is empty, but the folder has been used")
     for parent in _new_parents(folder):
         # SQLite syncs the folder, but not its name in the parent folder.
-        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync_folder(parent)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags)
     path.chmod(0o600)
@@ -129,6 +116,15 @@ def _create(folder: Path, path: Path) -> None:
     reach("store.created")
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _new_parents(folder: Path) -> Iterator[Path]:
     """Parent folders that may be new too: readable ones on the same file system."""
     device = folder.stat().st_dev
@@ -138,32 +134,27 @@ def _new_parents(folder: Path) -> Iterator[Path]:
         yield parent
 
 
-def _check(connection: apsw.Connection, path: Path) -> None:
-    application = pragma(connection, "application_id")
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    """Refuse a file of another program or of a newer version; migrate an older one."""
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
     tables = rows(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
     if application != APPLICATION_ID and (application or tables):
         message = f"{path} is a SQLite file of another program; nothing was changed"
         raise BackendRejected(message)
-    supported = migrations()[-1][0]
-    version = pragma(connection, "user_version")
+    available = migrations()
+    supported = available[-1][0]
     if version > supported:
         raise StoreTooNew(str(path), version, supported)
-
-
-def _migrate(connection: apsw.Connection) -> None:
-    for number, sql in migrations():
-        if number > pragma(connection, "user_version"):
+    # After a power loss during its creation, the file is empty and in another mode.
+    connection.execute("PRAGMA journal_mode=WAL")
+    for number, sql in available:
+        if number > version:
             with connection:
                 connection.execute(sql)
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={number}")
                 reach("store.migrating")
             reach("store.migrated")
-
-
-def pragma(connection: apsw.Connection, name: str) -> int:
-    """A pragma whose value is a number."""
-    return int(rows(connection, f"PRAGMA {name}")[0][0])
 
 
 def _current_epoch(connection: apsw.Connection) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -52,12 +53,12 @@ def message_values(message: OutgoingMessage, now: datetime) -> tuple[Any, ...]:
     return (message.queue, int(message.priority), message.merge_key, message.body, sent, visible)
 
 
+@dataclass(eq=False)
 class SqliteTaskQueue:
     """See ``ports.task_queue.TaskQueue``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._receives = 0
+    _database: Database
+    _receives: int = 0
 
     async def send(self, messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
         now = self._database.clock.now()
@@ -75,8 +76,7 @@ class SqliteTaskQueue:
         deadline = self._database.clock.elapsed() + wait
         while True:
             left = max(deadline - self._database.clock.elapsed(), timedelta(0))
-            visible = await self._database.wait_for(
-                Topic.QUEUE,
+            visible = await self._database.waiters[Topic.QUEUE].wait_until(
                 lambda: self._anything_visible(queues),
                 wait=left,
                 next_change=lambda: self._time_to_next(queues),

@@ -31,10 +31,10 @@ from typing import Any, TypeVar
 import apsw
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.errors import not_written, translate_error
+from longshore.adapters.sqlite.errors import not_written, outcome_unknown, translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.write_lock import WriteLock
-from longshore.errors import BackendUnavailable, OutcomeUnknown
+from longshore.errors import BackendUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -118,21 +118,22 @@ class DatabaseWriter:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
+        """Commit all work that has arrived, in groups, until the end of the work arrives."""
+        batches: list[list[_Item] | None] = []
         try:
-            self._commit_groups()
+            while None not in batches:
+                batches = [self._batches.get()]
+                while not self._batches.empty():
+                    batches.append(self._batches.get())
+                arrived = [item for batch in batches for item in batch or ()]
+                for start in range(0, len(arrived), self._group_limit):
+                    group = arrived[start : start + self._group_limit]
+                    self._commit(group)
+                    self._notify(group)
+            self._discard_connection()
         # Including SystemExit: if this thread ends, the process must end.
         except BaseException as error:  # noqa: BLE001
             self._end_process(error)
-
-    def _commit_groups(self) -> None:
-        running = True
-        while running:
-            arrived, running = self._take_all()
-            for start in range(0, len(arrived), self._group_limit):
-                group = arrived[start : start + self._group_limit]
-                self._commit(group)
-                self._notify(group)
-        self._discard_connection()
 
     def _end_process(self, error: BaseException) -> None:
         """End the process: without this thread nothing is stored, and every caller would hang."""
@@ -143,24 +144,16 @@ class DatabaseWriter:
             sys.stderr.flush()
         os._exit(EXIT_CODE_WITHOUT_WRITER)
 
-    def _take_all(self) -> tuple[list[_Item], bool]:
-        """Wait for work. Returns all work that has arrived, and whether more may come."""
-        batch = self._batches.get()
-        taken: list[_Item] = []
-        while batch is not None:
-            taken += batch
-            try:
-                batch = self._batches.get_nowait()
-            except queue.Empty:
-                return taken, True
-        return taken, False
-
     def _commit(self, group: list[_Item]) -> None:
+        committing = False
         try:
             with self._write_lock:
                 reach("write.locked")
                 connection = self._connection = self._connection or self._connect()
-                self._set_synchronous(connection, full=any(item.durable for item in group))
+                durable = any(item.durable for item in group)
+                if durable is not self._synchronous_full:
+                    connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                    self._synchronous_full = durable
                 connection.execute("BEGIN IMMEDIATE")
                 reach("write.group_begun")
                 if not all(self._run_in_group(connection, item) for item in group):
@@ -168,16 +161,16 @@ class DatabaseWriter:
                     connection.execute("BEGIN IMMEDIATE")
                     for item in group:
                         self._run_in_savepoint(connection, item)
-                self._commit_transaction(connection, group)
-        # Before the commit nothing was written, and the thread must stay alive for the next group.
+                committing = True
+                reach("write.committing")
+                connection.execute("COMMIT")
+                reach("write.committed")
+        # The thread must stay alive for the next group.
         except Exception as error:  # noqa: BLE001
-            self._fail(group, not_written(error))
+            failure = outcome_unknown(error) if committing else not_written(error)
+            for item in group:
+                item.error = item.error or failure
             self._discard_connection()
-
-    def _set_synchronous(self, connection: apsw.Connection, *, full: bool) -> None:
-        if full is not self._synchronous_full:
-            connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
-            self._synchronous_full = full
 
     def _run_in_group(self, connection: apsw.Connection, item: _Item) -> bool:
         """Run an item without a savepoint; False if it failed after a write.
@@ -209,21 +202,6 @@ class DatabaseWriter:
             connection.execute("ROLLBACK TO item")
             item.error = translate_error(error)
         connection.execute("RELEASE item")
-
-    def _commit_transaction(self, connection: apsw.Connection, group: list[_Item]) -> None:
-        try:
-            reach("write.committing")
-            connection.execute("COMMIT")
-            reach("write.committed")
-        except Exception as error:  # noqa: BLE001 - it is unknown what was written
-            unknown = OutcomeUnknown("the commit failed; read the rows to see if it was written")
-            unknown.__cause__ = error
-            self._fail(group, unknown)
-            self._discard_connection()
-
-    def _fail(self, group: list[_Item], error: BaseException) -> None:
-        for item in group:
-            item.error = item.error or error
 
     def _discard_connection(self) -> None:
         """Close the connection, whose state may be wrong. The next group opens a new one."""

@@ -54,93 +54,83 @@ class FailureMeaning(NamedTuple):
 
     category: ErrorCategory
     text: str
-    retry: bool | None = None  # None: the category decides
+
+    @property
+    def retry(self) -> bool | None:
+        """Whether to retry; None: the category decides. The model may answer in another form."""
+        return True if self.category is ErrorCategory.PARSE else None
 
 
 @unique
 class QueryFailureReason(Enum):
-    """Why a query did not return a result: the category and the message of the failure."""
+    """Why a query did not return a result: the fields of its ``FailureMeaning``."""
 
-    DEADLINE = FailureMeaning(ErrorCategory.TIMEOUT, "the step timed out")
-    TURNS = FailureMeaning(
+    DEADLINE = ErrorCategory.TIMEOUT, "the step timed out"
+    TURNS = (
         ErrorCategory.VALIDATION,
         "the agent reached its limit of turns: raise maxTurns, or give the step less to do",
     )
-    BUDGET = FailureMeaning(
+    BUDGET = (
         ErrorCategory.VALIDATION,
         "the agent has used up its budget: raise the budget, or give the step less to do",
     )
-    SCHEMA_MISMATCH = FailureMeaning(
-        ErrorCategory.PARSE, "the agent returned no result that matches outputSchema", retry=True
+    SCHEMA_MISMATCH = (
+        ErrorCategory.PARSE,
+        "the agent returned no result that matches outputSchema",
     )
-    NO_RESULT = FailureMeaning(ErrorCategory.CRASH, "the agent's CLI ended without a result")
-    STOPPED = FailureMeaning(
-        ErrorCategory.VALIDATION, "the agent was stopped before it finished ({terminal})"
+    NO_RESULT = ErrorCategory.CRASH, "the agent's CLI ended without a result"
+    STOPPED = ErrorCategory.VALIDATION, "the agent was stopped before it finished ({terminal})"
+    SESSION_MISSING = (
+        ErrorCategory.NOT_FOUND,
+        "the agent's session no longer exists: it must start again",
     )
-    SESSION_MISSING = FailureMeaning(
-        ErrorCategory.NOT_FOUND, "the agent's session no longer exists: it must start again"
+    SESSION_EXISTS = (
+        ErrorCategory.VALIDATION,
+        "the agent's session already exists: it must be resumed",
     )
-    SESSION_EXISTS = FailureMeaning(
-        ErrorCategory.VALIDATION, "the agent's session already exists: it must be resumed"
-    )
-    BILLING = FailureMeaning(ErrorCategory.AUTH, _NO_CREDIT)
-    TOO_LONG = FailureMeaning(
+    BILLING = ErrorCategory.AUTH, _NO_CREDIT
+    TOO_LONG = (
         ErrorCategory.VALIDATION,
         "the conversation is too long for model {model}: give the step a shorter input, or split "
         "it into two steps",
     )
-    API_UNREACHABLE = FailureMeaning(ErrorCategory.NETWORK, "the API could not be reached")
-    STATUS = FailureMeaning(ErrorCategory.UNKNOWN, "the API answered {status}")
-    INTERRUPTED = FailureMeaning(ErrorCategory.TIMEOUT, "the agent was interrupted")
-    MALFORMED_CALLS = FailureMeaning(
-        ErrorCategory.PARSE,
-        "the model repeatedly called tools in an invalid form",
-        retry=True,
+    API_UNREACHABLE = ErrorCategory.NETWORK, "the API could not be reached"
+    STATUS = ErrorCategory.UNKNOWN, "the API answered {status}"
+    INTERRUPTED = ErrorCategory.TIMEOUT, "the agent was interrupted"
+    MALFORMED_CALLS = (ErrorCategory.PARSE, "the model repeatedly called tools in an invalid form")
+    REFUSAL = (
+        ErrorCategory.VALIDATION,
+        "model {model} refused to do this: change the prompt or its input",
     )
-    REFUSAL = FailureMeaning(
-        ErrorCategory.VALIDATION, "model {model} refused to do this: change the prompt or its input"
-    )
-    USAGE_LIMIT = FailureMeaning(
-        ErrorCategory.RATE_LIMIT, "the usage limit of the credentials is reached for now"
-    )
-    NETWORK = FailureMeaning(ErrorCategory.NETWORK, "the connection to the API failed")
-    NO_ANSWER = FailureMeaning(ErrorCategory.TIMEOUT, "the API did not answer in time")
-    NO_CREDENTIALS = FailureMeaning(
+    USAGE_LIMIT = ErrorCategory.RATE_LIMIT, "the usage limit of the credentials is reached for now"
+    NETWORK = ErrorCategory.NETWORK, "the connection to the API failed"
+    NO_ANSWER = ErrorCategory.TIMEOUT, "the API did not answer in time"
+    NO_CREDENTIALS = (
         ErrorCategory.AUTH,
         f"there are no credentials for the model: set {CREDENTIALS} in the environment of the "
         "worker (a task's own environment never reaches the API) and start it again",
     )
-    OUTPUT_LIMIT = FailureMeaning(
+    OUTPUT_LIMIT = (
         ErrorCategory.VALIDATION,
         "an answer of model {model} exceeded its limit: ask for less at once, or for files",
     )
-    BAD_ANSWER = FailureMeaning(
-        ErrorCategory.PARSE, "the API's response is not a message", retry=True
-    )
-    SERVER = FailureMeaning(ErrorCategory.SERVER_ERROR, "the API failed")
-    EXECUTION = FailureMeaning(ErrorCategory.VALIDATION, "the agent's CLI could not continue")
-    CLI_MISSING = FailureMeaning(
+    BAD_ANSWER = ErrorCategory.PARSE, "the API's response is not a message"
+    SERVER = ErrorCategory.SERVER_ERROR, "the API failed"
+    EXECUTION = ErrorCategory.VALIDATION, "the agent's CLI could not continue"
+    CLI_MISSING = (
         ErrorCategory.NOT_FOUND,
         "the Claude CLI is not installed where the worker runs: install longshore[agent] there "
         "(its wheel brings the CLI; there is none for Alpine)",
     )
-    CLI_START = FailureMeaning(ErrorCategory.PROGRAMMING, "the agent's CLI could not be started")
-    CLI_SILENT = FailureMeaning(
-        ErrorCategory.TIMEOUT, "the agent's CLI started but did not respond"
-    )
-    CLI_ENDED = FailureMeaning(ErrorCategory.CRASH, "the agent's CLI ended while it was needed")
-    CLI_KILLED = FailureMeaning(ErrorCategory.CRASH, "the agent's CLI was killed")
-    CLI_OUTPUT = FailureMeaning(
-        ErrorCategory.PARSE, "the output of the agent's CLI cannot be parsed", retry=True
-    )
-    FOLDER_MISSING = FailureMeaning(
-        ErrorCategory.NOT_FOUND, "the step's working directory does not exist"
-    )
-    OPTIONS = FailureMeaning(
-        ErrorCategory.VALIDATION, "the agent's CLI rejected the definition's options"
-    )
-    RAISED = FailureMeaning(ErrorCategory.UNKNOWN, "the query failed")
-    UNKNOWN = FailureMeaning(ErrorCategory.UNKNOWN, "the agent failed for an unknown reason")
+    CLI_START = ErrorCategory.PROGRAMMING, "the agent's CLI could not be started"
+    CLI_SILENT = ErrorCategory.TIMEOUT, "the agent's CLI started but did not respond"
+    CLI_ENDED = ErrorCategory.CRASH, "the agent's CLI ended while it was needed"
+    CLI_KILLED = ErrorCategory.CRASH, "the agent's CLI was killed"
+    CLI_OUTPUT = ErrorCategory.PARSE, "the output of the agent's CLI cannot be parsed"
+    FOLDER_MISSING = ErrorCategory.NOT_FOUND, "the step's working directory does not exist"
+    OPTIONS = ErrorCategory.VALIDATION, "the agent's CLI rejected the definition's options"
+    RAISED = ErrorCategory.UNKNOWN, "the query failed"
+    UNKNOWN = ErrorCategory.UNKNOWN, "the agent failed for an unknown reason"
 
 
 _INVALID_REQUEST = FailureMeaning(
@@ -185,7 +175,7 @@ class QueryEnding:
     error: BaseException | None = None
     assistant_error: str | None = None  # of the agent's last message, if that was an error
     api_status: int | None = None  # of the API's last response, if that was an error
-    api_failure_category: ErrorCategory | None = None  # why the last request got no response
+    unreachable: bool = False  # whether the last request to the API got no response
     retry_after: timedelta | None = None  # the delay that the API asked for
     stderr: str = ""  # the last lines
     late: timedelta | None = None  # the step's timeout, if it ended the query
@@ -215,19 +205,12 @@ class QueryEnding:
     def errors(self) -> list[str]:
         """The errors that the result lists."""
         values = (self.result or {}).get("errors")
-        return (
-            [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
-        )
+        return [text for text in values if isinstance(text, str)] if type(values) is list else []
 
     @property
     def message(self) -> str:
         """The result's text and errors."""
         return " ".join(text for text in (self.text("result"), *self.errors) if text)
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the result is an error."""
-        return bool((self.result or {}).get("is_error"))
 
     @property
     def terminal(self) -> str:
@@ -255,7 +238,7 @@ class QueryEnding:
             case "assistant":
                 return self.assistant_error == value
             case "request":
-                unreachable = self.failed_at_api and self.api_failure_category is not None
+                unreachable = self.failed_at_api and self.unreachable
                 return unreachable if value == "unreachable" else self.status is not None
             case "execution":
                 ended = self.text("subtype") == "error_during_execution"
@@ -270,16 +253,6 @@ class QueryFailure:
     reason: QueryFailureReason
     failure: Failure
 
-    @property
-    def is_schema_mismatch(self) -> bool:
-        """Whether there was an answer and only its form was wrong: the agent can repair it."""
-        return self.reason is QueryFailureReason.SCHEMA_MISMATCH
-
-    @property
-    def is_session_missing(self) -> bool:
-        """Whether the session to be resumed does not exist: it has to start again."""
-        return self.reason is QueryFailureReason.SESSION_MISSING
-
 
 def query_failure_of(ending: QueryEnding) -> QueryFailure | None:
     """Returns why the query failed; None if it succeeded."""
@@ -292,8 +265,9 @@ def query_failure_of(ending: QueryEnding) -> QueryFailure | None:
 def schema_failure(problem: str) -> QueryFailure:
     """Returns the failure for a result that does not match the schema; ``problem`` says where."""
     reason = QueryFailureReason.SCHEMA_MISMATCH
-    category, text, retry = reason.value
-    failure = Failure(category=category, message=error_text(f"{text}: {problem}"), retry=retry)
+    meaning = FailureMeaning(*reason.value)
+    message = error_text(f"{meaning.text}: {problem}")
+    failure = Failure(category=meaning.category, message=message, retry=meaning.retry)
     return QueryFailure(reason=reason, failure=failure)
 
 
@@ -344,9 +318,12 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
         or ending.late is not None
         or _is_instance(ending.error, "ClaudeSDKError")
     )
-    if ending.result is not None and not ending.is_error and closing_error:
+    if ending.result is not None and not ending.result.get("is_error") and closing_error:
         # The result is valid even if the CLI failed afterwards, while it was closed.
-        return _reason_of_success(ending)
+        if ending.terminal not in _COMPLETED_REASONS:
+            return QueryFailureReason.STOPPED
+        missing = ending.wants_structure and ending.result.get("structured_output") is None
+        return QueryFailureReason.SCHEMA_MISMATCH if missing else None
     if ending.late is not None:
         return _reason_of_timeout(ending)
     if ending.error is not None and not _is_instance(ending.error, "ResultError"):
@@ -359,16 +336,9 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
     )
 
 
-def _reason_of_success(ending: QueryEnding) -> QueryFailureReason | None:
-    if ending.terminal not in _COMPLETED_REASONS:
-        return QueryFailureReason.STOPPED
-    missing = ending.wants_structure and (ending.result or {}).get("structured_output") is None
-    return QueryFailureReason.SCHEMA_MISMATCH if missing else None
-
-
 def _reason_of_timeout(ending: QueryEnding) -> QueryFailureReason:
     """Returns the API's last failure, if any: the CLI retried until the timeout."""
-    if ending.api_failure_category is not None:
+    if ending.unreachable:
         return QueryFailureReason.API_UNREACHABLE
     return QueryFailureReason.DEADLINE if ending.api_status is None else QueryFailureReason.STATUS
 
@@ -417,11 +387,9 @@ def _failure_of(reason: QueryFailureReason, ending: QueryEnding) -> Failure:
 
 
 def _meaning_of(reason: QueryFailureReason, ending: QueryEnding) -> FailureMeaning:
-    meaning: FailureMeaning = reason.value
+    meaning = FailureMeaning(*reason.value)
     if reason is QueryFailureReason.STATUS:
         return meaning_of_status(_status_of(ending))
-    if reason is QueryFailureReason.API_UNREACHABLE:
-        return meaning._replace(category=ending.api_failure_category or meaning.category)
     if reason is QueryFailureReason.CLI_START and ending.error and ending.error.__cause__:
         # The machine may be out of memory or processes for a moment.
         category = category_of(ending.error.__cause__)

@@ -18,6 +18,7 @@ from longshore.core.agents.repositories import parse_address, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
 from longshore.core.document_reader import (
     DocumentReader,
+    choice_reader,
     expected,
     integer_reader,
     join_path,
@@ -250,9 +251,7 @@ def _label(value: Any) -> str:
     return str(value)
 
 
-def _permission_mode(value: Any) -> str:
-    _expect(value in PERMISSION_MODES, f"one of {', '.join(PERMISSION_MODES)}")
-    return str(value)
+_permission_mode = choice_reader({mode: mode for mode in PERMISSION_MODES})
 
 
 def _servers(value: Any) -> dict[str, Mapping[str, Any]]:

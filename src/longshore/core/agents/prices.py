@@ -146,19 +146,9 @@ _OPUS_VERY_FAST = _rates(5, read=0.5, fast=_rates(30, read=3))
 
 # A name with one number is also the name with ".0".
 _LIST: Mapping[str, Rates] = {
-    "claude-3-5-haiku": Rates(
-        input=0.8, output=4, cache_read=0.08, cache_write=1, cache_write_1h=1.6
-    ),
+    "claude-3-5-haiku": _rates(0.8, read=0.08),
     "claude-haiku-4-5": _rates(1, read=0.1),
-    "claude-haiku-5-5": Rates(
-        input=0.1,
-        output=0.5,
-        cache_read=0.01,
-        cache_write=0.125,
-        cache_write_1h=0.2,
-        long=_rates(0.5, read=0.05),
-        long_above=100_000,
-    ),
+    "claude-haiku-5-5": _rates(0.1, read=0.01, long=_rates(0.5, read=0.05), long_above=100_000),
     "claude-3-5-sonnet": _3,
     "claude-3-7-sonnet": _3,
     "claude-sonnet-4": _3,

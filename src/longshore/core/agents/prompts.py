@@ -85,14 +85,8 @@ def fill_template(template: str, values: PromptValues) -> str:
 
 
 def _value_at(placeholder: str, values: PromptValues) -> Any:
-    root, *rest = placeholder.split(".")
-    roots = {INPUT: values.input, TASKS: values.tasks, STEPS: values.steps}
-    if root not in roots:
-        message = (
-            f"{{{{ {placeholder} }}}} in the prompt names nothing: start with {', '.join(ROOTS)}"
-        )
-        raise UnknownPlaceholder(message)
-    value, path = roots[root], root
+    path, *rest = placeholder.split(".")
+    value: Any = getattr(values, path)  # one of ROOTS, as ``template_problems`` has checked
     for part in rest:
         child = _child_value(value, part)
         if child is _MISSING:

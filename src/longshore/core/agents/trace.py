@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar, assert_never
@@ -136,9 +136,9 @@ class TracedTurn:
     number: int
     at: datetime
     model: str | None
-    parent: str | None  # the tool call of the subagent that answered
-    error: str | None  # the API's error, in place of an answer
     text: str = ""
+    error: str | None  # the API's error, in place of an answer
+    parent: str | None  # the tool call of the subagent that answered
     tokens: TokenCounts | None = None
     cost_usd: float | None = None  # None: not measured
 
@@ -147,23 +147,6 @@ class TracedTurn:
         if self.cost_usd is not None or self.error is not None:
             return False
         return self.tokens is not None and self.tokens.input_counts == event.tokens.input_counts
-
-    def set_usage(self, event: events.UsageCounted) -> None:
-        """Set the measured usage."""
-        self.tokens, self.cost_usd = event.tokens, event.cost_usd
-
-    def document(self) -> dict[str, Any]:
-        """Returns the entry of the stored document."""
-        return {
-            "number": self.number,
-            "at": format_time(self.at),
-            "model": short_name(self.model),
-            "text": self.text,
-            "error": short_name(self.error),
-            "parent": self.parent,
-            "tokens": tokens_document(self.tokens) if self.tokens else None,
-            "costUsd": round_usd(self.cost_usd),
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,38 +157,12 @@ class TracedTool:
     name: str
     input: str
     summary: str
-    at: datetime
+    started_at: datetime
     turn: int  # the number of the turn that requested it; 0: unknown
     parent: str | None
-    started: bool = False
     outcome: ToolOutcome = ToolOutcome.RUNNING
     output: str = ""
     duration_ms: int | None = None
-
-    def end(self, outcome: ToolOutcome, at: datetime, duration_ms: int | None) -> None:
-        """Set the outcome; without a duration it is the time since the reported start."""
-        self.outcome = outcome
-        if outcome is ToolOutcome.DENIED:
-            self.duration_ms = None
-        elif duration_ms is not None:
-            self.duration_ms = duration_ms
-        elif self.started:
-            self.duration_ms = to_milliseconds(at - self.at)
-
-    def document(self) -> dict[str, Any]:
-        """Returns the entry of the stored document."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "input": self.input,
-            "summary": self.summary,
-            "startedAt": format_time(self.at),
-            "turn": self.turn,
-            "parent": self.parent,
-            "outcome": self.outcome.value,
-            "output": self.output,
-            "durationMs": self.duration_ms,
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,59 +170,50 @@ class TracedSubagent:
     """One subagent."""
 
     id: str
-    at: datetime
     kind: str = ""
-    tool_id: str | None = None
+    tool: str | None = None  # the tool call that started it
     description: str = ""
+    started_at: datetime
     ended_at: datetime | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Returns the entry of the stored document."""
-        duration_ms = to_milliseconds(self.ended_at - self.at) if self.ended_at else None
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "tool": self.tool_id,
-            "description": self.description,
-            "startedAt": format_time(self.at),
-            "endedAt": format_time(self.ended_at),
-            "durationMs": duration_ms,
-        }
+    duration_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
     """How a step ended."""
 
-    outcome: str
+    how: str
     reason: str | None = None
-    error: str = ""
-    status: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Returns the entry of the stored document."""
-        return {
-            "how": self.outcome,
-            "reason": self.reason,
-            "error": self.error or None,
-            "apiStatus": self.status,
-        }
+    error: str | None = None
+    api_status: int | None = None
 
 
-def tokens_document(tokens: TokenCounts) -> dict[str, Any]:
-    """Returns the token counts for the document."""
-    return {
-        "input": tokens.input,
-        "output": tokens.output,
-        "cacheRead": tokens.cache_read,
-        "cacheCreation": tokens.cache_creation,
-        "cacheEfficiency": tokens.cache_efficiency,
-    }
+def _document(entry: Any) -> dict[str, Any]:
+    """Returns the fields of an entry as they are stored, with names in camel case."""
+    document = {}
+    for field_ in fields(entry):
+        first, *rest = field_.name.split("_")
+        name = first + "".join(word.capitalize() for word in rest)
+        document[name] = _json_value(getattr(entry, field_.name))
+    return document
 
 
-def round_usd(amount: float | None) -> float | None:
-    """Returns the amount rounded, without floating-point noise."""
-    return None if amount is None else round(amount, _MONEY_DIGITS)
+def _json_value(value: Any) -> Any:
+    match value:
+        case datetime():
+            return format_time(value)
+        case TokenCounts():
+            return {
+                "input": value.input,
+                "output": value.output,
+                "cacheRead": value.cache_read,
+                "cacheCreation": value.cache_creation,
+                "cacheEfficiency": value.cache_efficiency,
+            }
+        case float():
+            return round(value, _MONEY_DIGITS)  # without floating-point noise
+        case _:
+            return value
 
 
 def short_name(text: str | None) -> str | None:
@@ -286,20 +234,19 @@ class Todo:
     completed_at: datetime | None = None
     time_by_state: dict[TodoState, timedelta] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.state is TodoState.IN_PROGRESS:
+            self.started_at = self.started_at or self.since
+        self.completed_at = self.since if self.state is TodoState.COMPLETED else None
+
     def move(self, state: TodoState, at: datetime) -> bool:
         """Change the state. Returns whether it was a different one."""
         if state is self.state:
             return False
         self.time_by_state[self.state] = self.time_in(self.state, at)
         self.state, self.since = state, at
-        self.record_state(at)
+        self.__post_init__()
         return True
-
-    def record_state(self, at: datetime) -> None:
-        """Record when the current state was reached."""
-        if self.state is TodoState.IN_PROGRESS:
-            self.started_at = self.started_at or at
-        self.completed_at = at if self.state is TodoState.COMPLETED else None
 
     def time_in(self, state: TodoState, now: datetime) -> timedelta:
         """Returns the total time in a state."""
@@ -357,23 +304,20 @@ class Todos:
             occurrences[content] += 1
             todo_id = f"{content}#{occurrences[content]}"
             listed_ids.add(todo_id)
-            item = self._items.get(todo_id)
-            moved = (
-                item.move(state, event.at) if item else self._add(todo_id, content, state, event.at)
-            )
-            changed = changed or moved
+            if item := self._items.get(todo_id):
+                changed |= item.move(state, event.at)
+            else:
+                changed |= self._add(todo_id, content, state, event.at)
         for item in self:
             if item.id not in listed_ids:
-                changed = item.move(TodoState.DELETED, event.at) or changed
+                changed |= item.move(TodoState.DELETED, event.at)
         return changed
 
     def _add(self, todo_id: str, subject: str, state: TodoState, at: datetime) -> bool:
         if len(self._items) >= MAX_TODOS:
             self.omitted += 1
             return False
-        item = Todo(todo_id, one_line(subject), state, at, at)
-        item.record_state(at)
-        self._items[todo_id] = item
+        self._items[todo_id] = Todo(todo_id, one_line(subject), state, at, at)
         return True
 
     def document(self, now: datetime) -> list[dict[str, Any]]:
@@ -453,9 +397,9 @@ class TurnHistory:
         turn = TracedTurn(
             number=self.last_number,
             at=event.at,
-            model=event.model,
+            model=short_name(event.model),
             parent=event.parent,
-            error=event.error,
+            error=short_name(event.error),
         )
         self.items.add(turn, event.turn_id)
         return turn
@@ -464,7 +408,7 @@ class TurnHistory:
         event = next((event for event in self._unmatched if turn.matches_usage(event)), None)
         if event is not None:
             self._unmatched.remove(event)
-            turn.set_usage(event)
+            turn.tokens, turn.cost_usd = event.tokens, event.cost_usd
 
     def add_usage(self, event: events.UsageCounted) -> bool:
         """Add the usage of an answer, which may arrive before or after the answer itself."""
@@ -474,7 +418,7 @@ class TurnHistory:
         if turn is None:
             self._unmatched.append(event)
         else:
-            turn.set_usage(event)
+            turn.tokens, turn.cost_usd = event.tokens, event.cost_usd
         return True
 
     def add_query_result(self, event: events.QueryFinished) -> None:
@@ -483,11 +427,6 @@ class TurnHistory:
             self._reported = (self._reported or TokenCounts()) + event.tokens
         if event.cost_usd is not None:
             self._reported_usd = event.cost_usd
-
-
-def trace_document(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the trace of an attempt, built from the documents of its steps."""
-    return {"version": TRACE_VERSION, "steps": list(steps)}
 
 
 class StepTrace:
@@ -512,6 +451,7 @@ class StepTrace:
         self._started = False
         self._end: StepEnd | None = None
         self.tools: BoundedList[TracedTool] = BoundedList(MAX_TOOLS)
+        self._started_tools: set[str] = set()
         self.subagents: BoundedList[TracedSubagent] = BoundedList(MAX_NOTES)
         self._notes: dict[str, BoundedList[dict[str, Any]]] = {
             name: BoundedList(MAX_NOTES) for name in _NOTES
@@ -572,9 +512,7 @@ class StepTrace:
 
     def subagent_of(self, tool_id: str | None) -> TracedSubagent | None:
         """Returns the subagent that a tool call started, if any."""
-        return next(
-            (agent for agent in self.subagents if tool_id and agent.tool_id == tool_id), None
-        )
+        return next((agent for agent in self.subagents if tool_id and agent.tool == tool_id), None)
 
     @property
     def cost_usd(self) -> float | None:
@@ -592,7 +530,7 @@ class StepTrace:
 
     def _tool_requested(self, event: events.ToolRequested) -> bool:
         tool = self.tools.get(event.tool_id)
-        number = self.turns.number_of(event.turn_id, by=tool.at if tool else event.at)
+        number = self.turns.number_of(event.turn_id, by=tool.started_at if tool else event.at)
         if tool is None:
             self._add_tool(event, turn=number, parent=event.parent)
             return True
@@ -604,10 +542,11 @@ class StepTrace:
         is_new = tool is None
         if tool is None:
             agent = self.subagents.get(event.agent_id)
-            parent = agent.tool_id if agent else None
+            parent = agent.tool if agent else None
             tool = self._add_tool(event, turn=self.turns.last_number, parent=parent)
-        if not tool.started:
-            tool.started, tool.at = True, event.at
+        if tool.id not in self._started_tools:
+            self._started_tools.add(tool.id)
+            tool.started_at = event.at
         return is_new
 
     def _add_tool(
@@ -618,7 +557,7 @@ class StepTrace:
             name=one_line(event.name),
             input=input_excerpt(event.input),
             summary=input_summary(event.input),
-            at=event.at,
+            started_at=event.at,
             turn=turn,
             parent=parent,
         )
@@ -644,7 +583,13 @@ class StepTrace:
         if tool.outcome is not ToolOutcome.RUNNING:
             self.counts[tool.outcome.value] -= 1
         self.counts[outcome.value] += 1
-        tool.end(outcome, at, duration_ms)
+        tool.outcome = outcome
+        if outcome is ToolOutcome.DENIED:
+            tool.duration_ms = None
+        elif duration_ms is not None:
+            tool.duration_ms = duration_ms
+        elif tool.id in self._started_tools:
+            tool.duration_ms = to_milliseconds(at - tool.started_at)
 
     def _tool_denied(self, event: events.ToolDenied) -> bool:
         reason = safe_excerpt(event.reason, limit=EXCERPT_CHARACTERS)
@@ -655,37 +600,37 @@ class StepTrace:
             # A denial that is reported late was recorded as a failure so far.
             self._end_tool(tool, ToolOutcome.DENIED, event.at)
             tool.output = reason or tool.output
-        name = one_line(event.name)
-        self._note("denials", event.at, tool=name, input=input_excerpt(event.input), reason=reason)
+        denied = {"tool": one_line(event.name), "input": input_excerpt(event.input)}
+        self._note("denials", at=format_time(event.at), **denied, reason=reason)
         return True
 
     def _add_note(self, event: events.ApiEvent) -> bool:
-        if isinstance(event, events.ApiRetried):
-            fields = {"attempt": event.attempt, "limit": event.limit, "delayMs": event.delay_ms}
-            error = short_name(event.error)
-            self._note("retries", event.at, **fields, status=event.status, error=error)
-        elif isinstance(event, events.ModelFallback):
-            models = {"from": short_name(event.model), "to": short_name(event.to_model)}
-            self._note("fallbacks", event.at, **models, why=short_name(event.reason))
-            self.model = event.to_model or self.model
-        else:
-            limit = {"status": short_name(event.status), "window": short_name(event.window)}
-            self._note("rateLimits", event.at, **limit, resetsAt=format_time(event.resets_at))
+        match event:
+            case events.ApiRetried():
+                self._note("retries", **_document(replace(event, error=short_name(event.error))))
+            case events.RateLimited(status=status, window=window):
+                event = replace(event, status=one_line(status), window=short_name(window))
+                self._note("rateLimits", **_document(event))
+            case events.ModelFallback():
+                models = {"from": short_name(event.model), "to": short_name(event.to_model)}
+                at, why = format_time(event.at), short_name(event.reason)
+                self._note("fallbacks", at=at, **models, why=why)
+                self.model = event.to_model or self.model
         return True
 
-    def _note(self, kind: str, at: datetime, **fields: Any) -> None:
+    def _note(self, kind: str, **content: Any) -> None:
         self.counts[kind] += 1
-        self._notes[kind].add({"at": format_time(at), **fields})
+        self._notes[kind].add(content)
 
     def _subagent_started(self, event: events.SubagentStarted) -> bool:
         agent = self.subagents.get(event.agent_id)
         is_new = agent is None
         if agent is None:
-            agent = TracedSubagent(id=event.agent_id, at=event.at)
+            agent = TracedSubagent(id=event.agent_id, started_at=event.at)
             self.subagents.add(agent, agent.id)
             self.counts["subagents"] += 1
         agent.kind = agent.kind or one_line(event.kind or "")
-        agent.tool_id = agent.tool_id or event.tool_id
+        agent.tool = agent.tool or event.tool_id
         agent.description = agent.description or one_line(event.description)
         return is_new
 
@@ -694,15 +639,17 @@ class StepTrace:
         if agent is None or agent.ended_at is not None:
             return False
         agent.ended_at = event.at
+        agent.duration_ms = to_milliseconds(event.at - agent.started_at)
         return True
 
     def _query_finished(self, event: events.QueryFinished) -> bool:
         self.turns.add_query_result(event)
+        error = "" if event.completed else safe_excerpt(event.error, limit=TEXT_CHARACTERS)
         self._end = StepEnd(
-            outcome="completed" if event.completed else "failed",
+            how="completed" if event.completed else "failed",
             reason=short_name(event.reason),
-            error="" if event.completed else safe_excerpt(event.error, limit=TEXT_CHARACTERS),
-            status=event.status,
+            error=error or None,
+            api_status=event.status,
         )
         return True
 
@@ -712,13 +659,12 @@ class StepTrace:
         for tool in self.tools:
             if tool.outcome is ToolOutcome.RUNNING:
                 self._end_tool(tool, ToolOutcome.INTERRUPTED, event.at)
-        reported = self._end or StepEnd(outcome="interrupted")
+        reported = self._end or StepEnd(how="interrupted")
         self.ended_at = event.at
-        self._end = StepEnd(
-            outcome=short_name(event.outcome) or reported.outcome,
-            reason=reported.reason,
+        self._end = replace(
+            reported,
+            how=short_name(event.outcome) or reported.how,
             error=safe_excerpt(event.error, limit=TEXT_CHARACTERS) or reported.error,
-            status=reported.status,
         )
         return True
 
@@ -733,14 +679,14 @@ class StepTrace:
             "startedAt": format_time(self.started_at),
             "endedAt": format_time(self.ended_at),
             "durationMs": to_milliseconds(now - self.started_at),
-            "end": self.end.document() if self.end else None,
+            "end": _document(self.end) if self.end else None,
             "counts": {"turns": self.turns.total, **{name: self.counts[name] for name in _COUNTS}},
-            "tokens": tokens_document(self.turns.tokens),
-            "costUsd": round_usd(self.cost_usd),
-            "turns": [turn.document() for turn in self.turns.items],
-            "tools": [tool.document() for tool in self.tools],
+            "tokens": _json_value(self.turns.tokens),
+            "costUsd": _json_value(self.cost_usd),
+            "turns": list(map(_document, self.turns.items)),
+            "tools": list(map(_document, self.tools)),
             "todos": self.todos.document(now),
-            "subagents": [agent.document() for agent in self.subagents],
+            "subagents": list(map(_document, self.subagents)),
             **{name: list(notes) for name, notes in self._notes.items()},
             "leftOut": self._omitted(),
         }

@@ -6,30 +6,9 @@ without terminal control sequences, also if the agent wrote some.
 
 from __future__ import annotations
 
-from longshore.core.agents.events import (
-    AgentEvent,
-    AnswerReceived,
-    ApiEvent,
-    ApiRetried,
-    ModelFallback,
-    SessionStarted,
-    SubagentEvent,
-    TodoEvent,
-    TodosReplaced,
-    TodoState,
-    ToolDenied,
-    ToolEvent,
-    ToolOutcome,
-    ToolRequested,
-    ToolStarted,
-)
-from longshore.core.agents.trace import (
-    StepTrace,
-    TracedTool,
-    input_excerpt,
-    one_line,
-    to_milliseconds,
-)
+from longshore.core.agents import events
+from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
+from longshore.core.agents.trace import StepTrace, input_excerpt, one_line, to_milliseconds
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import safe_excerpt
 
@@ -42,6 +21,16 @@ AGENT_TOOLS = frozenset({"Agent", "Task"})
 
 _SESSION_CHARACTERS = 8
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
+_TODO_VERBS = {
+    TodoState.PENDING: "todo",
+    TodoState.IN_PROGRESS: "todo started",
+    TodoState.DELETED: "todo deleted",
+}
+_TOOL_VERBS = {
+    ToolOutcome.FAILED: "failed",
+    ToolOutcome.DENIED: "was denied",
+    ToolOutcome.INTERRUPTED: "was interrupted",
+}
 
 
 def event_line(event: AgentEvent, trace: StepTrace) -> str | None:
@@ -78,7 +67,7 @@ def summary_of(trace: StepTrace) -> str:
     counts, tokens = trace.counts, trace.turns.tokens
     end, ended_at = trace.end, trace.ended_at or trace.started_at
     elapsed = format_elapsed(to_milliseconds(ended_at - trace.started_at))
-    outcome = f"{end.outcome if end else 'running'} after {elapsed}"
+    outcome = f"{end.how if end else 'running'} after {elapsed}"
     problems = [
         f"{counts[name]} {name}" for name in ("failed", "denied", "interrupted") if counts[name]
     ]
@@ -97,26 +86,26 @@ def summary_of(trace: StepTrace) -> str:
 
 def _prefix(event: AgentEvent, trace: StepTrace) -> str:
     parent: str | None = None
-    if isinstance(event, AnswerReceived):
+    if isinstance(event, events.AnswerReceived):
         parent = event.parent
-    elif isinstance(event, ToolEvent) and (tool := trace.tools.get(event.tool_id)):
+    elif isinstance(event, events.ToolEvent) and (tool := trace.tools.get(event.tool_id)):
         parent = tool.parent
     agent = trace.subagent_of(parent)
     return f"{trace.step}/{agent.kind or 'subagent'}" if agent else trace.step
 
 
 def _event_text(event: AgentEvent, trace: StepTrace) -> str | None:
-    if isinstance(event, SessionStarted):
+    if isinstance(event, events.SessionStarted):
         return _started_text(trace)
-    if isinstance(event, AnswerReceived):
+    if isinstance(event, events.AnswerReceived):
         return _answer_text(event)
-    if isinstance(event, ToolEvent):
+    if isinstance(event, events.ToolEvent):
         return _tool_text(event, trace)
-    if isinstance(event, SubagentEvent):
+    if isinstance(event, events.SubagentEvent):
         return _subagent_text(event, trace)
-    if isinstance(event, TodoEvent):
+    if isinstance(event, events.TodoEvent):
         return _todo_text(event, trace)
-    return _api_text(event) if isinstance(event, ApiEvent) else None
+    return _api_text(event) if isinstance(event, events.ApiEvent) else None
 
 
 def _started_text(trace: StepTrace) -> str:
@@ -126,88 +115,69 @@ def _started_text(trace: StepTrace) -> str:
     return f"{verb}{model}{session}"
 
 
-def _answer_text(event: AnswerReceived) -> str:
+def _answer_text(event: events.AnswerReceived) -> str:
     text = safe_excerpt(event.text.strip(), limit=ANSWER_CHARACTERS).replace("\n", "\n  ")
     return f"the API failed ({event.error}): {text}" if event.error else text
 
 
-def _tool_text(
-    event: ToolEvent,
-    trace: StepTrace,
-) -> str | None:
+def _tool_text(event: events.ToolEvent, trace: StepTrace) -> str | None:
     tool = trace.tools.get(event.tool_id)
     if tool is None:
-        name = one_line(event.name) if isinstance(event, ToolDenied) else ""
+        name = one_line(event.name) if isinstance(event, events.ToolDenied) else ""
         return f"{name} was denied" if name else None
-    failed = tool.outcome not in (ToolOutcome.RUNNING, ToolOutcome.OK)
-    if tool.name in TODO_TOOLS | AGENT_TOOLS and not failed:
+    verb = _TOOL_VERBS.get(tool.outcome)
+    if tool.name in TODO_TOOLS | AGENT_TOOLS and verb is None:
         return None
-    if tool.outcome is not ToolOutcome.RUNNING:
-        return _tool_end_text(tool, trace)
-    if tool.name == RESULT_TOOL and isinstance(event, ToolRequested | ToolStarted):
-        # A reviewer looks here first.
-        return f"returned its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
-    return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
-
-
-def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
-    """Returns the text for a finished tool call; its summary is shown if its name is ambiguous."""
-    name = tool.name
-    if trace.has_duplicate(tool) and tool.summary:
-        name = f"{name} ({tool.summary})"
-    why = one_line(tool.output)
-    reason = f": {why}" if why else ""
+    if tool.outcome is ToolOutcome.RUNNING:
+        if tool.name == RESULT_TOOL and isinstance(
+            event, events.ToolRequested | events.ToolStarted
+        ):
+            # A reviewer looks here first.
+            return f"returned its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
+        return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
+    # The summary distinguishes calls of the same tool.
+    ambiguous = trace.has_duplicate(tool) and tool.summary
+    name = f"{tool.name} ({tool.summary})" if ambiguous else tool.name
     elapsed = "" if tool.duration_ms is None else format_elapsed(tool.duration_ms)
-    match tool.outcome:
-        case ToolOutcome.OK if tool.name == RESULT_TOOL:
-            return None
-        case ToolOutcome.OK:
-            return f"{name} took {elapsed}" if elapsed else f"{name} finished"
-        case ToolOutcome.DENIED:
-            return f"{name} was denied{reason}"
-        case ToolOutcome.INTERRUPTED:
-            return f"{name} was interrupted" + (f" after {elapsed}" if elapsed else "") + reason
-        case _:
-            return f"{name} failed" + (f" after {elapsed}" if elapsed else "") + reason
+    if verb is None:
+        ended = f"{name} took {elapsed}" if elapsed else f"{name} finished"
+        return None if tool.name == RESULT_TOOL else ended
+    after = f" after {elapsed}" if elapsed else ""
+    why = one_line(tool.output)
+    return f"{name} {verb}{after}" + (f": {why}" if why else "")
 
 
-def _subagent_text(event: SubagentEvent, trace: StepTrace) -> str | None:
+def _subagent_text(event: events.SubagentEvent, trace: StepTrace) -> str | None:
     agent = trace.subagents.get(event.agent_id)
     if agent is None:
         return None
     name = f"subagent {agent.kind}".rstrip()
-    if agent.ended_at is not None:
-        return f"{name} took {format_elapsed(to_milliseconds(agent.ended_at - agent.at))}"
+    if agent.duration_ms is not None:
+        return f"{name} took {format_elapsed(agent.duration_ms)}"
     return f"{name} started" + (f": {agent.description}" if agent.description else "")
 
 
-def _todo_text(event: TodoEvent, trace: StepTrace) -> str | None:
+def _todo_text(event: events.TodoEvent, trace: StepTrace) -> str | None:
     done, total = trace.todos.progress
-    if isinstance(event, TodosReplaced):
+    if isinstance(event, events.TodosReplaced):
         now = [item.subject for item in trace.todos if item.state is TodoState.IN_PROGRESS]
         return f"todo {done}/{total} done" + (f", now: {', '.join(now[:3])}" if now else "")
     item = trace.todos.get(event.todo_id)
     if item is None:
         return None
-    match item.state:
-        case TodoState.PENDING:
-            return f"todo: {item.subject}"
-        case TodoState.COMPLETED:
-            elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, event.at)))
-            return f"todo {done}/{total} done after {elapsed}: {item.subject}"
-        case TodoState.DELETED:
-            return f"todo deleted: {item.subject}"
-        case _:
-            return f"todo started: {item.subject}"
+    if item.state is TodoState.COMPLETED:
+        elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, event.at)))
+        return f"todo {done}/{total} done after {elapsed}: {item.subject}"
+    return f"{_TODO_VERBS[item.state]}: {item.subject}"
 
 
-def _api_text(event: ApiEvent) -> str | None:
-    if isinstance(event, ApiRetried):
+def _api_text(event: events.ApiEvent) -> str | None:
+    if isinstance(event, events.ApiRetried):
         facts = ", ".join(str(fact) for fact in (event.status, event.error) if fact)
         why = f" ({one_line(facts)})" if facts else ""
         again = f"retry {event.attempt} of {event.limit} in {format_elapsed(event.delay_ms)}"
         return f"the API failed{why}: {again}"
-    if isinstance(event, ModelFallback):
+    if isinstance(event, events.ModelFallback):
         why = f": {one_line(event.reason)}" if event.reason else ""
         return f"switched from {event.model} to {event.to_model}{why}"
     if event.status == "allowed":

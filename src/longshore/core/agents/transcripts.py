@@ -56,19 +56,14 @@ def merge_entries(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:
 
 def tool_request_ids(entries: Iterable[Entry]) -> set[str]:
     """Returns the ids of the tool calls that the entries request."""
-    return {
-        str(block.get("id"))
-        for entry in entries
-        if entry.get("type") == "assistant"
-        for block in _blocks(entry)
-        if block.get("type") == "tool_use"
-    }
+    return {str(block.get("id")) for block in _blocks_of(entries, "assistant", "tool_use")}
 
 
 def final_answer(entries: Sequence[Entry]) -> StoredAnswer | None:
     """Returns the answer that ends this part of a conversation; None if it has none."""
     messages = [entry for entry in entries if entry.get("type") in ("user", "assistant")]
-    accepted = _accepted_calls(messages)
+    results = _blocks_of(messages, "user", "tool_result")
+    accepted = {block.get("tool_use_id") for block in results if not block.get("is_error")}
     for entry in reversed(messages):
         if entry.get("isSidechain"):
             continue
@@ -88,15 +83,10 @@ def final_answer(entries: Sequence[Entry]) -> StoredAnswer | None:
     return None
 
 
-def _accepted_calls(messages: Sequence[Entry]) -> set[Any]:
-    """Returns the ids of the tool calls that succeeded."""
-    return {
-        block.get("tool_use_id")
-        for entry in messages
-        if entry["type"] == "user"
-        for block in _blocks(entry)
-        if block.get("type") == "tool_result" and not block.get("is_error")
-    }
+def _blocks_of(entries: Iterable[Entry], entry_type: str, block_type: str) -> Iterator[Entry]:
+    for entry in entries:
+        if entry.get("type") == entry_type:
+            yield from (block for block in _blocks(entry) if block.get("type") == block_type)
 
 
 def _message(entry: Entry) -> Mapping[str, Any]:

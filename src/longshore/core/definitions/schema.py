@@ -18,7 +18,6 @@ from longshore.core.definitions.definition import Isolation, ResourceLimits, Run
 from longshore.core.document_reader import (
     DocumentReader,
     check_json,
-    check_unicode,
     choice_reader,
     expected,
     integer_reader,
@@ -150,7 +149,7 @@ def _object_schema(
 def _read_text(value: Any) -> str:
     if not isinstance(value, str):
         raise expected("text", value)
-    check_unicode(value)
+    check_json(value)
     return value
 
 

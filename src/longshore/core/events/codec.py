@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
+from longshore.core.events import types
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.events.wire import (
@@ -38,7 +39,11 @@ EVENT_SIZE_LIMIT_BYTES = 200_000
 LARGE_FIELDS = ("output", "outputs", "input", "claudeOutput", "tasks", "newTasks", "taskStatuses")
 REFERENCE_FIELD = "_s3Overflow"
 
-EVENT_TYPES: dict[str, type[EventBody]] = {body.TYPE: body for body in get_args(EventBody)}
+EVENT_TYPES: dict[str, type[EventBody]] = {
+    body.TYPE: body
+    for body in vars(types).values()
+    if isinstance(body, type) and issubclass(body, EventBody) and hasattr(body, "TYPE")
+}
 """The class of each event by its name on the wire."""
 
 EVENT_FORMATS = {body: WireObject(body) for body in EVENT_TYPES.values()}
@@ -82,7 +87,7 @@ def index_keys(event: Event) -> dict[str, str]:
 
 def properties_of(event: Event) -> dict[str, Any]:
     """Returns the event's properties; without the large fields if they were moved out."""
-    properties = properties_of_body(event.body)
+    properties = EVENT_FORMATS[type(event.body)].write(event.body)
     if event.overflow is not None:
         for name in LARGE_FIELDS:
             properties.pop(name, None)
@@ -110,7 +115,7 @@ def body_from_properties(
         message = f"eventType: there is no event {event_type!r}"
         raise UsageError(message)
     try:
-        overflow = _read_overflow(read_object(properties).get(REFERENCE_FIELD))
+        overflow = overflow_key(read_object(properties))
         if overflow is not None:
             properties = {**_PLACEHOLDERS[body], **properties}
         return EVENT_FORMATS[body].read(properties), overflow
@@ -184,15 +189,6 @@ def _read_entity_type(value: Any) -> EntityType:
         raise expected_error(f"one of {', '.join(EntityType)}") from None
 
 
-def _read_overflow(reference: Any) -> str | None:
-    if reference is None:
-        return None
-    try:
-        return read_text(read_object(reference).get("key"))
-    except UsageError as error:
-        raise nested_error(f".{REFERENCE_FIELD}.key", error) from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overflow:
     """The large fields of an event, and the blob key under which they are stored."""
@@ -221,9 +217,18 @@ def overflow_of(
 
 
 def overflow_key(properties: Mapping[str, Any]) -> str | None:
-    """Returns the blob key of the fields that were moved out, or None."""
+    """Returns the blob key of the fields that were moved out, or None.
+
+    Raises:
+        UsageError: the reference has no key.
+    """
     reference = properties.get(REFERENCE_FIELD)
-    return None if reference is None else str(reference["key"])
+    if reference is None:
+        return None
+    try:
+        return read_text(read_object(reference).get("key"))
+    except UsageError as error:
+        raise nested_error(f".{REFERENCE_FIELD}.key", error) from None
 
 
 def join_overflow(properties: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import field
 from datetime import datetime, timedelta
 
 from longshore.core.events.types import EntityType, EventBody
-from longshore.core.ids import event_id_of
 from longshore.core.records import value
 
 TICK = timedelta(milliseconds=1)
@@ -48,8 +48,14 @@ class Event:
 
     @property
     def id(self) -> str:
-        """The id, derived from the entity and the sequence, so that every process gets the same."""
-        return event_id_of(self.tenant, self.entity, self.sequence)
+        """The id, in the form of a UUID.
+
+        It is derived and not random: every process that writes the event writes the same id, so a
+        reader that has seen the id has seen the event.
+        """
+        text = f"{self.tenant}\0{self.entity}\0{self.sequence}"
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
 
 def to_tick(moment: datetime) -> datetime:

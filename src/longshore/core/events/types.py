@@ -64,22 +64,28 @@ class Activity:
 
 
 @value
-class TaskEvent:
-    """Base of the events of a task."""
+class EventBody:
+    """Base of the events."""
 
     TYPE: ClassVar[str]
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    ENTITY: ClassVar[EntityType] = EntityType.SYSTEM
+
+
+@value
+class TaskEvent(EventBody):
+    """Base of the events of a task."""
+
+    ENTITY = EntityType.TASK
 
     task_id: str
     job_id: str
 
 
 @value
-class JobEvent:
+class JobEvent(EventBody):
     """Base of the events of a job."""
 
-    TYPE: ClassVar[str]
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    ENTITY = EntityType.JOB
 
     job_id: str
 
@@ -382,11 +388,11 @@ class JobBudgetAdded(JobEvent):
 
 
 @value
-class MessageRejected:
+class MessageRejected(EventBody):
     """A message of a queue was malformed and was deleted."""
 
-    TYPE: ClassVar[str] = "Message Rejected"
-    ENTITY: ClassVar[EntityType] = EntityType.QUEUE
+    TYPE = "Message Rejected"
+    ENTITY = EntityType.QUEUE
 
     queue: str
     message_id: str
@@ -418,57 +424,26 @@ class HealthSummary:
 
 
 @value
-class TaskHealthCheck:
+class TaskHealthCheck(EventBody):
     """The health of all running tasks of a tenant at one time."""
 
-    TYPE: ClassVar[str] = "Task Health Check"
-    ENTITY: ClassVar[EntityType] = EntityType.SYSTEM
+    TYPE = "Task Health Check"
 
     summary: HealthSummary
     tasks: tuple[TaskHealth, ...]
 
 
 @value
-class OperatorActed:
+class OperatorActed(EventBody):
     """An operator acted on something other than a task or job: created a key, paused a queue."""
 
-    TYPE: ClassVar[str] = "Operator Acted"
-    ENTITY: ClassVar[EntityType] = EntityType.SYSTEM
+    TYPE = "Operator Acted"
 
     by: str
     action: str  # such as "key.created"
     subject: str  # the key, queue or other object
     detail: str | None = None
 
-
-EventBody = (
-    TaskPending
-    | TaskWaiting
-    | TaskProcessingStarted
-    | TaskHeartbeat
-    | TaskProcessingFailed
-    | TaskReleased
-    | TaskParked
-    | TaskUnparked
-    | TaskBudgetAdded
-    | TaskCompleted
-    | TaskFailed
-    | TaskTimeout
-    | TaskCancelled
-    | TaskSubmittedForReview
-    | TaskRevisionRequested
-    | TaskApproved
-    | JobCreated
-    | JobTasksAdded
-    | JobCompleted
-    | JobFailureDetected
-    | JobCancelled
-    | JobResumed
-    | JobBudgetAdded
-    | MessageRejected
-    | TaskHealthCheck
-    | OperatorActed
-)
 
 EVENT_TO_STATE: dict[str, TaskState] = {
     TaskPending.TYPE: TaskState.PENDING,

@@ -26,10 +26,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 # A result may look like a reference and must not become one: a task could then read any blob.
-# JSON that looks like one of these wrappers is wrapped once more.
-_REFERENCE = "_ref"
-_LITERAL = "_literal"
-_WRAPPERS = frozenset({_REFERENCE, _LITERAL})
+# A reference is ``{"_ref": …}``. JSON that looks like one is written as ``{"_literal": …}``, and so
+# is JSON that looks like that.
 
 # Does not search for trailing text, which takes as long as parsing: an inline document is JSON.
 _parse = json.JSONDecoder().raw_decode
@@ -45,7 +43,7 @@ class ValueKind:
     decode: Callable[[Any], Any]
     encode: Callable[[Any], Any] | None = None  # None: written as it is
     accepts_null: bool = False  # null is a value, and does not mean that there is none
-    writes_none: bool = False  # None has its own form and is not omitted
+    empty: Callable[[], Any] | None = None  # returns the form of None; None: None is omitted
     placeholder: Any = None  # on the wire, for a value that is stored elsewhere
     inner: WireObject | None = None  # of an object, or of the items of a list
 
@@ -98,10 +96,6 @@ def _read_number(value: Any) -> float:
     raise expected_error("a number")
 
 
-def _duration_ms(value: timedelta) -> int:
-    return value // _MILLISECOND
-
-
 def _read_duration(value: Any) -> timedelta:
     try:
         return timedelta(milliseconds=read_integer(value))
@@ -118,24 +112,23 @@ def _read_statuses(value: Any) -> dict[str, str | None]:
 
 def _document_to_wire(document: Document) -> Any:
     if document.text is None:
-        return {_REFERENCE: {"key": document.key, "size": document.size}}
+        return {"_ref": {"key": document.key, "size": document.size}}
     value, _ = _parse(document.text.lstrip())
-    return {_LITERAL: value} if _is_wrapped(value) else value
+    match value:
+        case {"_ref": _} | {"_literal": _} if len(value) == 1:
+            return {"_literal": value}
+    return value
 
 
 def _document_from_wire(value: Any) -> Document:
-    if not _is_wrapped(value):
-        return _inline_document(value)
-    if _LITERAL in value:
-        return _inline_document(value[_LITERAL])
-    reference = value[_REFERENCE]
-    if not isinstance(reference, Mapping):
-        raise expected_error("a reference with key and size")
-    return Document(key=read_text(reference.get("key")), size=read_integer(reference.get("size")))
-
-
-def _is_wrapped(value: Any) -> bool:
-    return isinstance(value, Mapping) and len(value) == 1 and not _WRAPPERS.isdisjoint(value)
+    match value:
+        case {"_literal": literal} if len(value) == 1:
+            return _inline_document(literal)
+        case {"_ref": {"key": str(key), "size": int(size)}} if len(value) == 1:
+            return Document(key=key, size=size)
+        case {"_ref": _} if len(value) == 1:
+            raise expected_error("a reference with key and size")
+    return _inline_document(value)
 
 
 def _inline_document(value: Any) -> Document:
@@ -151,14 +144,6 @@ def _inline_document(value: Any) -> Document:
     return Document(text=text, size=size)
 
 
-def _dependencies_to_wire(keys: Document | None) -> Any:
-    return [] if keys is None else _document_to_wire(keys)
-
-
-def _dependencies_from_wire(value: Any) -> Document | None:
-    return None if value == [] else _document_from_wire(value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireProperty:
     """A field of a class and its property of the object."""
@@ -166,9 +151,20 @@ class WireProperty:
     attribute: str
     name: str
     kind: ValueKind
-    read: Callable[[Any], Any]
-    nullable: bool  # None is omitted
+    optional: bool  # the attribute may be None
     defaulted: bool  # the class has a default for an omitted property
+
+    @property
+    def nullable(self) -> bool:
+        """Whether the property may be omitted, which means None."""
+        return self.optional and self.kind.empty is None
+
+    def read(self, value: Any) -> Any:
+        """Returns the value of the attribute."""
+        kind = self.kind
+        if self.optional and value is None and not kind.accepts_null:
+            return None
+        return None if kind.empty and value == kind.empty() else kind.decode(value)
 
 
 class WireObject:
@@ -182,17 +178,19 @@ class WireObject:
         self.properties = tuple(_property(type, field, hints[field.name]) for field in fields(type))
         # Every event passes through ``write``: plain tuples are the fastest to iterate over.
         self._writers = tuple(
-            (item.attribute, item.name, item.kind.encode, item.kind.writes_none)
+            (item.attribute, item.name, item.kind.encode, item.kind.empty)
             for item in self.properties
         )
 
     def write(self, instance: Any) -> dict[str, Any]:
         """Returns the object; None is omitted."""
         written = {}
-        for attribute, name, encode, writes_none in self._writers:
+        for attribute, name, encode, empty in self._writers:
             value = getattr(instance, attribute)
-            if value is not None or writes_none:
+            if value is not None:
                 written[name] = value if encode is None else encode(value)
+            elif empty:
+                written[name] = empty()
         return written
 
     def read(self, wire: Any) -> Any:
@@ -215,26 +213,15 @@ class WireObject:
 
 def _property(type: type, field: Field[Any], hint: Any) -> WireProperty:
     choices = get_args(hint) if get_origin(hint) is UnionType else (hint,)
-    nullable = NoneType in choices
-    kind = _KINDS_BY_FIELD.get((type, field.name)) or _kind_of(choices[0])
     return WireProperty(
         attribute=field.name,
         name=_NAMES_BY_FIELD.get((type, field.name))
         or _NAMES.get(field.name)
-        or _camel(field.name),
-        kind=kind,
-        read=_nullable_decoder(kind) if nullable else kind.decode,
-        nullable=nullable and not kind.writes_none,
+        or camel_case(field.name),
+        kind=_KINDS_BY_FIELD.get((type, field.name)) or _kind_of(choices[0]),
+        optional=NoneType in choices,
         defaulted=field.default is not MISSING or field.default_factory is not MISSING,
     )
-
-
-def _nullable_decoder(kind: ValueKind) -> Callable[[Any], Any]:
-    """Returns the decoder of a field for which null means that it has no value."""
-    if kind.accepts_null:
-        return kind.decode
-    decode = kind.decode
-    return lambda value: None if value is None else decode(value)
 
 
 def _kind_of(hint: Any) -> ValueKind:
@@ -270,7 +257,7 @@ def _list_of(item: ValueKind) -> ValueKind:
     )
 
 
-def _camel(attribute: str) -> str:
+def camel_case(attribute: str) -> str:
     first, *rest = attribute.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -294,7 +281,9 @@ _KINDS: dict[Any, ValueKind] = {
     int: ValueKind(name="integer", decode=read_integer),
     float: ValueKind(name="number", decode=_read_number),
     datetime: ValueKind(name="milliseconds since epoch", decode=from_ms, encode=to_ms),
-    timedelta: ValueKind(name="milliseconds", decode=_read_duration, encode=_duration_ms),
+    timedelta: ValueKind(
+        name="milliseconds", decode=_read_duration, encode=lambda duration: duration // _MILLISECOND
+    ),
     Document: ValueKind(
         name="JSON", decode=_document_from_wire, encode=_document_to_wire, accepts_null=True
     ),
@@ -306,9 +295,9 @@ _KINDS: dict[Any, ValueKind] = {
 _KINDS_BY_FIELD: dict[tuple[type, str], ValueKind] = {
     (TaskPending, "depends_on"): ValueKind(
         name="list of strings",
-        decode=_dependencies_from_wire,
-        encode=_dependencies_to_wire,
-        writes_none=True,
+        decode=_document_from_wire,
+        encode=_document_to_wire,
+        empty=list,
     ),
 }
 

@@ -69,15 +69,19 @@ def plan_tasks(
     retry: RetryPolicy,
 ) -> SubmissionPlan:
     """Returns the plan of a valid request; ``retry`` is for definitions without a policy."""
-    planner = _Planner(target, requests, definitions, retry)
-    tasks = tuple(planner.task(index) for index in range(len(requests)))
     before = target.graph
-    graph = Graph(
-        (*before.keys, *(request.key for request in requests)),
-        (*before.names, *(request.definition for request in requests)),
-        (*before.parents, *(planner.parents_of(index) for index in range(len(requests)))),
-        before.additions,
+    keys = (*before.keys, *(request.key for request in requests))
+    numbers = {key: number for number, key in enumerate(keys)}
+    parents = [tuple(numbers[parent] for parent in request.parents) for request in requests]
+    planner = _Planner(target, definitions, retry, numbers)
+    for request in requests:
+        for parent in request.parents:
+            planner.dependents.setdefault(parent, []).append(request.key)
+    tasks = tuple(
+        PlannedTask(planner.spec(request), NumberSet(above) - target.completed)
+        for request, above in zip(requests, parents, strict=True)
     )
+    names = (*before.names, *(request.definition for request in requests))
     summaries = tuple(
         TaskSummary(
             key=request.key,
@@ -87,70 +91,55 @@ def plan_tasks(
         )
         for request, task in zip(requests, tasks, strict=True)
     )
-    return SubmissionPlan(tasks=tasks, summaries=summaries, graph=graph, blobs=tuple(planner.blobs))
+    return SubmissionPlan(
+        tasks=tasks,
+        summaries=summaries,
+        graph=Graph(keys, names, (*before.parents, *parents), before.additions),
+        blobs=tuple(planner.blobs),
+    )
 
 
+@dataclass(slots=True)
 class _Planner:
-    def __init__(
-        self,
-        target: PlanTarget,
-        requests: Sequence[TaskRequest],
-        definitions: Mapping[str, Definition],
-        retry: RetryPolicy,
-    ) -> None:
-        self._target = target
-        self._job = target.job
-        self._requests = requests
-        self._definitions = definitions
-        self._retry = retry
-        keys = (*target.graph.keys, *(request.key for request in requests))
-        self._numbers = {key: number for number, key in enumerate(keys)}
-        self._dependents: dict[str, list[str]] = {}
-        for request in requests:
-            for parent in request.parents:
-                self._dependents.setdefault(parent, []).append(request.key)
-        self.blobs: list[tuple[str, bytes]] = []
+    target: PlanTarget
+    definitions: Mapping[str, Definition]
+    retry: RetryPolicy
+    numbers: Mapping[str, int]  # by key
+    dependents: dict[str, list[str]] = field(default_factory=dict)  # by key
+    blobs: list[tuple[str, bytes]] = field(default_factory=list)
 
-    def parents_of(self, index: int) -> tuple[int, ...]:
-        return tuple(self._numbers[parent] for parent in self._requests[index].parents)
-
-    def task(self, index: int) -> PlannedTask:
-        request, job = self._requests[index], self._job
-        definition = self._definitions[request.definition]
-        retry = definition.retry or self._retry
+    def spec(self, request: TaskRequest) -> TaskSpec:
+        job, key, delay = self.target.job, request.key, request.delay
+        definition = self.definitions[request.definition]
+        retry = definition.retry or self.retry
         if request.max_attempts is not None:
             retry = replace(retry, max_attempts=request.max_attempts)
-        spec = TaskSpec(
-            id=task_id_of(job.id, request.key),
+        return TaskSpec(
+            id=task_id_of(job.id, key),
             tenant=job.tenant,
             app=job.app,
             job_id=job.id,
-            key=request.key,
-            number=self._numbers[request.key],
+            key=key,
+            number=self.numbers[key],
             definition=definition.name,
             definition_version=definition.version,
-            created_at=self._target.requested_at,
+            created_at=self.target.requested_at,
             queue=request.queue or definition.queue,
             priority=definition.priority if request.priority is None else request.priority,
             retry=retry,
             retry_on_timeout=definition.retry_on_timeout,
             requires_review=definition.requires_review,
-            not_before=self._not_before(request),
-            input=self._document(request.key, "input", request.input),
-            parents=self._document(request.key, "parents", request.parents or None),
-            dependents=self._document(request.key, "dependents", self._dependents.get(request.key)),
+            not_before=request.run_at if delay is None else self.target.requested_at + delay,
+            input=self._document(key, "input", request.input),
+            parents=self._document(key, "parents", request.parents or None),
+            dependents=self._document(key, "dependents", self.dependents.get(key)),
         )
-        return PlannedTask(spec, NumberSet(self.parents_of(index)) - self._target.completed)
-
-    def _not_before(self, request: TaskRequest) -> datetime | None:
-        if request.delay is not None:
-            return self._target.requested_at + request.delay
-        return request.run_at
 
     def _document(self, key: str, name: str, value: Any) -> Document | None:
         if value is None:
             return None
-        blob_key = submitted_document_key(self._job.id, self._target.body_hash, f"{key}/{name}")
+        target = self.target
+        blob_key = submitted_document_key(target.job.id, target.body_hash, f"{key}/{name}")
         document, data = make_document(value, blob_key)
         if data is not None:
             self.blobs.append((blob_key, data))

@@ -38,12 +38,10 @@ MAX_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRequest:
+class TaskRequest(Node):
     """A requested task; None: the definition decides."""
 
-    key: str
     definition: str
-    parents: tuple[str, ...] = ()
     input: Any = None
     queue: str | None = None
     priority: Priority | None = None
@@ -61,47 +59,29 @@ class JobRequest:
     budget: Budget = NO_BUDGET
 
 
-def read_job(document: Any, *, limit: int) -> JobRequest:
-    """Returns the job that a document describes.
-
-    Raises:
-        InvalidJob: with every problem and its path.
-    """
-    return _read(document, _JOB_FIELDS, limit=limit, existing=())
-
-
-def read_added_tasks(
-    document: Any, *, limit: int, existing: Collection[str]
-) -> tuple[TaskRequest, ...]:
-    """Returns the tasks that a document adds to a job: ``{"tasks": […]}``.
+def read_job(document: Any, *, limit: int, existing: Collection[str] | None = None) -> JobRequest:
+    """Returns the job that a document describes, or the tasks that it adds to a job.
 
     Args:
         limit: The maximum number of tasks of the whole job.
-        existing: The keys of the tasks that the job has.
+        existing: The keys of the tasks that the job has; None: it is a new job. A document that
+            adds tasks is ``{"tasks": […]}``.
 
     Raises:
         InvalidJob: with every problem and its path.
     """
-    return _read(document, ("tasks",), limit=limit, existing=existing).tasks
-
-
-def _read(
-    document: Any, fields: tuple[str, ...], *, limit: int, existing: Collection[str]
-) -> JobRequest:
     reader = DocumentReader()
     if not isinstance(document, dict):
         raise InvalidJob([Problem(path="", message="expected an object with a list 'tasks'")])
-    reader.reject_unknown(document, fields, "")
+    reader.reject_unknown(document, _JOB_FIELDS if existing is None else ("tasks",), "")
     name = reader.field(document, "name", "", _read_text)
     budget = reader.field(document, "budget", "", read_budget, NO_BUDGET)
-    tasks = document.get("tasks")
-    if not isinstance(tasks, list):
+    requests: list[TaskRequest] = []
+    if isinstance(tasks := document.get("tasks"), list):
+        requests += [_read_task(reader, task, f"tasks[{i}]") for i, task in enumerate(tasks)]
+        reader.problems += problems_of(requests, limit=limit, existing=existing or ())
+    else:
         reader.add("tasks", "expected a list of tasks")
-        tasks = []
-    requests = [_read_task(reader, task, f"tasks[{index}]") for index, task in enumerate(tasks)]
-    if isinstance(document.get("tasks"), list):
-        nodes = [Node(key=request.key, parents=request.parents) for request in requests]
-        reader.problems += problems_of(nodes, limit=limit, existing=existing)
     if reader.problems:
         raise InvalidJob(reader.problems)
     return JobRequest(tasks=tuple(requests), name=name, budget=budget)
@@ -109,14 +89,8 @@ def _read(
 
 def canonical_text(document: Any) -> str:
     """Returns a valid document as JSON with sorted fields and without spaces."""
-    return json.dumps(
-        document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=_moment_text
-    )
-
-
-def _moment_text(moment: datetime) -> str:
-    # The only value that ``read_job`` accepts and JSON does not have.
-    return moment.isoformat()
+    # A time is the only value that ``read_job`` accepts and JSON does not have.
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), default=datetime.isoformat)
 
 
 def canonical_hash(document: Any) -> str:

@@ -6,7 +6,7 @@ has ended the lease: the work is done, and discarding it would not help.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
@@ -25,21 +25,10 @@ from longshore.core.tasks.changes import (
 )
 from longshore.core.tasks.failures import ErrorCategory, Failure, timeout_text
 from longshore.core.tasks.lease import Lease, is_over, next_fence
-from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 
 _UNCOUNTED = frozenset({ErrorCategory.RATE_LIMIT})
 """Failures that are not the task's fault and do not use up one of its attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnd:
-    """How an attempt ended without a result."""
-
-    failure: Failure
-    ran_for: timedelta | None = None
-    usage: e.Usage | None = None
-    last_output: int | None = None
 
 
 def claim(step: TaskTransition, command: c.Claim) -> TaskDecision:
@@ -65,8 +54,7 @@ def claim(step: TaskTransition, command: c.Claim) -> TaskDecision:
         local=command.local,
     )
     started = e.TaskProcessingStarted(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         started_at=step.now,
         effective_until=lease.expires_at,
         worker_id=command.worker_id,
@@ -99,8 +87,7 @@ def renew(step: TaskTransition, command: c.Renew) -> TaskDecision:
     usage = max(lease.usage, command.usage, key=attrgetter("cost_usd", "seconds"))
     renewed = replace(lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1, usage=usage)
     heartbeat = e.TaskHeartbeat(
-        task_id=step.row.id,
-        job_id=step.row.spec.job_id,
+        **step.ids,
         effective_until=renewed.expires_at,
         number=renewed.heartbeats,
         elapsed=_lease_age(step, lease),
@@ -132,23 +119,17 @@ def save_checkpoint(step: TaskTransition, command: c.SaveCheckpoint) -> TaskDeci
 
 def release(step: TaskTransition, command: c.Release) -> TaskDecision:
     row = step.row
-    if row.cancel is not None:
-        return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
     released = e.TaskReleased(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         reason=command.reason,
         attempt_number=row.attempt,
         last_output=command.last_output,
         usage=command.usage,
     )
-    return step.change(
+    return step.pending(
         released,
-        effects=(step.enqueue(step.now),),
-        state=TaskState.PENDING,
+        at=step.now,
         lease=None,
-        due_at=step.now,
-        enqueued_at=step.now,
         last_output=command.last_output,
         usage=row.usage + command.usage,
     )
@@ -156,9 +137,6 @@ def release(step: TaskTransition, command: c.Release) -> TaskDecision:
 
 def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
     row = step.row
-    if row.spec.requires_review and row.cancel is not None:
-        # A review is not an end, and a cancelled result needs no review.
-        return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
     ended: dict[str, Any] = {
         "lease": None,
         "result": command.result,
@@ -171,8 +149,7 @@ def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
     }
     if row.spec.requires_review:
         submitted = e.TaskSubmittedForReview(
-            task_id=row.id,
-            job_id=row.spec.job_id,
+            **step.ids,
             attempt_number=row.attempt,
             output=command.result,
             duration=command.duration,
@@ -181,8 +158,7 @@ def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
         )
         return step.change(submitted, state=TaskState.IN_REVIEW, **ended)
     completed = e.TaskCompleted(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         attempt_number=row.attempt,
         output=command.result,
         duration=command.duration,
@@ -194,47 +170,39 @@ def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
 
 
 def attempt_failed(step: TaskTransition, command: c.AttemptFailed) -> TaskDecision:
-    if step.row.cancel is not None:
-        return cancel_task(
-            step, step.row.cancel, usage=command.usage, last_output=command.last_output
-        )
-    end = AttemptEnd(command.failure, command.duration, command.usage, command.last_output)
-    return _end_attempt(step, end, jitter=command.jitter)
+    return _end_attempt(
+        step,
+        command.failure,
+        jitter=command.jitter,
+        ran_for=command.duration,
+        usage=command.usage,
+        last_output=command.last_output,
+    )
 
 
 def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
-    row = step.row
-    if row.cancel is not None:
-        return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
     failure = Failure(
         category=ErrorCategory.TIMEOUT,
         message=timeout_text(command.timeout),
         signal=command.signal,
     )
-    used = row.attempts_used + 1
-    if row.spec.retry_on_timeout and used < row.spec.retry.max_attempts:
-        end = AttemptEnd(failure, command.elapsed, command.usage, command.last_output)
-        return _end_attempt(step, end, jitter=command.jitter)
     timed_out = e.TaskTimeout(
-        task_id=row.id,
-        job_id=row.spec.job_id,
-        attempt_number=row.attempt,
+        **step.ids,
+        attempt_number=step.row.attempt,
         timeout=command.timeout,
         elapsed=command.elapsed,
         signal=command.signal,
         last_output=command.last_output,
         usage=command.usage,
     )
-    return step.change(
-        timed_out,
-        state=TaskState.FAILED,
-        lease=None,
-        attempts_used=used,
-        failure=failure,
-        finished_at=step.now,
+    return _end_attempt(
+        step,
+        failure,
+        jitter=command.jitter,
         ran_for=command.elapsed,
+        usage=command.usage,
         last_output=command.last_output,
-        usage=row.usage + command.usage,
+        timed_out=timed_out,
     )
 
 
@@ -253,17 +221,27 @@ def lease_ended(step: TaskTransition, command: c.LeaseEnded) -> TaskDecision:
     failure = Failure(
         category=ErrorCategory.CRASH, message=f"worker {lease.worker_id!r} stopped: {why}"
     )
-    end = AttemptEnd(failure, _lease_age(step, lease), _lease_usage(lease))
     # The death of a worker is no reason to wait: without jitter the task is due at once.
-    return _end_attempt(step, end, jitter=0.0)
+    return _end_attempt(
+        step, failure, jitter=0.0, ran_for=_lease_age(step, lease), usage=_lease_usage(lease)
+    )
 
 
-def _end_attempt(step: TaskTransition, end: AttemptEnd, *, jitter: float) -> TaskChange:
+def _end_attempt(
+    step: TaskTransition,
+    failure: Failure,
+    *,
+    jitter: float,
+    ran_for: timedelta,
+    usage: e.Usage | None,
+    last_output: int | None = None,
+    timed_out: e.TaskTimeout | None = None,
+) -> TaskChange:
     """The task becomes pending again after a backoff, or fails for good.
 
-    The failure's category and the attempts that are left decide.
+    The failure's category (for a timeout, the definition) and the attempts that are left decide.
     """
-    row, failure = step.row, end.failure
+    row = step.row
     counts = failure.category not in _UNCOUNTED
     used = row.attempts_used + counts
     ended: dict[str, Any] = {
@@ -271,56 +249,41 @@ def _end_attempt(step: TaskTransition, end: AttemptEnd, *, jitter: float) -> Tas
         "attempts_used": used,
         "failure": failure,
         "exit_code": failure.exit_code,
-        "ran_for": end.ran_for,
-        "last_output": end.last_output,
-        "usage": row.usage + end.usage if end.usage else row.usage,
+        "ran_for": ran_for,
+        "last_output": last_output,
+        "usage": row.usage + usage if usage else row.usage,
     }
-    if not failure.retryable or used >= row.spec.retry.max_attempts:
-        failed = _failed_event(row, end, used, step.context.origin)
+    report = _failure_report(step, failure, ran_for, usage, last_output)
+    may_retry = row.spec.retry_on_timeout if timed_out else failure.retryable
+    if not may_retry or used >= row.spec.retry.max_attempts:
+        failed = timed_out or e.TaskFailed(**report, retry_count=used, source=step.context.origin)
         return step.change(failed, state=TaskState.FAILED, finished_at=step.now, **ended)
     # A failure that does not count backs off too, or it would be retried every second for ever.
     tries = used if counts else row.attempt
     pause = delay_before(tries, row.spec.retry, jitter=jitter, retry_after=failure.retry_after)
     due_at = to_tick(step.now + pause)
-    again = e.TaskProcessingFailed(
-        task_id=row.id,
-        job_id=row.spec.job_id,
-        attempt_number=row.attempt,
-        error=failure.message,
-        error_category=failure.category.value,
-        due_at=due_at,
-        duration=end.ran_for,
-        exit_code=failure.exit_code,
-        last_output=end.last_output,
-        usage=end.usage,
-        peak_rss_bytes=failure.peak_rss_bytes,
-    )
-    return step.change(
-        again,
-        effects=(step.enqueue(due_at),),
-        state=TaskState.PENDING,
-        due_at=due_at,
-        enqueued_at=step.now,
-        **ended,
-    )
+    return step.pending(e.TaskProcessingFailed(**report, due_at=due_at), at=due_at, **ended)
 
 
-def _failed_event(row: TaskRow, end: AttemptEnd, used: int, source: str) -> e.TaskFailed:
-    failure = end.failure
-    return e.TaskFailed(
-        task_id=row.id,
-        job_id=row.spec.job_id,
-        error=failure.message,
-        error_category=failure.category.value,
-        retry_count=used,
-        source=source,
-        attempt_number=row.attempt or None,
-        exit_code=failure.exit_code,
-        duration=end.ran_for,
-        last_output=end.last_output,
-        usage=end.usage,
-        peak_rss_bytes=failure.peak_rss_bytes,
-    )
+def _failure_report(
+    step: TaskTransition,
+    failure: Failure,
+    ran_for: timedelta | None,
+    usage: e.Usage | None,
+    last_output: int | None = None,
+) -> dict[str, Any]:
+    """Returns what the events of a failed attempt and of a failed task have in common."""
+    return {
+        **step.ids,
+        "attempt_number": step.row.attempt or None,
+        "error": failure.message,
+        "error_category": failure.category.value,
+        "exit_code": failure.exit_code,
+        "duration": ran_for,
+        "last_output": last_output,
+        "usage": usage,
+        "peak_rss_bytes": failure.peak_rss_bytes,
+    }
 
 
 def fail_task(step: TaskTransition, command: c.FailTask) -> TaskDecision:
@@ -336,8 +299,8 @@ def fail_task(step: TaskTransition, command: c.FailTask) -> TaskDecision:
     spent = None if row.lease is None else _lease_usage(row.lease)
     if row.cancel is not None:
         return cancel_task(step, row.cancel, usage=spent)
-    end = AttemptEnd(failure=command.failure, usage=spent)
-    failed = _failed_event(row, end, row.attempts_used, command.source)
+    report = _failure_report(step, command.failure, None, spent)
+    failed = e.TaskFailed(**report, retry_count=row.attempts_used, source=command.source)
     return step.change(
         failed,
         state=TaskState.FAILED,

@@ -82,17 +82,14 @@ class Refusal:
     until: datetime | None = None  # when a repeated command may succeed
 
 
+@dataclass(slots=True)
 class Transition(Generic[RowT]):
     """Builds the change of a row."""
 
-    __slots__ = ("change_id", "context", "now", "row")
     row: RowT
-
-    def __init__(self, row: RowT, now: datetime, change_id: str, context: EventContext) -> None:
-        self.row = row
-        self.now = now
-        self.change_id = change_id
-        self.context = context
+    now: datetime
+    change_id: str
+    context: EventContext
 
     def change(
         self,
@@ -144,9 +141,22 @@ class TaskTransition(Transition[TaskRow]):
 
     __slots__ = ()
 
-    def enqueue(self, at: datetime) -> Enqueue:
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The ids that every event of a task has."""
+        return {"task_id": self.row.spec.id, "job_id": self.row.spec.job_id}
+
+    def pending(self, *bodies: EventBody, at: datetime, **fields: Any) -> TaskChange:
+        """Returns the change of a task that may run at this time, with its message."""
         spec = self.row.spec
-        return Enqueue(spec.id, spec.queue, spec.priority, at)
+        return self.change(
+            *bodies,
+            effects=(Enqueue(spec.id, spec.queue, spec.priority, at),),
+            state=TaskState.PENDING,
+            due_at=at,
+            enqueued_at=self.now,
+            **fields,
+        )
 
     @property
     def lease(self) -> Lease:
@@ -170,15 +180,13 @@ def make_pending(step: TaskTransition, **fields: Any) -> TaskChange:
     spec = step.row.spec
     due_at = max(step.now, spec.not_before or step.now)
     pending = e.TaskPending(
-        task_id=spec.id,
-        job_id=spec.job_id,
+        **step.ids,
         name=spec.definition,
         depends_on=spec.parents,
         round=fields.get("round", step.row.round),
         due_at=due_at if due_at > step.now else None,
     )
-    fields.update(state=TaskState.PENDING, awaits=NO_NUMBERS, due_at=due_at, enqueued_at=step.now)
-    return step.change(pending, effects=(step.enqueue(due_at),), **fields)
+    return step.pending(pending, at=due_at, awaits=NO_NUMBERS, **fields)
 
 
 def cancel_task(
@@ -190,8 +198,7 @@ def cancel_task(
 ) -> TaskChange:
     row = step.row
     cancelled = e.TaskCancelled(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         by=request.by,
         reason=request.reason,
         attempt_number=row.attempt if row.lease else None,

@@ -18,7 +18,12 @@ from longshore.core.tasks.failures import Failure
 
 
 @value
-class FencedCommand:
+class Command:
+    """Base of the commands."""
+
+
+@value
+class FencedCommand(Command):
     """A command about a lease; it is refused if its fence is not the current one."""
 
     fence: int
@@ -33,14 +38,14 @@ class AttemptCommand(FencedCommand):
 
 
 @value
-class ParentsCompleted:
+class ParentsCompleted(Command):
     """These parents completed."""
 
     numbers: NumberSet
 
 
 @value
-class Claim:
+class Claim(Command):
     """A worker claims the task."""
 
     worker_id: str
@@ -88,7 +93,7 @@ class Park(AttemptCommand):
 
 
 @value
-class Unpark:
+class Unpark(Command):
     """A task that is parked because of this budget may run again."""
 
     scope: BudgetScope
@@ -97,7 +102,7 @@ class Unpark:
 
 
 @value
-class AddBudget:
+class AddBudget(Command):
     """An operator raises the task's budget."""
 
     amount: Budget
@@ -142,7 +147,7 @@ class LeaseEnded(FencedCommand):
 
 
 @value
-class FailTask:
+class FailTask(Command):
     """Fail a task that no worker runs."""
 
     failure: Failure
@@ -151,7 +156,7 @@ class FailTask:
 
 
 @value
-class RequestCancel:
+class RequestCancel(Command):
     """A user cancels the task."""
 
     by: str
@@ -165,7 +170,7 @@ class ConfirmCancel(AttemptCommand):
 
 
 @value
-class RequestRevision:
+class RequestRevision(Command):
     """A reviewer requests a revision."""
 
     feedback: str
@@ -174,7 +179,7 @@ class RequestRevision:
 
 
 @value
-class Approve:
+class Approve(Command):
     """A reviewer approves the result."""
 
     by: str
@@ -182,7 +187,7 @@ class Approve:
 
 
 @value
-class Resume:
+class Resume(Command):
     """An operator resumes the task in another round.
 
     ``completed`` are the completed tasks of the job: a task that was cancelled while it waited was
@@ -195,28 +200,5 @@ class Resume:
 
 
 @value
-class EnqueueAgain:
+class EnqueueAgain(Command):
     """The task is due and was not claimed: enqueue it again."""
-
-
-Command = (
-    ParentsCompleted
-    | Claim
-    | Renew
-    | SaveCheckpoint
-    | Release
-    | Park
-    | AttemptFailed
-    | Complete
-    | TimeOut
-    | LeaseEnded
-    | FailTask
-    | RequestCancel
-    | ConfirmCancel
-    | RequestRevision
-    | Approve
-    | Resume
-    | Unpark
-    | AddBudget
-    | EnqueueAgain
-)

@@ -10,7 +10,7 @@ and other workers take over late (``is_over``): the two never overlap.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from longshore.core.events.types import Usage
@@ -41,7 +41,7 @@ class Lease:
         return now < self.expires_at
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeasePolicy:
     """How often a worker renews its lease, and how long each renewal lasts."""
 
@@ -64,7 +64,7 @@ class LeasePolicy:
                 f"not {format_duration(self.renew_every)}"
             )
             raise ValueError(message)
-        if self.duration - self.kill_grace - self.skew_margin <= self.renew_every:
+        if self.trusted_for <= self.renew_every:
             message = (
                 f"renew_every ({format_duration(self.renew_every)})"
                 f" + kill_grace ({format_duration(self.kill_grace)})"

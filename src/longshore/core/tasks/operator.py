@@ -15,6 +15,7 @@ from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS, co
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.attempts import release
 from longshore.core.tasks.changes import (
+    Enqueue,
     Refusal,
     RefusalReason,
     TaskDecision,
@@ -50,9 +51,8 @@ def request_cancel(step: TaskTransition, command: c.RequestCancel) -> TaskDecisi
 
 
 def confirm_cancel(step: TaskTransition, command: c.ConfirmCancel) -> TaskDecision:
-    if step.row.cancel is None:
-        return Refusal(RefusalReason.WRONG_STATE, "its cancellation was not requested")
-    return cancel_task(step, step.row.cancel, usage=command.usage, last_output=command.last_output)
+    # ``task.apply`` has decided the other case.
+    return Refusal(RefusalReason.WRONG_STATE, "its cancellation was not requested")
 
 
 def request_revision(step: TaskTransition, command: c.RequestRevision) -> TaskDecision:
@@ -66,16 +66,14 @@ def request_revision(step: TaskTransition, command: c.RequestRevision) -> TaskDe
     if problem is not None:
         return Refusal(RefusalReason.LIMIT_REACHED, f"feedback {problem}")
     requested = e.TaskRevisionRequested(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         feedback=command.feedback,
         revision=row.revision + 1,
         by=command.by,
     )
-    return step.change(
+    return step.pending(
         requested,
-        effects=(step.enqueue(step.now),),
-        state=TaskState.PENDING,
+        at=step.now,
         revision=row.revision + 1,
         feedback=command.feedback,
         previous_result=row.result,
@@ -83,8 +81,6 @@ def request_revision(step: TaskTransition, command: c.RequestRevision) -> TaskDe
         # With the saved steps, the revision would return the same result.
         checkpoint=None,
         attempts_used=0,
-        due_at=step.now,
-        enqueued_at=step.now,
     )
 
 
@@ -102,10 +98,9 @@ def approve(step: TaskTransition, command: c.Approve) -> TaskDecision:
     row = step.row
     if (refusal := _not_reviewable(step, command)) is not None:
         return refusal
-    approved = e.TaskApproved(task_id=row.id, job_id=row.spec.job_id, by=command.by)
+    approved = e.TaskApproved(**step.ids, by=command.by)
     completed = e.TaskCompleted(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         attempt_number=row.attempt,
         output=row.result,
         duration=row.ran_for or timedelta(),
@@ -133,7 +128,7 @@ def resume(step: TaskTransition, command: c.Resume) -> TaskDecision:
     }
     if left := row.awaits - command.completed:
         # It was cancelled before it could run, and its parents have not completed.
-        waiting = e.TaskWaiting(task_id=row.id, job_id=row.spec.job_id, round=command.round)
+        waiting = e.TaskWaiting(**step.ids, round=command.round)
         return step.change(waiting, state=TaskState.WAITING, awaits=left, **afresh)
     return make_pending(step, **afresh)
 
@@ -146,22 +141,25 @@ def enqueue_again(step: TaskTransition, command: c.EnqueueAgain) -> TaskDecision
     row = step.row
     if row.state is not TaskState.PENDING or row.due_at is None:
         return step.wrong_state("pending")
+    spec = row.spec
+    enqueue = Enqueue(spec.id, spec.queue, spec.priority, max(step.now, row.due_at))
     # Not durable: if a power loss loses it, the next sweep enqueues again.
-    return step.change(
-        effects=(step.enqueue(max(step.now, row.due_at)),), durable=False, enqueued_at=step.now
-    )
+    return step.change(effects=(enqueue,), durable=False, enqueued_at=step.now)
 
 
 def park(step: TaskTransition, command: c.Park) -> TaskDecision:
     row = step.row
-    if row.cancel is not None:
-        return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
     if command.scope in TASK_SCOPES and row.allowance != command.allowance:
         # The budget was raised before the task was parked, so nothing would unpark it.
-        return release(step, _release_instead(command))
+        instead = c.Release(
+            fence=command.fence,
+            reason="a budget was used up, and was raised meanwhile",
+            usage=command.usage,
+            last_output=command.last_output,
+        )
+        return release(step, instead)
     parked = e.TaskParked(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         attempt_number=row.attempt,
         scope=command.scope.value,
         reason=command.reason,
@@ -185,15 +183,6 @@ def park(step: TaskTransition, command: c.Park) -> TaskDecision:
     )
 
 
-def _release_instead(command: c.Park) -> c.Release:
-    return c.Release(
-        fence=command.fence,
-        reason="a budget was used up, and was raised meanwhile",
-        usage=command.usage,
-        last_output=command.last_output,
-    )
-
-
 def unpark(step: TaskTransition, command: c.Unpark) -> TaskDecision:
     row = step.row
     if row.state is not TaskState.PARKED or row.parked is None:
@@ -203,17 +192,8 @@ def unpark(step: TaskTransition, command: c.Unpark) -> TaskDecision:
         return Refusal(RefusalReason.NOTHING_TO_DO, detail)
     if command.due and (row.due_at is None or step.now < to_tick(row.due_at)):
         return Refusal(RefusalReason.NOT_DUE, "it is not due yet", until=row.due_at)
-    unparked = e.TaskUnparked(task_id=row.id, job_id=row.spec.job_id, by=command.by)
-    return step.change(unparked, effects=(step.enqueue(step.now),), **_unparked_fields(step))
-
-
-def _unparked_fields(step: TaskTransition) -> dict[str, Any]:
-    return {
-        "state": TaskState.PENDING,
-        "parked": None,
-        "due_at": step.now,
-        "enqueued_at": step.now,
-    }
+    unparked = e.TaskUnparked(**step.ids, by=command.by)
+    return step.pending(unparked, at=step.now, parked=None)
 
 
 def add_budget(step: TaskTransition, command: c.AddBudget) -> TaskDecision:
@@ -227,8 +207,7 @@ def add_budget(step: TaskTransition, command: c.AddBudget) -> TaskDecision:
         return Refusal(RefusalReason.NOTHING_TO_DO, detail)
     more = command.amount
     added = e.TaskBudgetAdded(
-        task_id=row.id,
-        job_id=row.spec.job_id,
+        **step.ids,
         by=command.by,
         usd=more.usd,
         tokens=more.tokens,
@@ -236,11 +215,5 @@ def add_budget(step: TaskTransition, command: c.AddBudget) -> TaskDecision:
     )
     if row.parked is None or row.parked.scope not in TASK_SCOPES:
         return step.change(added, allowance=allowance)
-    unparked = e.TaskUnparked(task_id=row.id, job_id=row.spec.job_id, by=command.by)
-    return step.change(
-        added,
-        unparked,
-        effects=(step.enqueue(step.now),),
-        allowance=allowance,
-        **_unparked_fields(step),
-    )
+    unparked = e.TaskUnparked(**step.ids, by=command.by)
+    return step.pending(added, unparked, at=step.now, allowance=allowance, parked=None)

@@ -30,6 +30,7 @@ from longshore.core.tasks.changes import (
     TaskChange,
     TaskDecision,
     TaskTransition,
+    cancel_task,
     make_pending,
 )
 from longshore.core.tasks.rows import TaskRow, TaskSpec
@@ -58,6 +59,13 @@ def apply(row: TaskRow, command: c.Command, *, now: datetime, change_id: str) ->
     step = TaskTransition(row, to_tick(now), change_id, _context(origin, source, worker_id))
     if isinstance(command, c.FencedCommand) and (refusal := step.check_fence(command.fence)):
         return refusal
+    if (
+        isinstance(command, c.AttemptCommand)
+        and row.cancel is not None
+        # A result that needs no review completes the task although it was to be cancelled.
+        and (row.spec.requires_review or not isinstance(command, c.Complete))
+    ):
+        return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
     return decide(step, command)
 
 

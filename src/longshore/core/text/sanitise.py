@@ -74,73 +74,6 @@ def _rule(pattern: str, *hints: str) -> SecretRule:
     return SecretRule(pattern=re.compile(pattern, re.IGNORECASE), hints=hints)
 
 
-_PRIVATE_KEY = SecretRule(
-    pattern=re.compile(
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?"
-        r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
-        re.DOTALL,
-    ),
-    replacement=MASK,
-    hints=("private key",),
-)
-_HEADER_WITH_SCHEME = _rule(
-    r"(?P<keep>authorization\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?"
-    r"(?:(?:bearer|basic|token|apikey|negotiate)[ \t]{1,4}(?=[^\s\"',;\\])"
-    r"|(?P<long>(?:digest|aws4-hmac-sha256)[ \t]{1,4}(?=[^\r\n]))))"
-    r"(?(long)[^\r\n]++|[^\s\"',;\\]++)",
-    "authorization",
-)
-_SCHEME_ALONE = _rule(
-    # A token has a digit or is long, unlike the words of "Bearer authentication failed".
-    r"(?P<keep>\b(?:bearer|basic)[ \t]{1,4})"
-    r"(?:(?=[\w.~+/=-]{0,256}[\d=])[\w.~+/=-]{8,}+|[\w.~+/=-]{24,}+)",
-    "bearer",
-    "basic",
-)
-_COOKIES = _rule(
-    r"(?P<keep>\b(?:set-)?cookie:[ \t]{0,4})(?=[^\s\"'])[^\r\n\"']++",
-    "cookie:",
-)
-_PAIR = _rule(rf"(?P<keep>{_NAMES}{_BETWEEN}(?:{_OPENING})?){_VALUE}", *_NAME_HINTS)
-_FLAG = _rule(
-    rf"(?P<keep>--(?:[a-z]{{1,12}}-){{0,3}}{_NAMES}[\"']?,?[ \t]{{1,3}}(?P<quote>[\"'])?)"
-    rf"(?!-)(?(quote)[^\"'\r\n]++|{_NO_VALUE}[^\s\"']++)",
-    "--",
-)
-_SIGNED_QUERY = _rule(
-    r"(?P<keep>(?:[?&;]sig|signature|x-(?:amz|goog)-credential)=)[^\s\"'<>&]++",
-    "sig=",
-    "signature=",
-    "credential=",
-)
-_URL_WITH_PASSWORD = _rule(
-    # A password may contain an unescaped slash; a port and a path are not a password.
-    r"(?P<keep>://[^\s/?:@\"'<>]{0,128}:)(?:[^\s/?\"'<>]{1,512}|(?!\d{1,5}[/?])"
-    r"[^\s:@\"'<>]{1,256}+(?::[^\s:@\"'<>]{1,128}+)?)"
-    r"(?=@)",
-    "://",
-)
-_URL_WITH_TOKEN = _rule(r"(?P<keep>://)[^\s/?:@\"'<>\[\]]{20,512}(?=@)", "://")
-_SLACK_HOOK = _rule(r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/)[\w/-]++", "slack")
-_VENDOR_KEY = SecretRule(
-    pattern=re.compile(
-        r"(?<![A-Za-z0-9])(?:"
-        # A key has a digit, unlike a name such as `sk-learn-pipeline-runner`.
-        r"sk-(?=[A-Za-z_-]{0,64}\d)[\w-]{16,}+"
-        r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-        r"|(?:gh[pousr]_|github_pat_|npm_|hf_|gsk_|dop_v1_)\w{20,}+"
-        r"|(?:glpat-|pypi-|GOCSPX-|ya29\.|xai-)[\w-]{16,}+"
-        r"|(?:xox[abceoprs]|xapp)-[\w-]{8,}+"
-        r"|AIza[\w-]{30,}+"
-        r"|(?:[srp]k_(?:live|test)|whsec)_\w{10,}+"
-        r"|SG\.[\w-]{16,}+\.[\w-]{16,}+"
-        r"|eyJ[\w-]{8,}+(?:\.[\w-]*+){1,4}"
-        r")",
-        re.ASCII,
-    ),
-    replacement=MASK,
-)
-
 # Random text has many breaks: a digit beside a letter, upper case after lower case. It has about 13
 # in 32 characters, and names of words have up to 7 (`RetryPolicyVersion2`). This rule misses about
 # ten of a thousand random texts.
@@ -169,24 +102,89 @@ def _is_random(window: str) -> bool:
     return not one_case and bool(window.strip("0123456789abcdefABCDEF-"))
 
 
-_RANDOM_TEXT = SecretRule(
-    pattern=re.compile(rf"[A-Za-z0-9+/_-]{{{_WINDOW_CHARACTERS},}}+={{0,2}}"),
-    replacement=_mask_random,
-)
-
 RULES: tuple[SecretRule, ...] = (
-    _PRIVATE_KEY,
-    _HEADER_WITH_SCHEME,
-    _COOKIES,
-    _PAIR,
-    _FLAG,
-    _SIGNED_QUERY,
-    _URL_WITH_PASSWORD,
-    _URL_WITH_TOKEN,
-    _SLACK_HOOK,
-    _SCHEME_ALONE,
-    _VENDOR_KEY,
-    _RANDOM_TEXT,
+    # A private key in PEM form.
+    SecretRule(
+        pattern=re.compile(
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?"
+            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
+            re.DOTALL,
+        ),
+        replacement=MASK,
+        hints=("private key",),
+    ),
+    # The header Authorization with its scheme.
+    _rule(
+        r"(?P<keep>authorization\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?"
+        r"(?:(?:bearer|basic|token|apikey|negotiate)[ \t]{1,4}(?=[^\s\"',;\\])"
+        r"|(?P<long>(?:digest|aws4-hmac-sha256)[ \t]{1,4}(?=[^\r\n]))))"
+        r"(?(long)[^\r\n]++|[^\s\"',;\\]++)",
+        "authorization",
+    ),
+    # The headers Cookie and Set-Cookie.
+    _rule(
+        r"(?P<keep>\b(?:set-)?cookie:[ \t]{0,4})(?=[^\s\"'])[^\r\n\"']++",
+        "cookie:",
+    ),
+    # A name and a value, in any notation.
+    _rule(rf"(?P<keep>{_NAMES}{_BETWEEN}(?:{_OPENING})?){_VALUE}", *_NAME_HINTS),
+    # An option of a command line.
+    _rule(
+        rf"(?P<keep>--(?:[a-z]{{1,12}}-){{0,3}}{_NAMES}[\"']?,?[ \t]{{1,3}}(?P<quote>[\"'])?)"
+        rf"(?!-)(?(quote)[^\"'\r\n]++|{_NO_VALUE}[^\s\"']++)",
+        "--",
+    ),
+    # The signature in a signed URL.
+    _rule(
+        r"(?P<keep>(?:[?&;]sig|signature|x-(?:amz|goog)-credential)=)[^\s\"'<>&]++",
+        "sig=",
+        "signature=",
+        "credential=",
+    ),
+    # A URL with a password.
+    _rule(
+        # A password may contain an unescaped slash; a port and a path are not a password.
+        r"(?P<keep>://[^\s/?:@\"'<>]{0,128}:)(?:[^\s/?\"'<>]{1,512}|(?!\d{1,5}[/?])"
+        r"[^\s:@\"'<>]{1,256}+(?::[^\s:@\"'<>]{1,128}+)?)"
+        r"(?=@)",
+        "://",
+    ),
+    # A URL with a token in place of a user.
+    _rule(r"(?P<keep>://)[^\s/?:@\"'<>\[\]]{20,512}(?=@)", "://"),
+    # A webhook of Slack.
+    _rule(r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/)[\w/-]++", "slack"),
+    # A scheme without its header.
+    _rule(
+        # A token has a digit or is long, unlike the words of "Bearer authentication failed".
+        r"(?P<keep>\b(?:bearer|basic)[ \t]{1,4})"
+        r"(?:(?=[\w.~+/=-]{0,256}[\d=])[\w.~+/=-]{8,}+|[\w.~+/=-]{24,}+)",
+        "bearer",
+        "basic",
+    ),
+    # Keys with the prefix of a vendor.
+    SecretRule(
+        pattern=re.compile(
+            r"(?<![A-Za-z0-9])(?:"
+            # A key has a digit, unlike a name such as `sk-learn-pipeline-runner`.
+            r"sk-(?=[A-Za-z_-]{0,64}\d)[\w-]{16,}+"
+            r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+            r"|(?:gh[pousr]_|github_pat_|npm_|hf_|gsk_|dop_v1_)\w{20,}+"
+            r"|(?:glpat-|pypi-|GOCSPX-|ya29\.|xai-)[\w-]{16,}+"
+            r"|(?:xox[abceoprs]|xapp)-[\w-]{8,}+"
+            r"|AIza[\w-]{30,}+"
+            r"|(?:[srp]k_(?:live|test)|whsec)_\w{10,}+"
+            r"|SG\.[\w-]{16,}+\.[\w-]{16,}+"
+            r"|eyJ[\w-]{8,}+(?:\.[\w-]*+){1,4}"
+            r")",
+            re.ASCII,
+        ),
+        replacement=MASK,
+    ),
+    # Random text.
+    SecretRule(
+        pattern=re.compile(rf"[A-Za-z0-9+/_-]{{{_WINDOW_CHARACTERS},}}+={{0,2}}"),
+        replacement=_mask_random,
+    ),
 )
 
 CUT_SUFFIX = "… [cut]"

@@ -25,11 +25,7 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver.linux import close_other_fds, die_with_parent, set_process_name
-from longshore.execution.protocol import (
-    CHANNEL_FD,
-    FDS_PER_START,
-    REPLIES_FD,
-)
+from longshore.execution.protocol import CHANNEL_FD, FDS_PER_START, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 
@@ -157,7 +153,8 @@ def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
     path = _write_spec_file(spec) if cold else ""
     apply_resource_limits(spec["resources"])
     if command or cold:
-        _restore_signals()
+        for number in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
     if cold:
         program = [sys.executable, "-m", "longshore.execution.runners", path]
         os.execve(sys.executable, program, spec["environment"])  # noqa: S606
@@ -244,11 +241,6 @@ def apply_resource_limits(limits: Mapping[str, int | None]) -> None:
             if ceiling != resource.RLIM_INFINITY:
                 soft, hard = min(soft, ceiling), min(hard, ceiling)
             resource.setrlimit(kind, (soft, hard))
-
-
-def _restore_signals() -> None:
-    for number in _IGNORED_BY_PYTHON:
-        signal.signal(number, signal.SIG_DFL)
 
 
 def exit_process(code: int) -> NoReturn:

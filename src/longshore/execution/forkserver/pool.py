@@ -22,11 +22,7 @@ from longshore.execution.forkserver.child import (
     receive_spec,
 )
 from longshore.execution.forkserver.linux import become_subreaper, close_other_fds, set_process_name
-from longshore.execution.protocol import (
-    CHANNEL_FD,
-    FDS_PER_START,
-    REPLIES_FD,
-)
+from longshore.execution.protocol import CHANNEL_FD, FDS_PER_START, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 

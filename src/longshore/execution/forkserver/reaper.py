@@ -16,17 +16,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from longshore.execution.forkserver import child, pool
 from longshore.execution.forkserver.linux import (
     become_subreaper,
     close_other_fds,
-    descendants,
     set_process_name,
 )
+from longshore.execution.process_table import descendants
 from longshore.execution.protocol import FDS_PER_START, ChildStatus, KillCause
 
 _MESSAGE_BYTES = 8192
@@ -64,18 +63,28 @@ class Reaper:
         """
         become_subreaper()
         set_process_name(b"longshore-reap")
+        self.server_pipe, self.worker_pipe = server_pipe, worker_pipe
         close_other_fds({self.reaper_end.fileno(), server_pipe, worker_pipe, *inherited_fds})
-        state = _ReaperState(self, server_pipe, worker_pipe, child.reset_process_state())
+        self._environment = child.reset_process_state()
         spare: child.PreforkedChild | None = None
         while True:
             if spare is None:
                 # Fork now, while no attempt waits for it.
                 with contextlib.suppress(OSError):
-                    spare = state.prefork_child()
+                    spare = self.prefork_child()
             message, files = self._receive()
             if "start" in message:
-                _ReapedAttempt(message, files, state).supervise(spare)
+                _ReapedAttempt(message, files, self).supervise(spare)
                 spare = None
+
+    def prefork_child(self) -> child.PreforkedChild:
+        """Returns a child that waits for an attempt, or to become a pool child."""
+        return child.PreforkedChild(self._run_child)
+
+    def _run_child(self, files: list[int]) -> NoReturn:
+        if len(files) < FDS_PER_START:
+            pool.run_pool_child(*files)
+        child.run_child(files, self._environment)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         """Returns the fork server's next message; exits if the fork server has ended."""
@@ -93,34 +102,15 @@ class Reaper:
         return request["kill"] if request["number"] == number else None
 
 
-@dataclass(frozen=True, slots=True)
-class _ReaperState:
-    """What a reaper's attempts share."""
-
-    reaper: Reaper
-    server_pipe: int
-    worker_pipe: int
-    environment: Mapping[str, str]
-
-    def prefork_child(self) -> child.PreforkedChild:
-        """Returns a child that waits for an attempt, or to become a pool child."""
-        return child.PreforkedChild(self._run_child)
-
-    def _run_child(self, files: list[int]) -> NoReturn:
-        if len(files) < FDS_PER_START:
-            pool.run_pool_child(*files)
-        child.run_child(files, self.environment)
-
-
 class _ReapedAttempt:
     """One child and all its descendants."""
 
-    def __init__(self, message: dict[str, Any], files: Sequence[int], state: _ReaperState) -> None:
+    def __init__(self, message: dict[str, Any], files: Sequence[int], reaper: Reaper) -> None:
         self._number: int = message["number"]
         self._memory_bytes: int | None = message["start"]["memory"]
         self._fds = files
         self._in_pool = len(files) < FDS_PER_START
-        self._state = state
+        self._reaper = reaper
         self._child_pid = 0
         self._wait_status: int | None = None
         self._peak_bytes = 0
@@ -141,7 +131,7 @@ class _ReapedAttempt:
         # The preforked child may have been killed while it waited.
         for candidate in (preforked, None):
             with contextlib.suppress(OSError):
-                started = candidate or self._state.prefork_child()
+                started = candidate or self._reaper.prefork_child()
                 started.start(self._fds)
                 self._child_pid = started.process_id
                 return
@@ -149,7 +139,7 @@ class _ReapedAttempt:
 
     def _wait_for_end(self) -> None:
         """Wait until the child has ended or the attempt must be killed."""
-        control = self._state.reaper.reaper_end.fileno()
+        control = self._reaper.reaper_end.fileno()
         poll = select.poll()
         poll.register(control, select.POLLIN)
         timeout_ms = _MEMORY_CHECK_S * 1000 if self._memory_bytes else None
@@ -170,7 +160,7 @@ class _ReapedAttempt:
                     return
 
     def _kill_requested(self) -> bool:
-        kill = self._state.reaper.receive_signal(self._number)
+        kill = self._reaper.receive_signal(self._number)
         if kill is False:
             self._signal_group(signal.SIGTERM)
         return bool(kill)
@@ -235,9 +225,9 @@ class _ReapedAttempt:
         # The fork server first: the worker may start another attempt at once, for which the fork
         # server needs to know that this reaper is idle.
         if status.ended or self._in_pool:
-            write_status(self._state.server_pipe, status)
+            write_status(self._reaper.server_pipe, status)
         if not self._in_pool:
-            write_status(self._state.worker_pipe, status)
+            write_status(self._reaper.worker_pipe, status)
 
 
 def write_status(pipe: int, status: ChildStatus) -> None:

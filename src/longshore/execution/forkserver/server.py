@@ -9,15 +9,16 @@ a reaper become children of the fork server, which kills them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import itertools
+import json
 import os
 import selectors
 import signal
 import socket
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -25,26 +26,24 @@ from typing import Any, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver import pool
 from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
-from longshore.execution.forkserver.linux import become_subreaper, descendants
+from longshore.execution.forkserver.linux import become_subreaper
 from longshore.execution.forkserver.reaper import (
     KILL_INTERVAL_S,
     KILL_TIMEOUT_S,
     Reaper,
     write_status,
 )
+from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
     FDS_PER_START,
+    MESSAGE_LIMIT_BYTES,
     STATUS_READ_BYTES,
     ChildStatus,
     ForkServerMessage,
     KillCause,
-    LineDecoder,
     decode_statuses,
     encode_message,
 )
-
-_RECEIVE_BYTES = 64 * 1024
-_MAX_FDS = 64
 
 
 @dataclass(slots=True)
@@ -77,8 +76,6 @@ class ForkServer:
         self._worker = worker
         self._worker_pipe = worker_pipe  # where reapers report the start and end of attempts
         self._inherited_fds = inherited_fds  # open while any process of an attempt is alive
-        self._decoder = LineDecoder()
-        self._fds: deque[int] = deque()
         self._reaper_reports, self._server_pipe = os.pipe()
         os.set_blocking(self._reaper_reports, False)
         self._reapers: dict[int, _ReaperSlot] = {}  # by process id
@@ -117,27 +114,30 @@ class ForkServer:
     def _receive(self) -> bool:
         """Handle the worker's messages. Returns False when the worker has ended."""
         try:
-            data, files, _, _ = socket.recv_fds(self._worker, _RECEIVE_BYTES, _MAX_FDS)
+            data, files, _, _ = socket.recv_fds(self._worker, MESSAGE_LIMIT_BYTES, FDS_PER_START)
         except ConnectionError:
             return False
-        self._fds.extend(files)
-        for message in self._decoder.feed(data):
-            if message["type"] == ForkServerMessage.START:
-                self._start(message, [self._fds.popleft() for _ in range(FDS_PER_START)])
-            elif message["type"] == ForkServerMessage.SIGNAL:
-                for slot in self._reapers.values():
-                    if slot.number == message["number"] and slot.assignment is not None:
-                        slot.reaper.signal(slot.assignment, kill=message["kill"])
-        return bool(data)
+        if not data:
+            return False
+        message = json.loads(data)
+        if message["type"] == ForkServerMessage.START:
+            self._start(message, files)
+            return True
+        for slot in self._reapers.values():
+            if slot.number == message["number"] and slot.assignment is not None:
+                slot.reaper.signal(slot.assignment, kill=message["kill"])
+        return True
 
     def _send(self, message: ForkServerMessage, number: int, **content: Any) -> None:
         # If the worker has ended, the next read of the socket reports it.
         with contextlib.suppress(ConnectionError):
-            self._worker.sendall(encode_message(message, number, **content))
+            self._worker.send(encode_message(message, number, **content))
 
     def _start(self, request: dict[str, Any], files: list[int]) -> None:
         number = request["number"]
         try:
+            if len(files) < FDS_PER_START:  # the kernel drops those that this process cannot hold
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if request["isolation"] == Isolation.POOL:
                 self._start_in_pool(number, files)
             else:
@@ -184,7 +184,9 @@ class ForkServer:
         if slot.pool_child is not None:
             slot.pool_child.assign(files)
         if slot.child_pid:
-            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
+            write_status(
+                self._worker_pipe, ChildStatus(number=number, ended=False, child_pid=slot.child_pid)
+            )
 
     def _new_pool_child(self) -> _ReaperSlot:
         slot, pool_child = self._idle_reaper(), pool.PoolChild()
@@ -206,17 +208,20 @@ class ForkServer:
         if code is not None and not slot.child_pid and slot.number is not None:
             # The child finished before its reaper reported its start.
             slot.child_pid = pool_child.process_id
-            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
+            write_status(
+                self._worker_pipe,
+                ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid),
+            )
         if not stays:
             self._selector.unregister(pool_child.server_end)
             pool_child.server_end.close()
             slot.pool_child = None
         if code is not None and slot.number is not None:
-            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
+            write_status(
+                self._worker_pipe,
+                ChildStatus(number=slot.number, ended=True, wait_status=code << 8),
+            )
             slot.number = None
-
-    def _report(self, status: ChildStatus) -> None:
-        write_status(self._worker_pipe, status)
 
     def _read_reapers(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -235,7 +240,7 @@ class ForkServer:
             slot.release(next(self._end_numbers))
         if in_pool and slot.number is not None and (status.ended or not previous_pid):
             # The reaper does not know the attempt numbers of a pool child's tasks.
-            self._report(replace(status, number=slot.number))
+            write_status(self._worker_pipe, replace(status, number=slot.number))
 
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
         """Wait for reapers that have ended; their orphans are children of this process."""
@@ -262,7 +267,7 @@ class ForkServer:
             lost = ChildStatus(
                 number=slot.number, ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST
             )
-            self._report(lost)
+            write_status(self._worker_pipe, lost)
 
     def _kill_orphans(self) -> None:
         """Kill all descendants that are below no live reaper, until none is left."""

@@ -13,8 +13,10 @@ import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +25,17 @@ from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ChildExit, ForkedChild, ForkServerClient
+from longshore.execution.host.forkserver_client import ForkedChild, ForkServerClient
 from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
-from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
-from longshore.execution.protocol import (
-    AGENT_FOLDER,
-    LINE_LIMIT_BYTES,
-    KillCause,
-)
+from longshore.execution.process_table import rss_bytes_of
+from longshore.execution.protocol import AGENT_FOLDER, LINE_LIMIT_BYTES, ChildStatus, KillCause
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     AttemptEnding,
     AttemptSpec,
     ChildReport,
-    Conversation,
     ConversationReport,
     OutputReport,
 )
@@ -51,44 +48,41 @@ _MAX_CHUNKS_AFTER_EXIT = 64
 _MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
 
 
+@dataclass(eq=False, repr=False)
 class ProcessAttempt:
     """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
 
-    def __init__(
-        self,
-        spec: AttemptSpec,
-        forkserver: ForkServerClient,
-        child: ForkedChild,
-        pipes: ChildPipes,
-        *,
-        folder: Path,
-        cleaner: FolderCleaner,
-        clock: Clock,
-    ) -> None:
-        self._clock = clock
-        self._spec = spec
-        self._forkserver = forkserver
-        self._child = child
-        self._output = PipeReader(pipes.output)
+    spec: AttemptSpec
+    forkserver: ForkServerClient
+    child: ForkedChild
+    pipes: InitVar[ChildPipes]
+    _: KW_ONLY
+    folder: Path
+    cleaner: FolderCleaner
+    clock: Clock
+    _chunks_read: int = 0
+    _queue_was_full: bool = False  # a report has had to wait for its reader
+    _reports_closed: bool = False  # the consumer has stopped reading
+    _result: dict[str, Any] | None = None
+    _failure: Failure | None = None
+    _stopped_by: str | None = None
+
+    def __post_init__(self, pipes: ChildPipes) -> None:
+        self._output, self._channel = PipeReader(pipes.output), PipeReader(pipes.channel)
         self._errors = None if pipes.errors is None else PipeReader(pipes.errors)
-        self._channel = PipeReader(pipes.channel)
         self._replies: int | None = pipes.replies
-        self.folder = folder
-        self._cleaner = cleaner
         self._readers: list[asyncio.Task[None]] = []
         self._reports: asyncio.Queue[ChildReport | None] = asyncio.Queue(_REPORT_QUEUE_SIZE)
-        self._transcripts = _TranscriptRecovery(spec.conversations)
-        self._chunks_read = 0
-        self._queue_was_full = False  # a report has had to wait for its reader
-        self._reports_closed = False  # the consumer has stopped reading
-        self._result: dict[str, Any] | None = None
-        self._failure: Failure | None = None
-        self._stopped_by: str | None = None
         self._finished = asyncio.Event()
+        # The ids of the entries that are stored or were reported, by conversation.
+        self._reported_ids = defaultdict[str, set[str]](set)
+        for name, conversation in self.spec.conversations.items():
+            for entries in (conversation.earlier_entries, conversation.entries):
+                self._reported_ids[name] |= set(map(entry_id, entries))
 
     @property
     def process_id(self) -> int:
-        return self._child.started.result()
+        return self.child.started.result()
 
     def start_reading(self) -> None:
         """Start reading the child's pipes; the child may not exist yet."""
@@ -101,11 +95,11 @@ class ProcessAttempt:
     async def send_spec(self, data: bytes) -> None:
         """Send the child its spec; call this once."""
         if self._replies is not None:
-            await write_all(self._replies, data, reader_gone=self._child.exited)
+            await write_all(self._replies, data, reader_gone=self.child.exited)
 
     def abandon(self) -> None:
         """Kill the child, which may not have started, and release its pipes without an ending."""
-        self._forkserver.abandon(self._child)
+        self.forkserver.abandon(self.child)
         for task in (*self._readers, self._exit_watch):
             task.cancel()
         self._close_pipes()
@@ -116,7 +110,7 @@ class ProcessAttempt:
             if not (chunk := await end.read()):
                 return
             self._chunks_read += 1
-            chunks_left -= self._child.exited.done()
+            chunks_left -= self.child.exited.done()
             await self._report(OutputReport(stream, chunk))
 
     async def _read_channel(self) -> None:
@@ -134,9 +128,10 @@ class ProcessAttempt:
             case "error":
                 self._failure = decode_failure(message)
             case _:
-                if (report := decode_report(message, now=self._clock.now())) is not None:
+                if (report := decode_report(message, now=self.clock.now())) is not None:
                     if isinstance(report, ConversationReport):
-                        self._transcripts.add_reported(report)
+                        reported_ids = self._reported_ids[report.conversation]
+                        reported_ids.update(map(entry_id, report.entries))
                     await self._report(report)
 
     async def _report(self, report: ChildReport) -> None:
@@ -146,7 +141,7 @@ class ProcessAttempt:
 
     async def _wait_for_exit(self) -> None:
         # The reaper reports the exit only when no process of the attempt is alive.
-        await asyncio.wait((self._child.exited,))
+        await asyncio.wait((self.child.exited,))
         await self._drain()
         await self._report_unreported_transcripts()
         self._close_pipes()
@@ -175,10 +170,25 @@ class ProcessAttempt:
         await asyncio.gather(*self._readers, return_exceptions=True)
 
     async def _report_unreported_transcripts(self) -> None:
-        """Report the conversation entries that a killed agent had written but not reported."""
-        if self._spec.definition.runner is RunnerKind.AGENT:
-            for report in await asyncio.to_thread(self._transcripts.read_unreported, self.folder):
+        if self.spec.definition.runner is RunnerKind.AGENT:
+            for report in await asyncio.to_thread(self._read_unreported):
                 await self._report(report)
+
+    def _read_unreported(self) -> list[ConversationReport]:
+        """Returns the conversation entries that a killed agent had written but not reported.
+
+        The agent's CLI writes each entry to a file before the child reports it. So the next attempt
+        need not request and pay for these entries again.
+        """
+        reports = []
+        for path in sorted((self.folder / AGENT_FOLDER).glob("**/projects/*/*.jsonl")):
+            with contextlib.suppress(OSError):
+                if path.is_symlink() or path.stat().st_size > _MAX_TRANSCRIPT_BYTES:
+                    continue
+                entries = list(new_entries(path.read_bytes(), self._reported_ids[path.stem]))
+                if entries:
+                    reports.append(ConversationReport(path.stem, entries))
+        return reports
 
     def _close_pipes(self) -> None:
         for end in (self._output, self._errors, self._channel):
@@ -214,27 +224,22 @@ class ProcessAttempt:
 
     async def ending(self) -> AttemptEnding:
         await self._finished.wait()
-        exited = self._child.exited.result()
-        code = exited.code
-        if code == 0 and self._failure is None:
+        status = self.child.exited.result()
+        build = partial(AttemptEnding, peak_rss_bytes=status.peak_bytes or None)
+        if status.exit_code == 0 and self._failure is None:
             if self._result is not None:
-                return self._build_ending(result=self._result.get("value"), exit_code=0)
-            if self._spec.definition.runner is RunnerKind.COMMAND:
-                return self._build_ending(result={"exitCode": 0}, exit_code=0)
-        if exited.cause is not KillCause.NONE:
-            return self._build_ending(
-                failure=_failure_by_reaper(exited, self._spec.definition.resources)
-            )
-        failure = self._failure_of_exit(code)
-        return self._build_ending(
+                return build(result=self._result.get("value"), exit_code=0)
+            if self.spec.definition.runner is RunnerKind.COMMAND:
+                return build(result={"exitCode": 0}, exit_code=0)
+        if status.cause is not KillCause.NONE:
+            return build(failure=_failure_by_reaper(status, self.spec.definition.resources))
+        failure = self._failure_of_exit(status)
+        return build(
             failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
         )
 
-    def _build_ending(self, **fields: Any) -> AttemptEnding:
-        return AttemptEnding(peak_rss_bytes=self._child.exited.result().peak_rss_bytes, **fields)
-
-    def _failure_of_exit(self, code: int | None) -> Failure:
-        definition = self._spec.definition
+    def _failure_of_exit(self, status: ChildStatus) -> Failure:
+        definition, code = self.spec.definition, status.exit_code
         if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
             # The Python and agent runners report every error: this process died before it could.
             message = f"the process exited with exit code {code} without reporting a result"
@@ -245,7 +250,7 @@ class ProcessAttempt:
             code,
             None,
             retryable_codes=definition.retryable_exit_codes,
-            peak_rss_bytes=self._child.exited.result().peak_rss_bytes,
+            peak_rss_bytes=status.peak_bytes or None,
         )
 
     async def stop(self, *, grace: timedelta) -> str:
@@ -253,13 +258,13 @@ class ProcessAttempt:
             if self._stopped_by is None:
                 self._stopped_by = signal.SIGTERM.name
                 reach("attempt.child_stopping")
-                self._forkserver.signal(self._child, kill=False)
+                self.forkserver.signal(self.child, kill=False)
             # A second caller may pass a shorter grace period than the first.
-            await asyncio.wait((self._child.exited,), timeout=grace.total_seconds())
-            if not self._child.exited.done():
+            await asyncio.wait((self.child.exited,), timeout=grace.total_seconds())
+            if not self.child.exited.done():
                 self._stopped_by = signal.SIGKILL.name
                 reach("attempt.child_killing")
-                self._forkserver.signal(self._child, kill=True)
+                self.forkserver.signal(self.child, kill=True)
         await self._finished.wait()
         return self._stopped_by or signal.SIGTERM.name
 
@@ -269,51 +274,15 @@ class ProcessAttempt:
     async def close(self) -> None:
         with contextlib.suppress(OSError):
             if not os.listdir(self.folder):
-                await self._cleaner.remove_soon(self.folder)
+                await self.cleaner.remove_soon(self.folder)
                 return
-        await self._cleaner.remove(self.folder)
+        await self.cleaner.remove(self.folder)
 
 
-def _failure_by_reaper(exited: ChildExit, limits: ResourceLimits) -> Failure:
-    if exited.cause is KillCause.MEMORY:
-        used, limit = (
-            (size or 0) // 2**20 for size in (exited.peak_rss_bytes, limits.memory_bytes)
-        )
+def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
+    if status.cause is KillCause.MEMORY:
+        used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
         message = f"used {used} MB of memory; its definition allows {limit} MB"
         return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
     message = "the attempt's reaper process was killed, and the attempt with it"
     return Failure(category=ErrorCategory.CRASH, message=message)
-
-
-class _TranscriptRecovery:
-    """Recovers the conversation entries that a killed agent had written but not reported.
-
-    The agent's CLI writes each entry to a file before the child reports it. So the entries that a
-    killed child had not reported can be read from its folder, and the next attempt need not request
-    and pay for them again.
-    """
-
-    def __init__(self, conversations: Mapping[str, Conversation]) -> None:
-        self._reported_ids: dict[str, set[str]] = defaultdict(set)
-        for name, conversation in conversations.items():
-            self._reported_ids[name] = {
-                entry_id(entry) for entry in (*conversation.earlier_entries, *conversation.entries)
-            }
-
-    def add_reported(self, report: ConversationReport) -> None:
-        """Record the entries of a report as reported."""
-        self._reported_ids[report.conversation] |= {entry_id(entry) for entry in report.entries}
-
-    def read_unreported(self, folder: Path) -> list[ConversationReport]:
-        """Returns the entries in the transcripts below ``folder`` that were not reported."""
-        reports = []
-        for path in sorted((folder / AGENT_FOLDER).glob("**/projects/*/*.jsonl")):
-            try:
-                if path.is_symlink() or os.path.getsize(path) > _MAX_TRANSCRIPT_BYTES:
-                    continue
-                entries = list(new_entries(path.read_bytes(), self._reported_ids[path.stem]))
-            except OSError:
-                continue
-            if entries:
-                reports.append(ConversationReport(path.stem, entries))
-        return reports

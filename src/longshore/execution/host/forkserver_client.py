@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Isolation
@@ -23,26 +24,16 @@ from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.pipes import wait_writable
 from longshore.execution.protocol import (
     EXIT_CANNOT_LOAD,
+    MESSAGE_LIMIT_BYTES,
     STATUS_READ_BYTES,
     ChildStatus,
     ForkServerMessage,
     KillCause,
-    LineDecoder,
     decode_statuses,
     encode_message,
 )
 
-_RECEIVE_BYTES = 64 * 1024
 _READY_NUMBER = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildExit:
-    """How a child ended."""
-
-    code: int | None  # as ``waitstatus_to_exitcode`` returns it; None: unknown
-    peak_rss_bytes: int | None = None
-    cause: KillCause = KillCause.NONE
 
 
 @dataclass(slots=True)
@@ -50,33 +41,24 @@ class ForkedChild:
     """The worker's view of a child of the fork server."""
 
     number: int
-    started: asyncio.Future[int]
-    exited: asyncio.Future[ChildExit] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.exited = self.started.get_loop().create_future()
+    started: asyncio.Future[int] = field(default_factory=asyncio.Future)  # with its process id
+    exited: asyncio.Future[ChildStatus] = field(default_factory=asyncio.Future)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ForkServerClient:
     """One fork server process; see ``execution.forkserver.server``."""
 
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        *,
-        modules: Sequence[str] = (),
-        inherited_fds: Callable[[], Sequence[int]] = tuple,
-    ) -> None:
-        self._environment = dict(environment)
-        self._modules = tuple(modules)
-        self._inherited_fds = inherited_fds
-        self._numbers = itertools.count(1)
-        self._children: dict[int, ForkedChild] = {}
-        self._decoder = LineDecoder()
-        self._socket: socket.socket | None = None
-        self._status_pipe = -1  # open while ``_socket`` is not None
-        self._process: asyncio.subprocess.Process | None = None
-        self._opening: asyncio.Future[None] | None = None
+    environment: Mapping[str, str]
+    _: KW_ONLY
+    modules: Sequence[str] = ()
+    inherited_fds: Callable[[], Sequence[int]] = tuple
+    _numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    _children: dict[int, ForkedChild] = field(default_factory=dict)
+    _socket: socket.socket | None = None
+    _status_pipe: int = -1  # open while ``_socket`` is not None
+    _process: asyncio.subprocess.Process | None = None
+    _opening: asyncio.Future[None] | None = None
 
     @property
     def process_id(self) -> int | None:
@@ -104,39 +86,38 @@ class ForkServerClient:
     async def _open(self) -> None:
         process = await self._spawn()
         reach("forkserver.started")
-        self._decoder = LineDecoder()
         ready = self._add_child(_READY_NUMBER)
         try:
             await ready.started
             reach("forkserver.ready")
         except BackendUnavailable:
             if await process.wait() == EXIT_CANNOT_LOAD:
-                message = f"{', '.join(self._modules)} cannot be loaded; see the traceback above"
+                message = f"{', '.join(self.modules)} cannot be loaded; see the traceback above"
                 raise UsageError(message) from None
             raise
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         """Start the process, which gets its ends of the socket and of the status pipe."""
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            our_socket, their_socket = socket.socketpair()
+            our_socket, their_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.callback(our_socket.close)
             theirs.callback(their_socket.close)
             status_pipe, their_status_pipe = os.pipe()
             ours.callback(os.close, status_pipe)
             theirs.callback(os.close, their_status_pipe)
             passed = (their_socket.fileno(), their_status_pipe)
-            inherited_fds = tuple(self._inherited_fds())
+            inherited_fds = tuple(self.inherited_fds())
             reach("forkserver.starting")
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "longshore.execution.forkserver"),
-                    *(*map(str, passed), *self._modules, "--", *map(str, inherited_fds)),
+                    *(*map(str, passed), *self.modules, "--", *map(str, inherited_fds)),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     pass_fds=(*passed, *inherited_fds),
                     # Only the worker handles a Ctrl-C at the terminal.
                     start_new_session=True,
-                    env=self._environment,
+                    env=self.environment,
                     cwd=Path.cwd(),
                 )
             except OSError as error:
@@ -169,11 +150,11 @@ class ForkServerClient:
         """
         await self.open()
         child = self._add_child(next(self._numbers))
-        line = encode_message(
+        message = encode_message(
             ForkServerMessage.START, child.number, isolation=isolation, memory=memory_bytes
         )
         try:
-            await self._send(line, fds)
+            await self._send(message, fds)
         except BaseException:
             self.abandon(child)
             raise
@@ -185,57 +166,44 @@ class ForkServerClient:
         self._children.pop(child.number, None)
 
     def _add_child(self, number: int) -> ForkedChild:
-        child = self._children[number] = ForkedChild(
-            number, asyncio.get_running_loop().create_future()
-        )
+        child = self._children[number] = ForkedChild(number)
         return child
 
-    async def _send(self, line: bytes, files: Sequence[int] = ()) -> None:
+    async def _send(self, message: bytes, fds: Sequence[int]) -> None:
         while self._socket is not None:
             try:
-                sent = socket.send_fds(self._socket, [line], list(files))
+                socket.send_fds(self._socket, [message], list(fds))
             except BlockingIOError:
                 await wait_writable(self._socket)
             except OSError:
                 break
             else:
-                line, files = line[sent:], ()
-                if not line:
-                    return
-        message = "the fork server has ended"
-        raise BackendUnavailable(message)
+                return
+        error = "the fork server has ended"
+        raise BackendUnavailable(error)
 
     def signal(self, child: ForkedChild, *, kill: bool) -> None:
         """Send SIGTERM to the child's group or, with ``kill``, kill everything that it started."""
         if self._socket is not None and child.number in self._children:
             # Short, and the fork server always reads: if the send fails, the fork server is ending.
             with contextlib.suppress(OSError):
-                self._socket.sendall(
-                    encode_message(ForkServerMessage.SIGNAL, child.number, kill=kill)
-                )
+                self._socket.send(encode_message(ForkServerMessage.SIGNAL, child.number, kill=kill))
 
     def _receive(self, ours: socket.socket) -> None:
         try:
-            data = ours.recv(_RECEIVE_BYTES)
+            data = ours.recv(MESSAGE_LIMIT_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        for message in self._decoder.feed(data):
-            self._handle_message(message)
         if not data:
             self._disconnect(ours)
-
-    def _handle_message(self, received: dict[str, Any]) -> None:
-        child = self._children.get(received["number"])
-        if child is None:
             return
-        match received["type"]:
-            case ForkServerMessage.READY:
-                del self._children[_READY_NUMBER]
+        received = json.loads(data)
+        if (child := self._children.pop(received["number"], None)) is not None:
+            if received["type"] == ForkServerMessage.READY:
                 child.started.set_result(0)
-            case ForkServerMessage.REFUSED:
-                del self._children[child.number]
+            else:
                 message = f"no child could be started: {received['error']}"
                 _fail(child.started, BackendUnavailable(message))
 
@@ -252,14 +220,7 @@ class ForkServerClient:
             return
         del self._children[child.number]
         _fail(child.started, BackendUnavailable("the child ended before it started"))
-        code = os.waitstatus_to_exitcode(status.wait_status)
-        child.exited.set_result(
-            ChildExit(
-                code=None if status.cause is KillCause.LOST else code,
-                peak_rss_bytes=status.peak_bytes or None,
-                cause=status.cause,
-            )
-        )
+        child.exited.set_result(status)
 
     def _disconnect(self, ours: socket.socket) -> None:
         """Handle the end of the fork server: its reapers kill its attempts."""
@@ -271,7 +232,8 @@ class ForkServerClient:
         os.close(self._status_pipe)
         for child in self._children.values():
             _fail(child.started, BackendUnavailable("the fork server has ended"))
-            child.exited.set_result(ChildExit(code=None, cause=KillCause.LOST))
+            lost = ChildStatus(child.number, ended=True, cause=KillCause.LOST)
+            child.exited.set_result(lost)
         self._children.clear()
 
     async def close(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.plan import read_plan
-from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
+from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
@@ -29,12 +30,20 @@ from longshore.execution.protocol import (
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec
 
+# What the child gets of an attempt's spec and definition.
+_SPEC_FIELDS = (
+    *("task_id", "job_id", "attempt", "input", "dependency_outputs", "checkpoints"),
+    *("feedback", "previous_output"),
+)
+_AGENT_SPEC_FIELDS = ("revision", "has_budget", "conversations")
+_DEFINITION_FIELDS = ("runner", "isolation", "pty", "options")
 _FOLDER_MODE = 0o700
 _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
 # The workspace of a failed or paused agent task is kept this long, for a resume or a larger budget.
 _STALE_AFTER = timedelta(days=30)
 
 
+@dataclass(eq=False, repr=False)
 class ProcessRunner:
     """See ``ports.runner.Runner``.
 
@@ -48,39 +57,30 @@ class ProcessRunner:
             alive.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        clock: Clock,
-        *,
-        keep_folders: bool = False,
-        agent_access: Mapping[str, Any] | None = None,
-        modules: Sequence[str] = (),
-        agent_modules: Sequence[str] = (),
-        preload: bool = False,
-        inherited_fds: Callable[[], Sequence[int]] = tuple,
-    ) -> None:
-        self._clock = clock
-        self._folder = folder / "work"
-        self._environment = dict(environment)
-        self._agent_access = dict(agent_access or {})
-        self._cleaner = FolderCleaner(keep=keep_folders)
-        self.forkserver = ForkServerClient(
-            environment, modules=modules, inherited_fds=inherited_fds
-        )
-        self.agent_forkserver = self.forkserver
-        if agent_modules:
-            self.agent_forkserver = ForkServerClient(
-                environment, modules=agent_modules, inherited_fds=inherited_fds
-            )
-        self._preload = preload
+    folder: Path
+    environment: Mapping[str, str]
+    clock: Clock
+    _: KW_ONLY
+    keep_folders: bool = False
+    agent_access: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[str] = ()
+    agent_modules: Sequence[str] = ()
+    preload: bool = False
+    inherited_fds: Callable[[], Sequence[int]] = tuple
+
+    def __post_init__(self) -> None:
+        self._folder = self.folder / "work"
+        self._cleaner = FolderCleaner(keep=self.keep_folders)
+        client = partial(ForkServerClient, self.environment, inherited_fds=self.inherited_fds)
+        self.forkserver = self.agent_forkserver = client(modules=self.modules)
+        if self.agent_modules:
+            self.agent_forkserver = client(modules=self.agent_modules)
 
     async def open(self) -> None:
-        before = self._clock.now() - _STALE_AFTER
+        before = self.clock.now() - _STALE_AFTER
         await self._cleaner.remove_stale(self._folder, "*.agent", before=before)
         await self.forkserver.open()
-        if self._preload:
+        if self.preload:
             await self.agent_forkserver.open()
 
     async def close(self) -> None:
@@ -120,7 +120,7 @@ class ProcessRunner:
             pipes,
             folder=folder,
             cleaner=self._cleaner,
-            clock=self._clock,
+            clock=self.clock,
         )
         # All this happens while the child is being forked.
         attempt.start_reading()
@@ -129,7 +129,8 @@ class ProcessRunner:
             document = _encode_spec(spec, folder, self._variables(spec, settings, folder))
             if definition.runner is RunnerKind.AGENT:
                 document |= self._agent_fields(spec)
-            await attempt.send_spec(json.dumps(document).encode() + b"\n")
+            line = json.dumps(document, default=asdict) + "\n"
+            await attempt.send_spec(line.encode())
             reach("attempt.spec_written")
             await child.started
         except BaseException:
@@ -157,7 +158,7 @@ class ProcessRunner:
             DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
         }
         return {
-            **self._environment,
+            **self.environment,
             **settings.get("env", {}),
             "PWD": str(folder),
             TASK_VARIABLE: spec.task_id,
@@ -172,14 +173,8 @@ class ProcessRunner:
             "workspace": str(self._folder / f"{spec.task_id}.agent"),
             "repositories": str(self._folder.parent / "repositories"),
         }
-        return {
-            "agent": {**self._agent_access, **folders},
-            "revision": spec.revision,
-            "has_budget": spec.has_budget,
-            "conversations": {
-                name: asdict(session) for name, session in spec.conversations.items()
-            },
-        }
+        fields = {name: getattr(spec, name) for name in _AGENT_SPEC_FIELDS}
+        return {"agent": {**self.agent_access, **folders}, **fields}
 
 
 def _check_options(spec: AttemptSpec) -> dict[str, Any]:
@@ -192,26 +187,30 @@ def _check_options(spec: AttemptSpec) -> dict[str, Any]:
             message = f"the definition of this agent is invalid: {details}"
             raise UsageError(message)
         return {}
-    settings = {**spec.definition.options, **(_mapping(spec.input))}
+    _require(spec.input is None or isinstance(spec.input, dict), "the input must be an object")
+    settings = {**spec.definition.options, **(spec.input or {})}
     if spec.definition.runner is RunnerKind.COMMAND:
         argv = settings.get("argv")
-        if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
-            message = "a command needs 'argv': a list of strings, the program first"
-            raise UsageError(message)
-        if not all(_is_valid_argument(argument) for argument in argv):
-            message = "'argv' must not contain NUL or unpaired surrogates"
-            raise UsageError(message)
-    elif not isinstance(settings.get("function"), str) or ":" not in settings["function"]:
-        message = "a python task needs 'function': 'package.module:name'"
-        raise UsageError(message)
+        is_list = isinstance(argv, list) and argv and all(isinstance(item, str) for item in argv)
+        _require(is_list, "a command needs 'argv': a list of strings, the program first")
+        is_valid = all(map(_is_valid_argument, settings["argv"]))
+        _require(is_valid, "'argv' must not contain NUL or unpaired surrogates")
+    else:
+        function = settings.get("function")
+        is_path = isinstance(function, str) and ":" in function
+        _require(is_path, "a python task needs 'function': 'package.module:name'")
     environment = settings.get("env", {})
-    if not isinstance(environment, dict) or not all(
+    is_valid = isinstance(environment, dict) and all(
         isinstance(text, str) and _is_valid_argument(name + text) and "=" not in name
         for name, text in environment.items()
-    ):
-        message = "'env' must be an object whose values are strings"
-        raise UsageError(message)
+    )
+    _require(is_valid, "'env' must be an object whose values are strings")
     return settings
+
+
+def _require(condition: object, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
 
 
 def _is_valid_argument(text: str) -> bool:
@@ -222,24 +221,10 @@ def _is_valid_argument(text: str) -> bool:
         return False
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        message = "the input must be an object"
-        raise UsageError(message)
-    return value
-
-
-def _encode_resources(limits: ResourceLimits) -> dict[str, int | None]:
-    fields = asdict(limits)
-    cpu = fields.pop("cpu")
-    return {**fields, "cpu_s": None if cpu is None else int(cpu.total_seconds())}
-
-
 def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
     """Create the attempt's folder and a command's input files, readable only by their owner."""
-    _make_folder(folder)
+    folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     reach("attempt.folder_created")
     if spec.definition.runner is RunnerKind.COMMAND:
         _write_private(folder / _INPUT_FILE, spec.input)
@@ -248,34 +233,15 @@ def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
 
 def _encode_spec(spec: AttemptSpec, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Returns the spec as the child receives it."""
-    definition = spec.definition
+    limits = asdict(spec.definition.resources)
+    cpu: timedelta | None = limits.pop("cpu")
     return {
-        "runner": definition.runner.value,
-        "isolation": definition.isolation.value,
-        "resources": _encode_resources(definition.resources),
-        "pty": definition.pty,
-        "options": definition.options,
+        **{name: getattr(spec.definition, name) for name in _DEFINITION_FIELDS},
+        **{name: getattr(spec, name) for name in _SPEC_FIELDS},
+        "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
         "folder": str(folder),
         "environment": environment,
-        "task_id": spec.task_id,
-        "job_id": spec.job_id,
-        "attempt": spec.attempt,
-        "input": spec.input,
-        "dependency_outputs": dict(spec.dependency_outputs),
-        "checkpoints": dict(spec.checkpoints),
-        "feedback": spec.feedback,
-        "previous_output": spec.previous_output,
     }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        os.mkdir(folder, _FOLDER_MODE)
-    except FileNotFoundError:
-        folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        os.mkdir(folder, _FOLDER_MODE)
-    except FileExistsError:
-        pass
 
 
 def _write_private(path: Path, value: Any) -> None:

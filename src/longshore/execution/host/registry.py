@@ -16,35 +16,42 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.errors import UsageError
-from longshore.execution.host.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
+from longshore.execution.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
 
 _FOLDER_MODE = 0o700
 _QUEUES_PREFIX = "serves "
-_KILL_TIMEOUT = timedelta(seconds=1)
-_KILL_ROUNDS = 3
+_KILL_TIMEOUT = timedelta(seconds=3)
+_KILL_INTERVAL_S = 0.002
 
 
+@dataclass(slots=True)
+class _RegisteredWorker:
+    """A worker of this process."""
+
+    lock: int
+    header_length: int  # the length in bytes of the first line
+    children: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class FileWorkerRegistry:
     """See ``ports.worker_registry.WorkerRegistry``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "workers"
-        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        self._locks: dict[str, int] = {}
-        self._children: dict[str, set[int]] = {}
-        self._header_lengths: dict[str, int] = {}  # the length in bytes of the first line
-        self._role_locks: dict[str, int] = {}
+    data_folder: Path
+    _workers: dict[str, _RegisteredWorker] = field(default_factory=dict)
+    _role_locks: dict[str, int] = field(default_factory=dict)
 
     def register(self, worker_id: str, queues: Sequence[str]) -> None:
+        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         path = self._lock_path(worker_id)
         # Locked before it gets its name: an unlocked file would look like a worker that has ended.
         draft = path.with_suffix(f".{os.getpid()}-draft")
@@ -62,40 +69,40 @@ class FileWorkerRegistry:
             raise UsageError(message) from None
         finally:
             draft.unlink(missing_ok=True)
-        self._locks[worker_id] = lock
-        self._header_lengths[worker_id] = header_length
-        self._children[worker_id] = set()
+        self._workers[worker_id] = _RegisteredWorker(lock, header_length)
         reach("worker.registered")
 
     def deregister(self, worker_id: str) -> None:
         reach("worker.deregistering")
         self._lock_path(worker_id).unlink(missing_ok=True)
         reach("worker.deregistered")
-        self._children.pop(worker_id, None)
-        if (lock := self._locks.pop(worker_id, None)) is not None:
-            os.close(lock)
+        if (worker := self._workers.pop(worker_id, None)) is not None:
+            os.close(worker.lock)
 
     def lock_descriptors(self, worker_id: str) -> tuple[int, ...]:
         # The lock belongs to the open file, so a process that inherits the descriptor holds it too.
-        return (self._locks[worker_id],) if worker_id in self._locks else ()
+        worker = self._workers.get(worker_id)
+        return (worker.lock,) if worker else ()
 
     def record_child(self, worker_id: str, process_id: int) -> None:
-        self._children[worker_id].add(process_id)
+        worker = self._workers[worker_id]
+        worker.children.add(process_id)
         line = f"+{process_id} {start_time_of(process_id) or ''}\n"
         reach("worker.child_recording")
-        os.write(self._locks[worker_id], line.encode())
+        os.write(worker.lock, line.encode())
         reach("worker.child_recorded")
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
-        self._children[worker_id].discard(process_id)
+        worker = self._workers[worker_id]
+        worker.children.discard(process_id)
         reach("worker.child_removing")
-        os.write(self._locks[worker_id], f"-{process_id}\n".encode())
-        if not self._children[worker_id]:
-            os.ftruncate(self._locks[worker_id], self._header_lengths[worker_id])
+        os.write(worker.lock, f"-{process_id}\n".encode())
+        if not worker.children:
+            os.ftruncate(worker.lock, worker.header_length)
         reach("worker.child_removed")
 
     def is_dead(self, worker_id: str) -> bool:
-        if worker_id in self._locks:
+        if worker_id in self._workers:
             return False
         try:
             lock = os.open(self._lock_path(worker_id), os.O_RDWR | os.O_CLOEXEC)
@@ -126,6 +133,7 @@ class FileWorkerRegistry:
     def acquire_role(self, role: str) -> bool:
         if role in self._role_locks:
             return True
+        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         lock = os.open(self._folder / f"{role}.role", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,6 +163,10 @@ class FileWorkerRegistry:
         while self._role_locks:
             os.close(self._role_locks.popitem()[1])
 
+    @property
+    def _folder(self) -> Path:
+        return self.data_folder / "workers"
+
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
 
@@ -181,17 +193,10 @@ def _publish_lock(draft: Path, path: Path) -> None:
         draft.rename(path)
 
 
-def _signal_group(group_id: int, number: signal.Signals) -> None:
-    """Send a signal to the group of a child that has not been waited for."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group_id, number)
-
-
 def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
     """Kill every process whose session or group is ``group_id``, and wait for their end.
 
-    A sent signal is not an end, so this waits until the kernel reports the processes as ended. The
-    wait is short and bounded, because a process that hangs in a system call ends only when the call
+    The wait is bounded, because a process that hangs in a system call ends only when the call
     returns.
 
     Args:
@@ -202,33 +207,18 @@ def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
     if start_time is not None and current is not None and current != start_time:
         return
     if not PROC_IS_AVAILABLE:
-        _signal_group(group_id, signal.SIGKILL)
+        _kill(os.killpg, group_id)
         return
     # A process that was just forking may have left another: look again until none is left. Without
     # a live member the number may have been reused for another group.
-    for _ in range(_KILL_ROUNDS):
-        if not (members := group_members(group_id)):
-            return
-        _signal_group(group_id, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_TIMEOUT.total_seconds()
+    while (members := group_members(group_id)) and time.monotonic() < deadline:
+        _kill(os.killpg, group_id)
         for process_id in members:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process_id, signal.SIGKILL)
-        _wait_for_exit(members)
+            _kill(os.kill, process_id)
+        time.sleep(_KILL_INTERVAL_S)  # noqa: TID251 - the caller waits for the end
 
 
-def _wait_for_exit(process_ids: Iterable[int]) -> None:
-    """Return when all processes have ended, or after ``_KILL_TIMEOUT``."""
-    poll = select.poll()
-    with contextlib.ExitStack() as opened:
-        left = 0
-        for process_id in process_ids:
-            with contextlib.suppress(OSError):  # it has ended and has been waited for
-                pidfd = os.pidfd_open(process_id)
-                opened.callback(os.close, pidfd)
-                poll.register(pidfd, select.POLLIN)
-                left += 1
-        deadline = time.monotonic() + _KILL_TIMEOUT.total_seconds()
-        while left and (time_left := deadline - time.monotonic()) > 0:
-            for pidfd, _ in poll.poll(time_left * 1000):
-                poll.unregister(pidfd)
-                left -= 1
+def _kill(send: Callable[[int, int], None], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        send(number, signal.SIGKILL)

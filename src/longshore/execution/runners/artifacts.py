@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from longshore.core.documents import safe_name
 
@@ -18,18 +17,13 @@ _FOLDER_MODE = 0o700
 _CHUNK_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedArtifact:
-    """The name of a copied artifact, and the entries of its folder that were skipped."""
-
-    name: str
-    skipped: list[str] = field(default_factory=list)
-
-
-def copy_artifact(path: str, artifacts: str, name: str | None = None) -> CopiedArtifact:
+def copy_artifact(path: str, artifacts: str, name: str | None = None) -> tuple[str, list[str]]:
     """Copy a file, or each file of a folder, to ``name`` below the folder ``artifacts``.
 
     In a folder, links that point outside it and special files (pipes, sockets) are skipped.
+
+    Returns:
+        The name of the artifact, and the entries of its folder that were skipped.
 
     Raises:
         FileNotFoundError: ``path`` does not exist.
@@ -38,22 +32,22 @@ def copy_artifact(path: str, artifacts: str, name: str | None = None) -> CopiedA
     source = os.path.realpath(path, strict=True)
     artifacts_folder = os.path.realpath(artifacts)
     if name is None and (source == artifacts_folder or _is_inside(source, artifacts_folder)):
-        return CopiedArtifact(os.path.relpath(source, artifacts_folder))
+        return os.path.relpath(source, artifacts_folder), []
     artifact_name = safe_name(
         os.path.basename(os.path.abspath(path)) if name is None else str(name)
     )
     target = os.path.join(artifacts_folder, artifact_name)
+    skipped: list[str] = []
     if os.path.isdir(source):
-        skipped: list[str] = []
         # A list, because the copies may be written into the folder that is being read.
         for relative in list(_list_files(source, skipped)):
             _copy(os.path.join(source, relative), os.path.join(target, relative), artifacts_folder)
-        return CopiedArtifact(artifact_name, skipped)
-    if not os.path.isfile(source):
+    elif os.path.isfile(source):
+        _copy(source, target, artifacts_folder)
+    else:
         message = f"{path} is neither a file nor a folder"
         raise ValueError(message)
-    _copy(source, target, artifacts_folder)
-    return CopiedArtifact(artifact_name)
+    return artifact_name, skipped
 
 
 def _list_files(folder: str, skipped: list[str]) -> Iterator[str]:

@@ -96,7 +96,7 @@ class Context:
         """
         name = str(name)
         if name not in self._steps:
-            self._report_step_start(name)
+            self._channel.send("activity", activity="step_running", step=name)
             result = _as_json(name, work())
             self._channel.report_step(name, result)
             self._steps[name] = result
@@ -112,7 +112,7 @@ class Context:
 
         name = str(name)
         if name not in self._steps:
-            self._report_step_start(name)
+            self._channel.send("activity", activity="step_running", step=name)
             awaitable = work()
             if not hasattr(awaitable, "__await__"):
                 message = f"step {name!r} did not return an awaitable: use 'ctx.step(…)'"
@@ -121,9 +121,6 @@ class Context:
             await asyncio.to_thread(self._channel.report_step, name, result)
             self._steps[name] = result
         return self._steps[name]  # type: ignore[no-any-return]
-
-    def _report_step_start(self, step: str) -> None:
-        self._channel.send("activity", activity="step_running", step=step)
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
         """Report progress, such as ``ctx.progress(3, 10, "pages")``.
@@ -180,13 +177,12 @@ class Context:
         """
         from longshore.execution.runners.artifacts import copy_artifact
 
-        copied = copy_artifact(os.fspath(path), os.path.join(self.folder, "artifacts"), name)
-        if copied.skipped:
-            examples = ", ".join(copied.skipped[:3])
-            self.log(
-                f"not stored with {copied.name}, as they are not files of that folder: {examples}"
-            )
-        return copied.name
+        folder = os.path.join(self.folder, "artifacts")
+        stored, skipped = copy_artifact(os.fspath(path), folder, name)
+        if skipped:
+            examples = ", ".join(skipped[:3])
+            self.log(f"not stored with {stored}, as they are not files of that folder: {examples}")
+        return stored
 
     def close(self) -> None:
         """Undo the context's changes to the process: restore the handler of SIGTERM."""

@@ -11,29 +11,28 @@ job whose id begins so, ``job-k3x_fetch`` names a task of that job.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longshore.core.ids import split_task_id
 from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.contexts import ServerContext, is_loopback
 from longshore.interfaces.cli.exit_codes import MissingResource
+from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 
 if TYPE_CHECKING:
     from longshore.core.dead_letters import DeadLetterFilter
-    from longshore.interfaces.cli.options import GlobalOptions
     from longshore.interfaces.client.http_client import HttpClient
     from longshore.services import documents as d
     from longshore.services.app import Application
     from longshore.services.worker.group import WorkerGroup
     from longshore.settings import LoadedSettings, Settings
     from longshore.wiring.services import Services
-
-FindIds = Callable[[str], Awaitable[list[str]]]
-"""The ids of jobs and tasks with this prefix, sorted, at most ``MAX_IDS``."""
 
 MAX_IDS = 200
 _PAGE_SIZE = 1_000
@@ -59,27 +58,15 @@ class EntityRef:
         return self.task_id or self.job_id
 
 
+@dataclass(frozen=True, slots=True)
 class ApiClient:
-    """The operations that commands use.
+    """The operations that commands use."""
 
-    Args:
-        app: The operations themselves.
-        scope: Where jobs are looked up, for messages.
-        now: The current time, to show ages.
-        services: The services of the data folder; None: ``app`` is the client of a server.
-    """
-
-    def __init__(
-        self,
-        app: Application | HttpClient,
-        scope: str,
-        now: Callable[[], datetime],
-        services: Services | None = None,
-    ) -> None:
-        self.app = app
-        self.services = services
-        self.now = now
-        self._scope = scope
+    options: GlobalOptions
+    app: Application | HttpClient
+    scope: str  # where jobs are looked up, for messages
+    now: Callable[[], datetime]  # the current time, to show ages
+    services: Services | None = None  # of the data folder; None: ``app`` is the client of a server
 
     async def resolve(self, text: str) -> EntityRef:
         """The job or task that a text names.
@@ -88,11 +75,38 @@ class ApiClient:
             MissingResource: there is none.
             UsageError: there are several; the message lists them.
         """
+        prefix, _, key = text.partition("_")
+        jobs: list[str] = []
+        for guess in (prefix.lower(), f"{_JOB_PREFIX}{prefix.lower()}"):
+            begin = _JOB_PREFIX if _JOB_PREFIX.startswith(guess) else guess
+            jobs = jobs or await self._job_ids(begin)
+        missing = MissingResource(
+            f"no job or task {self.scope} begins with {text!r}", "`longshore jobs` lists all jobs"
+        )
+        if not jobs:
+            raise missing
+        if len(jobs) > 1:
+            raise _ambiguous(text, jobs)
+        if "_" not in text:
+            return EntityRef(jobs[0])
+        tasks = await self._find_ids(f"{jobs[0]}_{key}")
+        if not tasks:
+            raise missing
+        if len(tasks) > 1 and tasks[0] != f"{jobs[0]}_{key}":
+            raise _ambiguous(text, tasks)
+        return EntityRef(jobs[0], tasks[0])
 
-        async def find(prefix: str) -> list[str]:
-            return (await self.app.find_ids(prefix, limit=MAX_IDS)).ids
+    async def _find_ids(self, prefix: str) -> list[str]:
+        return (await self.app.find_ids(prefix, limit=MAX_IDS)).ids
 
-        return await resolve(find, self._scope, text)
+    async def _job_ids(self, prefix: str) -> list[str]:
+        """The ids of jobs with this prefix: all of them, or at least two."""
+        ids = await self._find_ids(prefix)
+        jobs = list(dict.fromkeys(split_task_id(id_)[0] for id_ in ids))
+        if len(jobs) > 1 or len(ids) < MAX_IDS or len(prefix) >= _JOB_ID_LENGTH:
+            return jobs
+        # The many tasks of one job fill the answer: search letter by letter for other jobs.
+        return [job for letter in _LETTERS for job in await self._job_ids(prefix + letter)]
 
     async def resolve_task(self, text: str) -> str:
         """The id of the task that a text names.
@@ -127,19 +141,20 @@ class ApiClient:
         """The events of a job or task; with ``include_tasks`` those of a job's tasks too."""
         from longshore.services.documents import EventDocument
 
+        app, task_id = self.app, ref.task_id
         if follow:
-            stream = (
-                await self.app.follow_job_events(ref.job_id, tasks=include_tasks)
-                if ref.task_id is None
-                else await self.app.follow_task_events(ref.task_id)
+            stream = await (
+                app.follow_task_events(task_id)
+                if task_id
+                else app.follow_job_events(ref.job_id, tasks=include_tasks)
             )
             async for item in stream:
                 if isinstance(item.data, EventDocument):
                     yield item.data
-        elif ref.task_id is None:
+        elif task_id is None:
             cursor: str | None = ""
             while cursor is not None:
-                page = await self.app.list_job_events(
+                page = await app.list_job_events(
                     ref.job_id, tasks=include_tasks, limit=_PAGE_SIZE, cursor=cursor
                 )
                 for event in page.events:
@@ -148,7 +163,7 @@ class ApiClient:
         else:
             after = 0
             while events := (
-                await self.app.list_task_events(ref.task_id, after=after, limit=_PAGE_SIZE)
+                await app.list_task_events(task_id, after=after, limit=_PAGE_SIZE)
             ).events:
                 for event in events:
                     yield event
@@ -203,58 +218,6 @@ class ApiClient:
         return f"longshore worker --burst{'' if by_default else named}"
 
 
-def new_request_id() -> str:
-    """A new random request id."""
-    from longshore.wiring.services import new_id
-
-    return new_id()
-
-
-# Names of jobs and tasks ------------------------------------------------------------------------
-
-
-async def resolve(find_ids: FindIds, scope: str, text: str) -> EntityRef:
-    """The job or task that a text names.
-
-    Args:
-        scope: Where jobs are looked up, for messages.
-
-    Raises:
-        MissingResource: there is none.
-        UsageError: there are several; the message lists them.
-    """
-    prefix, _, key = text.partition("_")
-    jobs: list[str] = []
-    for guess in (prefix.lower(), f"{_JOB_PREFIX}{prefix.lower()}"):
-        begin = _JOB_PREFIX if _JOB_PREFIX.startswith(guess) else guess
-        jobs = jobs or await _job_ids(find_ids, begin)
-    missing = MissingResource(
-        f"no job or task {scope} begins with {text!r}", "`longshore jobs` lists all jobs"
-    )
-    if not jobs:
-        raise missing
-    if len(jobs) > 1:
-        raise _ambiguous(text, jobs)
-    if "_" not in text:
-        return EntityRef(jobs[0])
-    tasks = await find_ids(f"{jobs[0]}_{key}")
-    if not tasks:
-        raise missing
-    if len(tasks) > 1 and tasks[0] != f"{jobs[0]}_{key}":
-        raise _ambiguous(text, tasks)
-    return EntityRef(jobs[0], tasks[0])
-
-
-async def _job_ids(find_ids: FindIds, prefix: str) -> list[str]:
-    """The ids of jobs with this prefix: all of them, or at least two."""
-    ids = await find_ids(prefix)
-    jobs = list(dict.fromkeys(split_task_id(id_)[0] for id_ in ids))
-    if len(jobs) > 1 or len(ids) < MAX_IDS or len(prefix) >= _JOB_ID_LENGTH:
-        return jobs
-    # The many tasks of one job fill the answer: search letter by letter for other jobs.
-    return [job for letter in _LETTERS for job in await _job_ids(find_ids, prefix + letter)]
-
-
 def _ambiguous(text: str, candidates: list[str]) -> UsageError:
     return UsageError(f"{text!r} is ambiguous; add a letter or two:{id_lines(candidates)}")
 
@@ -263,6 +226,28 @@ def id_lines(ids: Sequence[str]) -> str:
     """The first ids below each other, for a message that ends with them."""
     more = "\n  …" if len(ids) > _MAX_SHOWN else ""
     return "".join(f"\n  {id_}" for id_ in ids[:_MAX_SHOWN]) + more
+
+
+def client_command(
+    *examples: tuple[str, str], output: bool = True, create: bool = False
+) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], Any]:
+    """Make a command of an async function whose first argument is the ``ApiClient``.
+
+    Args:
+        examples: Command lines and what they do.
+        output: Whether the command accepts ``-o``.
+        create: Whether a data folder that does not exist is created.
+    """
+
+    def decorate(function: Callable[..., Coroutine[Any, Any, int | None]]) -> Any:
+        @functools.wraps(function)
+        async def run(options: GlobalOptions, **values: Any) -> int | None:
+            async with open_client(options, create=create) as client:
+                return await function(client, **values)
+
+        return command(*examples, output=output)(run)
+
+    return decorate
 
 
 # Data folder or server --------------------------------------------------------------------------
@@ -279,48 +264,39 @@ async def open_client(options: GlobalOptions, *, create: bool = False) -> AsyncI
         MissingResource: there is no data folder, and none is created.
         UsageError: the options name two of them, or one that is not valid.
     """
-    from longshore.interfaces.cli import services
-
-    loaded = services.loaded_settings_for(options)
-    if (context := selected_server(options, loaded)) is not None:
-        if options.tenant is not None:
-            message = f"--tenant: the key to {context.url} determines the tenant; leave it out"
-            raise UsageError(message)
-        async with open_server_client(context, loaded.settings) as client:
-            yield client
-        return
-    async with services.open_command_services(loaded.settings, create=create) as opened:
-        yield local_client(opened)
-
-
-def local_client(services: Services) -> ApiClient:
-    """The client of a data folder."""
     from longshore.wiring.services import system_clock
 
-    scope = f"of tenant {services.settings.tenant!r}"
-    return ApiClient(services.application(), scope, system_clock().now, services)
+    loaded = load_command_settings(options)
+    if (context := selected_server(options, loaded)) is None:
+        async with open_command_services(loaded.settings, create=create) as services:
+            scope = f"of tenant {loaded.settings.tenant!r}"
+            app = services.application()
+            yield ApiClient(options, app, scope, system_clock().now, services)
+        return
+    if options.tenant is not None:
+        message = f"--tenant: the key to {context.url} determines the tenant; leave it out"
+        raise UsageError(message)
+    async with open_server(context, loaded.settings) as server:
+        yield ApiClient(options, server, f"at {context.url}", system_clock().now)
 
 
-@contextlib.asynccontextmanager
-async def open_server_client(
+def open_server(
     context: ServerContext, settings: Settings
-) -> AsyncIterator[ApiClient]:
+) -> contextlib.AbstractAsyncContextManager[HttpClient]:
     """The client of a server.
 
     Raises:
         ConfigurationError: there is no key for it, or the key would be sent unencrypted.
     """
     from longshore.interfaces.client.http_client import open_http_client
-    from longshore.wiring.services import system_clock
 
-    async with open_http_client(
+    return open_http_client(
         context.url,
         _key_for(context, settings),
         user_agent="longshore-cli",
         # Requests to this machine itself use no proxy.
         trust_env=not is_loopback(context.url),
-    ) as client:
-        yield ApiClient(client, f"at {context.url}", system_clock().now)
+    )
 
 
 def _key_for(context: ServerContext, settings: Settings) -> str:

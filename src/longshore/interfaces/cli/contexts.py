@@ -58,23 +58,6 @@ class ServerContexts:
     def current(self) -> ServerContext | None:
         return self.by_name.get(self.current_name) if self.current_name else None
 
-    def add(self, name: str, context: ServerContext) -> None:
-        """Add or replace a context, and make it the current one."""
-        self.by_name[name] = context
-        self.current_name = name
-
-    def remove(self, name: str) -> None:
-        self.get(name)
-        del self.by_name[name]
-        if self.current_name == name:
-            self.current_name = None
-
-    def select(self, name: str | None) -> None:
-        """Change the current context; None: commands use the data folder."""
-        if name is not None:
-            self.get(name)
-        self.current_name = name
-
 
 def validate_name(name: str) -> str:
     """Check the name of a context, and return it.

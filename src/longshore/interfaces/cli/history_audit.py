@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from longshore.core.inspection import Check, CheckStatus
 from longshore.errors import BackendError
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import Column, console, print_pairs, print_table
+from longshore.interfaces.cli.render.screen import console, print_pairs, print_table
 from longshore.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,35 +28,19 @@ _MAX_FINDINGS = 1_000
 _SHOWN = 20
 
 
-class InvariantText(NamedTuple):
-    """An invariant: its name, and what to do about a violation."""
-
-    name: str
-    advice: str
-
-
+# The name of each invariant, and what to do about a violation.
 INVARIANT_TEXTS = {
-    1: InvariantText(
-        "accepted work is not lost", "submit it again: it does not continue by itself"
-    ),
-    2: InvariantText(
-        "one live lease per task", "it may have run twice at once: check its side effects"
-    ),
-    3: InvariantText(
-        "a stale writer changes nothing", "do not trust this attempt's result: run it again"
-    ),
-    4: InvariantText("terminal states are final", "see `longshore events` for what changed it"),
-    5: InvariantText("state and history agree", "restore a backup from before the damage"),
-    6: InvariantText(
-        "dependencies run first", "it may have run without its parents' results: run it again"
-    ),
-    7: InvariantText("a job ends once per round", "see `longshore job` for the state of its tasks"),
-    8: InvariantText("output is complete", "part of its output is missing; its result is not"),
-    9: InvariantText(
-        "same request id, same job", "a request may have run twice: compare both jobs"
-    ),
-    11: InvariantText("limits hold", "see `longshore events` for how often it ran, and when"),
-    13: InvariantText("tenants are isolated", "find out who has read data of another tenant"),
+    1: ("accepted work is not lost", "submit it again: it does not continue by itself"),
+    2: ("one live lease per task", "it may have run twice at once: check its side effects"),
+    3: ("a stale writer changes nothing", "do not trust this attempt's result: run it again"),
+    4: ("terminal states are final", "see `longshore events` for what changed it"),
+    5: ("state and history agree", "restore a backup from before the damage"),
+    6: ("dependencies run first", "it may have run without its parents' results: run it again"),
+    7: ("a job ends once per round", "see `longshore job` for the state of its tasks"),
+    8: ("output is complete", "part of its output is missing; its result is not"),
+    9: ("same request id, same job", "a request may have run twice: compare both jobs"),
+    11: ("limits hold", "see `longshore events` for how often it ran, and when"),
+    13: ("tenants are isolated", "find out who has read data of another tenant"),
 }
 
 
@@ -117,10 +101,10 @@ class AuditSummary:
             "findings": [
                 {
                     "invariant": number,
-                    "name": INVARIANT_TEXTS[number].name,
+                    "name": INVARIANT_TEXTS[number][0],
                     "subject": subject,
                     "text": text,
-                    "advice": INVARIANT_TEXTS[number].advice,
+                    "advice": INVARIANT_TEXTS[number][1],
                 }
                 for number, subject, text in self.findings
             ],
@@ -129,14 +113,16 @@ class AuditSummary:
     def print(self) -> None:
         """Print the first findings, and the advice for each violated invariant."""
         print_table(
-            [Column("INVARIANT", right=True), Column("WHERE"), Column("FOUND", flexible=True)],
-            [[str(number), subject, text] for number, subject, text in self.findings[:_SHOWN]],
+            [
+                {"INVARIANT": str(number), "WHERE": subject, "FINDING": text}
+                for number, subject, text in self.findings[:_SHOWN]
+            ]
         )
         if (more := self.counts.total() - _SHOWN) > 0:
             print(f"and {more:,} more: `longshore doctor --audit -o json`")
         print()
-        texts = [(number, INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
-        print_pairs([(f"{number} {text.name}", text.advice) for number, text in texts])
+        violated = [(number, *INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
+        print_pairs([(f"{number} {name}", advice) for number, name, advice in violated])
 
 
 def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary:

@@ -33,17 +33,10 @@ def configure_logging(*, level: int, style: Literal["auto", "text", "json"]) -> 
     handler = logging.StreamHandler(sys.stderr)
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextRecords() if text else JsonRecords())
-    ours, root = logging.getLogger("longshore"), logging.getLogger()
+    root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(max(level, logging.WARNING))
-    ours.setLevel(level)
-
-
-def level_for(verbose: int, default: int) -> int:
-    """The level for this many ``-v``; without any, the default of the command."""
-    if verbose >= 2:
-        return logging.DEBUG
-    return min(default, logging.INFO) if verbose else default
+    logging.getLogger("longshore").setLevel(level)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

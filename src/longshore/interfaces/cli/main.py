@@ -7,11 +7,10 @@ The commands are a table. The module of a command is imported when the command i
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module, metadata
 from typing import Annotated, Any, NamedTuple
@@ -27,12 +26,7 @@ from longshore.interfaces.cli.exit_codes import (
     report_error,
     wants_json,
 )
-from longshore.interfaces.cli.options import (
-    CONTEXT_SETTINGS,
-    OPTION_PARAMETERS,
-    Command,
-    set_parameters,
-)
+from longshore.interfaces.cli.options import CONTEXT_SETTINGS, OPTIONS
 
 
 class _Command(NamedTuple):
@@ -126,36 +120,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        with _ROOT.make_context("longshore", list(words), obj={}) as context:
+            return int(_ROOT.invoke(context) or ExitCode.OK)
+    except typer.Exit as end:
+        return end.exit_code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
         return ExitCode.BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        if isinstance(error, LongshoreError | OSError):
-            report_error(error, exit_code_of(error), as_json=wants_json(words))
+        shown = _usage_error(error) if isinstance(error, typer.TyperException) else error
+        if isinstance(shown, LongshoreError | OSError):
+            report_error(shown, exit_code_of(shown), as_json=wants_json(words))
         else:
-            _report_unexpected(error, words)
-        return exit_code_of(error)
+            _report_unexpected(shown, words)
+        return exit_code_of(shown)
 
 
-def _run(words: list[str]) -> int:
-    group = _build_group("", _HELP)
-    try:
-        with group.make_context("longshore", list(words)) as context:
-            return int(group.invoke(context) or ExitCode.OK)
-    except typer.Exit as end:
-        return end.exit_code
-    except typer.Abort:
-        print_stderr("longshore: interrupted")
-        return ExitCode.INTERRUPTED
-    except typer.TyperException as error:
-        text = error.format_message().rstrip(".")
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "longshore"
-        message = f"{text[:1].lower()}{text[1:]}; see `{command} --help`"
-        raise UsageError(message) from error
+def _usage_error(error: typer.TyperException) -> UsageError:
+    text = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "longshore"
+    return UsageError(f"{text[:1].lower()}{text[1:]}; see `{command} --help`")
 
 
 class _LazyGroup(TyperGroup):
@@ -165,10 +152,10 @@ class _LazyGroup(TyperGroup):
         return _children(_prefix(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        path = f"{_prefix(ctx)}{cmd_name}"
+        path = f"{ctx.command_path} {cmd_name}".removeprefix("longshore ")
         if path in _GROUPS:
-            return _build_group(cmd_name, _GROUPS[path])
-        return load_command(path).build(cmd_name) if path in COMMANDS else None
+            return _build_group(_GROUPS[path], _print_help)
+        return load_command(path) if path in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, *rest = args
@@ -197,34 +184,41 @@ class _LazyGroup(TyperGroup):
                 formatter.write_dl([(f"{code:3}", code.meaning) for code in ExitCode])
 
 
-def _build_group(name: str, text: str) -> Any:
-    """A group of commands; it accepts the options of its commands, and prints help by default."""
-
-    def callback(ctx: typer.Context, *, version: bool = False, **_options: Any) -> None:
-        if version:
-            print(f"longshore {metadata.version('longshore')}")
-            raise typer.Exit
-        if ctx.invoked_subcommand is None:
-            print(ctx.get_help())
-
-    option = typer.Option("--version", help="Print the version.", show_default=False)
-    annotation = Annotated[bool, option]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    version = inspect.Parameter("version", kind, default=False, annotation=annotation)
-    set_parameters(callback, [*OPTION_PARAMETERS, *(() if name else (version,))])
+def _build_group(text: str, callback: Callable[..., None]) -> Any:
+    """A group of commands; it accepts the options of its commands."""
     app = typer.Typer(cls=_LazyGroup, rich_markup_mode=None, add_completion=False)
-    app.callback(help=text, invoke_without_command=True, context_settings=CONTEXT_SETTINGS)(
-        callback
+    configure = app.callback(
+        help=text, invoke_without_command=True, context_settings=CONTEXT_SETTINGS
     )
-    return typer.main.get_command(app)
+    configure(callback)
+    group = typer.main.get_command(app)
+    group.params = [*OPTIONS, *group.params]
+    return group
 
 
-def load_command(path: str) -> Command:
+def _print_help(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+_Version = Annotated[bool, typer.Option("--version", help="Print the version.", show_default=False)]
+
+
+def _start(ctx: typer.Context, *, version: _Version = False) -> None:
+    if version:
+        print(f"longshore {metadata.version('longshore')}")
+    elif ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+_ROOT = _build_group(_HELP, _start)
+
+
+def load_command(path: str) -> Any:
     """Import a command of ``COMMANDS``."""
     entry = COMMANDS[path]
     module = import_module(f"longshore.interfaces.cli.commands.{entry.module}")
-    command: Command = getattr(module, entry.function)
-    return command
+    return getattr(module, entry.function)
 
 
 def _prefix(ctx: Any) -> str:

@@ -9,35 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 from longshore.errors import BackendUnavailable
 from longshore.interfaces.cli.exit_codes import MissingResource
-from longshore.interfaces.cli.log_records import configure_logging, level_for
-from longshore.settings import LoadedSettings, Settings, load
+from longshore.interfaces.cli.log_records import configure_logging
 
 if TYPE_CHECKING:
     from longshore.interfaces.cli.options import GlobalOptions
+    from longshore.settings import LoadedSettings, Settings
     from longshore.wiring.services import Services
 
 
-def settings_for(
+def load_command_settings(
     options: GlobalOptions, flags: Mapping[str, Any] | None = None, *, long_running: bool = False
-) -> Settings:
-    """The settings of a command; also configures logging.
+) -> LoadedSettings:
+    """The settings of a command and their origins; also configures logging.
 
     Args:
         flags: Settings that the command line overrides, by name.
         long_running: Log what the settings say. Other commands log errors only, without ``-v``.
     """
-    return loaded_settings_for(options, flags, long_running=long_running).settings
+    from longshore.settings import load  # help is printed without it
 
-
-def loaded_settings_for(
-    options: GlobalOptions, flags: Mapping[str, Any] | None = None, *, long_running: bool = False
-) -> LoadedSettings:
-    """Like ``settings_for``, with the origin of each setting."""
-    loaded = load({**options.flags(), **(flags or {})})
-    settings = loaded.settings
-    levels = logging.getLevelNamesMapping()
-    default = levels[settings.log_level.upper()] if long_running else logging.ERROR
-    configure_logging(level=level_for(options.verbose, default), style=settings.log_format)
+    own = {"data_dir": options.data_dir, "url": options.server, "tenant": options.tenant}
+    loaded = load({**own, **(flags or {})})
+    level = logging.ERROR
+    if long_running:
+        level = logging.getLevelNamesMapping()[loaded.settings.log_level.upper()]
+    if options.verbose:
+        level = min(level, logging.INFO) if options.verbose == 1 else logging.DEBUG
+    configure_logging(level=level, style=loaded.settings.log_format)
     return loaded
 
 

@@ -11,10 +11,8 @@ from longshore.interfaces.cli.exit_codes import ExitCode
 SIGNAL_BASE = 128
 """A process that signal n ended exits with this number plus n."""
 
-SignalHandler = Callable[[signal.Signals], None]
 
-
-def handle_signals(handler: SignalHandler) -> Callable[[], None]:
+def handle_signals(handler: Callable[[signal.Signals], object]) -> Callable[[], None]:
     """Call ``handler`` for SIGINT, SIGTERM and SIGHUP, unless ignored (``nohup``).
 
     Returns a function that removes the handlers.

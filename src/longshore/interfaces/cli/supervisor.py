@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import IO, cast
 
 from longshore.core.supervision import SupervisionFailure, SupervisionPolicy
 from longshore.errors import UsageError
@@ -56,7 +57,10 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
         message = "processes cannot share the memory backend; omit --processes, or use sqlite"
         raise UsageError(message)
     log, last_lines = WorkerLog(), dict[int, str]()
-    command_line = [*arguments, "--log-format", _log_format(settings)]
+    log_format: str = settings.log_format
+    if log_format == "auto":
+        # Workers have a pipe; the supervisor may have a terminal.
+        log_format = "text" if settings.log_file is None and sys.stderr.isatty() else "json"
 
     def on_line(number: int, line: str) -> None:
         last_lines[number] = line
@@ -64,40 +68,36 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
 
     def start(number: int, on_message: Callable[[WorkerStatus], None]) -> WorkerProcess:
         return LocalWorkerProcess(
-            command_line,
+            [*arguments, "--log-format", log_format],
             on_message=on_message,
             on_line=partial(on_line, number),
             memory_of=resident_bytes,
         )
 
-    supervisor = Supervisor(_policy(settings, burst=burst), start, system_clock())
+    policy = SupervisionPolicy(
+        processes=settings.supervisor.processes,
+        restart_delay=settings.supervisor.restart_delay,
+        restart_limit=settings.supervisor.restart_limit,
+        memory_ceiling_bytes=settings.supervisor.memory_ceiling,
+        recycle_at=settings.supervisor.recycle_at,
+        kill_after=settings.stop_timeout + _STOP_MARGIN,
+        until_done=burst,
+    )
+    supervisor = Supervisor(policy, start, system_clock())
     signals = _listen(supervisor, settings.stop_timeout)
-    _print_startup(settings, burst=burst)
+    until = "until no tasks are left" if burst else "Ctrl-C stops"
+    print(
+        f"supervisor {os.getpid()}: {formats.plural(policy.processes, 'worker')};"
+        f" serving {', '.join(settings.worker.queues)};"
+        f" {formats.plural(settings.worker.concurrency, 'task')} at once each;"
+        f" {settings.data_dir.absolute()}; {until}",
+        flush=True,
+    )
     await supervisor.run()
     if supervisor.failure is not None:
         _report_giving_up(supervisor.failure, settings, last_lines)
         return ExitCode.FAILED
     return signals.exit_code
-
-
-def _policy(settings: Settings, *, burst: bool) -> SupervisionPolicy:
-    supervisor = settings.supervisor
-    return SupervisionPolicy(
-        processes=supervisor.processes,
-        restart_delay=supervisor.restart_delay,
-        restart_limit=supervisor.restart_limit,
-        memory_ceiling_bytes=supervisor.memory_ceiling,
-        recycle_at=supervisor.recycle_at,
-        kill_after=settings.stop_timeout + _STOP_MARGIN,
-        until_done=burst,
-    )
-
-
-def _log_format(settings: Settings) -> str:
-    """The format in which workers write: they have a pipe, the supervisor may have a terminal."""
-    if settings.log_format != "auto":
-        return settings.log_format
-    return "text" if settings.log_file is None and sys.stderr.isatty() else "json"
 
 
 def _listen(supervisor: Supervisor, stop_timeout: timedelta) -> StopSignals:
@@ -127,18 +127,6 @@ def _listen(supervisor: Supervisor, stop_timeout: timedelta) -> StopSignals:
 
 def _stdin_is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _print_startup(settings: Settings, *, burst: bool) -> None:
-    worker = settings.worker
-    until = "until no tasks are left" if burst else "Ctrl-C stops"
-    print(
-        f"supervisor {os.getpid()}: {formats.plural(settings.supervisor.processes, 'worker')};"
-        f" serving {', '.join(worker.queues)};"
-        f" {formats.plural(worker.concurrency, 'task')} at once each;"
-        f" {settings.data_dir.absolute()}; {until}",
-        flush=True,
-    )
 
 
 def _report_giving_up(
@@ -182,31 +170,32 @@ class LocalWorkerProcess:
     ) -> None:
         self._memory_of = memory_of
         self._channel, theirs = socket.socketpair()
-        self._output, written = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                [*program, *arguments, "--supervisor-fd", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-                pass_fds=(theirs.fileno(),),
-                # Otherwise workers receive Ctrl-C too, and SIGTERM would be their second signal.
-                start_new_session=True,
-                env=environment,
-                cwd=folder,
-            )
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*program, *arguments, "--supervisor-fd", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                    # Otherwise workers receive Ctrl-C too, and SIGTERM is their second signal.
+                    start_new_session=True,
+                    env=environment,
+                    cwd=folder,
+                )
         except BaseException:
             self._channel.close()
-            os.close(self._output)
             raise
-        finally:
-            theirs.close()
-            os.close(written)
+        self._output = cast("IO[bytes]", self._process.stdout)
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int] = self._loop.create_future()
         self._readers = [
-            _LineReader(self._output, on_line),
-            _LineReader(self._channel.fileno(), lambda word: _deliver_message(word, on_message)),
+            _LineReader(self._output.fileno(), on_line),
+            # A worker of a newer version may send more.
+            _LineReader(
+                self._channel.fileno(),
+                lambda word: on_message(WorkerStatus(word)) if word in set(WorkerStatus) else None,
+            ),
         ]
         threading.Thread(target=self._wait, name="end of a worker", daemon=True).start()
 
@@ -236,15 +225,9 @@ class LocalWorkerProcess:
         for reader in self._readers:
             reader.finish()
         self._channel.close()
-        os.close(self._output)
+        self._output.close()
         if not self._end.cancelled():
             self._end.set_result(self._process.returncode)
-
-
-def _deliver_message(word: str, on_message: Callable[[WorkerStatus], None]) -> None:
-    # A worker of a newer version may send more.
-    if word in set(WorkerStatus):
-        on_message(WorkerStatus(word))
 
 
 class _LineReader:

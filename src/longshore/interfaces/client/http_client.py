@@ -7,9 +7,11 @@ than a page of the server: its pages are collected.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -18,20 +20,31 @@ from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
+from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import InvalidJob, NotFound, Problem
-from longshore.interfaces.client.transport import HttpTransport, Query
+from longshore.interfaces.client.transport import HttpTransport, QueryValue
 from longshore.services import documents as d
-from longshore.services.app import ArtifactContent
+from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
 _NO_FILTER = DeadLetterFilter()
+_STREAM_DOCUMENTS: Mapping[str, Any] = {
+    "event": d.EventDocument,
+    "output": d.OutputChunkDocument,
+    "end": d.StreamEndDocument,
+}
 
 DocumentT = TypeVar("DocumentT", bound=d.ApiDocument)
+PageT = TypeVar("PageT", d.JobPage, d.TaskPage, d.DeadLetterPage)
+if TYPE_CHECKING:
+    _Operations = Application
+else:
+    _Operations = object
 
 
 @contextlib.asynccontextmanager
@@ -49,33 +62,53 @@ async def open_http_client(
         timeout=_TIMEOUT_S,
         trust_env=trust_env,
     ) as client:
-        yield HttpClient(HttpTransport(client, url))
+        yield HttpClient(client, url)
 
 
-class HttpClient:
-    """The operations of the caller that the client's key belongs to."""
+class HttpClient(HttpTransport, _Operations):
+    """The operations of the caller that the client's key belongs to.
 
-    def __init__(self, transport: HttpTransport) -> None:
-        self._transport = transport
+    An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
+    those that collect pages, send several requests or read a stream.
+    """
 
-    async def _get(self, kind: type[DocumentT], path: str, **query: str | int | None) -> DocumentT:
-        response = await self._transport.request("GET", path, query=query, repeatable=True)
+    async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
+        response = await self.request("GET", path, query=query, repeatable=True)
         return d.decode(response.content, kind)
 
     async def _send(
-        self, kind: type[DocumentT], method: str, path: str, body: Any = None, **how: Any
+        self,
+        kind: type[DocumentT],
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        **how: Any,
     ) -> DocumentT:
-        response = await self._transport.request(method, path, body, **how)
+        response = await self.request(method, path, body, **how)
         return d.decode(response.content, kind)
 
-    # Jobs and tasks -----------------------------------------------------------------------------
+    async def _list(
+        self,
+        kind: type[PageT],
+        path: str,
+        field: str,
+        limit: int,
+        cursor: str | None,
+        **query: QueryValue,
+    ) -> PageT:
+        """A page of up to ``limit`` items, collected from the smaller pages of the server."""
+        items: list[Any] = []
+        while True:
+            size = min(limit - len(items), _MAX_PAGE_SIZE)
+            page = await self._get(kind, path, limit=size, cursor=cursor, **query)
+            items += getattr(page, field)
+            cursor = page.cursor
+            if cursor is None or len(items) >= limit:
+                setattr(page, field, items)
+                return page
 
-    async def submit(
-        self, document: Any, *, request_id: str | None = None
-    ) -> d.AcceptedJobDocument:
-        return await self._send(
-            d.AcceptedJobDocument, "POST", "jobs", document, request_id=request_id
-        )
+    # Jobs and tasks -----------------------------------------------------------------------------
 
     async def submit_file(
         self,
@@ -117,15 +150,6 @@ class HttpClient:
             return False
         return True
 
-    async def add_tasks(
-        self, job_id: str, document: Any, *, request_id: str | None = None
-    ) -> d.AddedTasksDocument:
-        path = f"{_entity_path(job_id)}/tasks"
-        return await self._send(d.AddedTasksDocument, "POST", path, document, request_id=request_id)
-
-    async def find_ids(self, prefix: str, *, limit: int = 10) -> d.IdList:
-        return await self._get(d.IdList, "ids", prefix=prefix, limit=limit)
-
     async def list_jobs(
         self,
         *,
@@ -136,25 +160,18 @@ class HttpClient:
         limit: int = 50,
         cursor: str | None = None,
     ) -> d.JobPage:
-        jobs: list[d.JobDocument] = []
-        while True:
-            page = await self._get(
-                d.JobPage,
-                "jobs",
-                status=state,
-                name=name,
-                createdFrom=_time_text(created_from),
-                createdBefore=_time_text(created_before),
-                limit=min(limit - len(jobs), _MAX_PAGE_SIZE),
-                cursor=cursor,
-            )
-            jobs, cursor = [*jobs, *page.jobs], page.cursor
-            if cursor is None or len(jobs) >= limit:
-                return d.JobPage(jobs=jobs, cursor=cursor)
+        return await self._list(
+            d.JobPage,
+            *("jobs", "jobs", limit, cursor),
+            status=state,
+            name=name,
+            createdFrom=_time_text(created_from),
+            createdBefore=_time_text(created_before),
+        )
 
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         job = await self._get(
-            d.JobDetailDocument, _entity_path(job_id), limit=min(limit, _MAX_PAGE_SIZE)
+            d.JobDetailDocument, _entity(job_id), limit=min(limit, _MAX_PAGE_SIZE)
         )
         missing = limit - len(job.tasks)
         if job.cursor is not None and missing > 0:
@@ -170,168 +187,50 @@ class HttpClient:
         limit: int = 50,
         cursor: str | None = None,
     ) -> d.TaskPage:
-        path = f"{_entity_path(job_id)}/tasks" if job_id is not None else "tasks"
-        tasks: list[d.TaskDocument] = []
-        while True:
-            page = await self._get(
-                d.TaskPage,
-                path,
-                status=state,
-                limit=min(limit - len(tasks), _MAX_PAGE_SIZE),
-                cursor=cursor,
-            )
-            tasks, cursor = [*tasks, *page.tasks], page.cursor
-            if cursor is None or len(tasks) >= limit:
-                return d.TaskPage(tasks=tasks, cursor=cursor)
-
-    async def get_task(self, task_id: str) -> d.TaskDocument:
-        return await self._get(d.TaskDocument, _entity_path(task_id))
-
-    async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
-        return await self._get(d.TaskStatusesDocument, f"{_entity_path(job_id)}/statuses")
-
-    async def get_result(self, task_id: str) -> d.ResultDocument:
-        return await self._get(d.ResultDocument, f"{_entity_path(task_id)}/result")
-
-    async def cancel_job(self, job_id: str, *, reason: str | None = None) -> d.JobDocument:
-        body = {"reason": reason} if reason else {}
-        return await self._send(d.JobDocument, "POST", f"{_entity_path(job_id)}/cancel", body)
-
-    async def cancel_task(self, task_id: str, *, reason: str | None = None) -> d.TaskDocument:
-        body = {"reason": reason} if reason else {}
-        return await self._send(d.TaskDocument, "POST", f"{_entity_path(task_id)}/cancel", body)
-
-    async def resume(
-        self, job_id: str, tasks: Sequence[str] | None = None
-    ) -> d.ResumeResultDocument:
-        body = {} if tasks is None else {"tasks": list(tasks)}
-        path = f"{_entity_path(job_id)}/resume"
-        return await self._send(d.ResumeResultDocument, "POST", path, body)
-
-    async def approve(self, task_id: str, *, attempt: int | None = None) -> d.TaskDocument:
-        body = {} if attempt is None else {"attempt": attempt}
-        return await self._send(d.TaskDocument, "POST", f"{_entity_path(task_id)}/approve", body)
-
-    async def revise(
-        self, task_id: str, feedback: str, *, attempt: int | None = None
-    ) -> d.RevisedTaskDocument:
-        body = {"feedback": feedback} | ({} if attempt is None else {"attempt": attempt})
-        path = f"{_entity_path(task_id)}/revise"
-        return await self._send(d.RevisedTaskDocument, "POST", path, body)
-
-    async def why(self, entity_id: str) -> d.WhyDocument:
-        return await self._get(d.WhyDocument, f"{_entity_path(entity_id)}/why")
+        path = _entity(job_id, "tasks") if job_id is not None else "tasks"
+        return await self._list(d.TaskPage, path, "tasks", limit, cursor, status=state)
 
     # Artifacts, output, events ------------------------------------------------------------------
 
-    async def list_artifacts(
-        self, task_id: str, *, limit: int = 100, after: str = ""
-    ) -> d.ArtifactList:
-        path = f"{_entity_path(task_id)}/artifacts"
-        return await self._get(d.ArtifactList, path, limit=limit, after=after)
-
     async def open_artifact(self, task_id: str, name: str) -> ArtifactContent:
-        path = f"{_entity_path(task_id)}/artifacts/{quote(name)}"
-        content = (await self._transport.request("GET", path, repeatable=True)).content
+        path = f"{_entity(task_id)}/artifacts/{quote(name)}"
+        content = (await self.request("GET", path, repeatable=True)).content
 
         async def chunks() -> AsyncIterator[bytes]:
             yield content
 
         return ArtifactContent(size=len(content), chunks=chunks())
 
-    async def read_output(
-        self, task_id: str, *, attempt: int | None = None, after: str = "0.0", limit: int = 100
-    ) -> d.OutputPage:
-        path = f"{_entity_path(task_id)}/output"
-        return await self._get(d.OutputPage, path, attempt=attempt, after=after, limit=limit)
-
     async def follow_task_output(
         self, task_id: str, *, attempt: int | None = None, after: str = "0.0"
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(task_id)}/output/stream"
-        return self._stream(d.OutputChunkDocument, path, attempt=attempt, after=after)
+        return self._stream(_entity(task_id, "output/stream"), attempt=attempt, after=after)
 
     async def follow_job_output(
         self, job_id: str, *, follow: bool = True, attempt: int | None = None
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(job_id)}/output/stream"
-        query: Query = {"follow": _flag(follow), "attempt": attempt}
-        return _without_repeats(self._stream(d.OutputChunkDocument, path, **query))
-
-    async def list_events(
-        self,
-        *,
-        app: str | None = None,
-        event_type: str | None = None,
-        entity: str | None = None,
-        job_id: str | None = None,
-        limit: int = 100,
-        cursor: str = "",
-    ) -> d.EventPage:
-        return await self._get(
-            d.EventPage,
-            "events",
-            app=app,
-            eventType=event_type,
-            entity=entity,
-            jobId=job_id,
-            limit=limit,
-            cursor=cursor,
-        )
-
-    async def list_job_events(
-        self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
-    ) -> d.EventPage:
-        path = f"{_entity_path(job_id)}/events"
-        return await self._get(d.EventPage, path, tasks=_flag(tasks), limit=limit, cursor=cursor)
-
-    async def list_task_events(
-        self, task_id: str, *, after: int = 0, limit: int = 100
-    ) -> d.TaskEventPage:
-        path = f"{_entity_path(task_id)}/events"
-        return await self._get(d.TaskEventPage, path, after=after, limit=limit)
+        path = _entity(job_id, "output/stream")
+        return _without_repeats(self._stream(path, follow=follow, attempt=attempt))
 
     async def follow_job_events(
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(job_id)}/events/stream"
-        return self._stream(d.EventDocument, path, tasks=_flag(tasks), cursor=cursor)
+        return self._stream(_entity(job_id, "events/stream"), tasks=tasks, cursor=cursor)
 
     async def follow_task_events(
         self, task_id: str, *, after: int = 0
     ) -> AsyncIterator[d.StreamItem]:
-        path = f"{_entity_path(task_id)}/events/stream"
-        return self._stream(d.EventDocument, path, after=after)
+        return self._stream(_entity(task_id, "events/stream"), after=after)
 
-    async def _stream(
-        self,
-        kind: type[d.EventDocument | d.OutputChunkDocument],
-        path: str,
-        **query: str | int | None,
-    ) -> AsyncIterator[d.StreamItem]:
-        async for message in self._transport.stream(path, **query):
-            if message.kind == "end":
-                data = d.decode(message.data, d.StreamEndDocument)
-                yield d.StreamItem(kind="end", data=data)
-            else:
-                # The server names each item after the kind of stream.
-                item = d.decode(message.data, kind)
-                name = "event" if isinstance(item, d.EventDocument) else "output"
-                yield d.StreamItem(kind=name, id=message.id, data=item)  # type: ignore[arg-type]
+    async def _stream(self, path: str, **query: QueryValue) -> AsyncIterator[d.StreamItem]:
+        async for message in self.stream(path, **query):
+            data = d.decode(message.data, _STREAM_DOCUMENTS[message.kind])
+            yield d.StreamItem(kind=message.kind, id=message.id, data=data)  # type: ignore[arg-type]
 
     # Health -------------------------------------------------------------------------------------
 
-    async def task_health(self, task_id: str) -> d.TaskHealthDocument:
-        return await self._get(d.TaskHealthDocument, f"{_entity_path(task_id)}/health")
-
-    async def last_health_check(self) -> d.HealthCheckDocument:
-        return await self._get(d.HealthCheckDocument, "health-check")
-
-    async def run_health_check(self) -> d.HealthCheckDocument:
-        return await self._send(d.HealthCheckDocument, "POST", "health-check")
-
     async def check_ready(self) -> d.ProbeDocument:
-        return await self._get(d.ProbeDocument, f"{self._transport.url}/ready")
+        return await self._get(d.ProbeDocument, f"{self.url}/ready")
 
     # Dead letters -------------------------------------------------------------------------------
 
@@ -342,18 +241,10 @@ class HttpClient:
         limit: int = 50,
         cursor: str | None = None,
     ) -> d.DeadLetterPage:
-        letters: list[d.DeadLetterDocument] = []
-        while True:
-            page = await self._get(
-                d.DeadLetterPage,
-                "dead-letters",
-                limit=min(limit - len(letters), _MAX_PAGE_SIZE),
-                cursor=cursor,
-                **_filter_fields(dead_filter),
-            )
-            letters, cursor = [*letters, *page.dead_letters], page.cursor
-            if cursor is None or len(letters) >= limit:
-                return d.DeadLetterPage(dead_letters=letters, count=page.count, cursor=cursor)
+        fields = _filter_fields(dead_filter)
+        return await self._list(
+            d.DeadLetterPage, "dead-letters", "dead_letters", limit, cursor, **fields
+        )
 
     async def count_dead_letters(
         self, dead_filter: DeadLetterFilter = _NO_FILTER
@@ -362,14 +253,11 @@ class HttpClient:
             d.DeadLetterCountsDocument, "dead-letters/counts", **_filter_fields(dead_filter)
         )
 
-    async def get_dead_letter(self, letter_id: str) -> d.PostMortemDocument:
-        return await self._get(d.PostMortemDocument, f"dead-letters/{_segment(letter_id)}")
-
     async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
         result = d.ReplayResultDocument(replayed=[], skipped=[])
         for start in range(0, len(task_ids), _MAX_PAGE_SIZE):
             body = {"ids": list(task_ids[start : start + _MAX_PAGE_SIZE])}
-            part = await self._send(d.ReplayResultDocument, "POST", "dead-letters/replay", body)
+            part = await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
             result.replayed += part.replayed
             result.skipped += part.skipped
         return result
@@ -377,53 +265,24 @@ class HttpClient:
     async def replay_matching_dead_letters(
         self, dead_filter: DeadLetterFilter
     ) -> d.ReplayResultDocument:
-        matching = {
-            name: value for name, value in _filter_fields(dead_filter).items() if value is not None
-        }
-        body = {"matching": matching}
-        return await self._send(d.ReplayResultDocument, "POST", "dead-letters/replay", body)
-
-    async def discard_dead_letter(self, letter_id: str) -> d.DeadLetterDocument:
-        path = f"dead-letters/{_segment(letter_id)}"
-        return await self._send(d.DeadLetterDocument, "DELETE", path)
+        body = {"matching": _filter_fields(dead_filter)}
+        return await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
 
     # Definitions --------------------------------------------------------------------------------
 
-    async def list_definitions(self) -> d.DefinitionList:
-        return await self._get(d.DefinitionList, "task-definitions")
-
-    async def get_definition(
-        self, name: str, *, version: int | None = None
-    ) -> d.DefinitionDocument:
-        path = f"task-definitions/{_segment(name)}"
-        return await self._get(d.DefinitionDocument, path, version=version)
-
-    async def list_definition_versions(
-        self, name: str, *, limit: int = 50, after: int = 0
-    ) -> d.DefinitionList:
-        path = f"task-definitions/{_segment(name)}/versions"
-        return await self._get(d.DefinitionList, path, limit=limit, after=after)
-
     async def put_definition(self, document: Mapping[str, Any]) -> d.DefinitionDocument:
-        path = f"task-definitions/{_segment(str(document.get('name') or ''))}"
-        return await self._send(d.DefinitionDocument, "PUT", path, dict(document), repeatable=True)
+        return await self._send(
+            d.DefinitionDocument,
+            f"task-definitions/{_segment(str(document.get('name') or ''))}",
+            dict(document),
+            method="PUT",
+            repeatable=True,
+        )
 
     async def delete_definition(self, name: str) -> None:
-        await self._transport.request("DELETE", f"task-definitions/{_segment(name)}")
+        await self.request("DELETE", f"task-definitions/{_segment(name)}")
 
     # Queues, budgets, keys ----------------------------------------------------------------------
-
-    async def list_paused_queues(self) -> d.PausedQueueList:
-        return await self._get(d.PausedQueueList, "queues")
-
-    async def pause_queue(self, name: str, *, reason: str | None = None) -> d.PausedQueueDocument:
-        body = {"reason": reason} if reason else {}
-        path = f"queues/{_segment(name)}/pause"
-        return await self._send(d.PausedQueueDocument, "POST", path, body, repeatable=True)
-
-    async def resume_queue(self, name: str) -> d.PausedQueueDocument:
-        path = f"queues/{_segment(name)}/resume"
-        return await self._send(d.PausedQueueDocument, "POST", path)
 
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         return await self._get(d.BudgetStatusDocument, _budget_path(entity_id))
@@ -433,18 +292,41 @@ class HttpClient:
     ) -> d.BudgetStatusDocument:
         body = d.to_dict(d.from_record(d.BudgetDocument, amount))
         path = _budget_path(entity_id)
-        return await self._send(d.BudgetStatusDocument, "POST", path, body, request_id=request_id)
+        return await self._send(d.BudgetStatusDocument, path, body, request_id=request_id)
 
-    async def list_keys(self) -> d.KeyList:
-        return await self._get(d.KeyList, "keys")
 
-    async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
-        body = {"name": name, "scopes": list(scopes)}
-        return await self._send(d.NewKeyDocument, "POST", "keys", body)
+def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:
+    """The method that sends the request of an operation."""
+    signature = inspect.signature(operation)
 
-    async def revoke_key(self, key_id: str) -> d.KeyDocument:
-        path = f"keys/{_segment(key_id)}"
-        return await self._send(d.KeyDocument, "DELETE", path, repeatable=True)
+    @functools.wraps(operation)
+    async def send(client: HttpClient, *args: Any, **options: Any) -> Any:
+        call = signature.bind(client, *args, **options)
+        call.apply_defaults()
+        _, *parameters = call.arguments.items()
+        values = {name: value for name, value in parameters if value is not None}
+        path = request.path.format_map({name: _path_part(name, values[name]) for name in values})
+        request_id = values.pop("request_id", None)
+        fields = {
+            camel_case(name): value
+            for name, value in values.items()
+            if f"{{{name}}}" not in request.path
+        }
+        response = await client.request(
+            request.method,
+            path,
+            None if request.method == "GET" else fields.get("document", fields),
+            query=fields if request.method == "GET" else {},
+            request_id=request_id,
+            repeatable=request.repeatable,
+        )
+        return d.decode(response.content, request.document)
+
+    return send
+
+
+for _name, _request in HTTP_REQUESTS.items():
+    setattr(HttpClient, _name, _method(getattr(Application, _name), _request))
 
 
 async def _without_repeats(stream: AsyncIterator[d.StreamItem]) -> AsyncIterator[d.StreamItem]:
@@ -464,19 +346,21 @@ def _segment(text: str) -> str:
     return quote(text, safe="") or "-"
 
 
-def _entity_path(entity_id: str) -> str:
-    """The path of a job or task."""
+def _path_part(name: str, value: Any) -> str:
+    """A parameter in a path; a job or task has its own path."""
+    is_entity = name in ("job_id", "task_id", "entity_id")
+    return _entity(value) if is_entity else _segment(str(value))
+
+
+def _entity(entity_id: str, *parts: str) -> str:
+    """The path of a job or task, or of a part of it."""
     job_id, key = split_task_id(entity_id)
-    path = f"jobs/{_segment(job_id)}"
-    return f"{path}/tasks/{_segment(key)}" if key else path
+    task = ("tasks", _segment(key)) if key else ()
+    return "/".join(["jobs", _segment(job_id), *task, *parts])
 
 
 def _budget_path(entity_id: str | None) -> str:
-    return "budget" if entity_id is None else f"{_entity_path(entity_id)}/budget"
-
-
-def _flag(value: bool) -> str:  # noqa: FBT001 - it converts the value
-    return "true" if value else "false"
+    return "budget" if entity_id is None else _entity(entity_id, "budget")
 
 
 def _time_text(moment: datetime | None) -> str | None:

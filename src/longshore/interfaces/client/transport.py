@@ -37,7 +37,7 @@ _STREAM_TRIES = 8
 
 # A stream is silent while its task is, except for a comment every few seconds.
 _STREAM_TIMEOUT = httpx.Timeout(10.0, read=60.0)
-Query = Mapping[str, str | int | None]
+QueryValue = str | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class _RemoteAlreadyExists(AlreadyExists):
         return self.name
 
 
+@dataclass(frozen=True, slots=True)
 class HttpTransport:
     """The connection to one server."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
-        self._client = client
-        self.url = url
+    client: httpx.AsyncClient
+    url: str
 
     async def request(
         self,
@@ -77,7 +77,7 @@ class HttpTransport:
         path: str,
         body: Any = None,
         *,
-        query: Query | None = None,
+        query: Mapping[str, QueryValue] = {},
         request_id: str | None = None,
         repeatable: bool = False,
     ) -> httpx.Response:
@@ -97,13 +97,13 @@ class HttpTransport:
         """
         headers = {"Idempotency-Key": request_id} if request_id else {}
         repeatable = repeatable or request_id is not None
-        request = self._client.build_request(
+        request = self.client.build_request(
             method, path, params=_without_none(query), json=body, headers=headers
         )
         wait = _FIRST_WAIT_S
         for tries_left in range(_MAX_TRIES - 1, -1, -1):
             try:
-                response = await self._client.send(request)
+                response = await self.client.send(request)
             except httpx.HTTPError as error:
                 refused = isinstance(error, httpx.ConnectError)
                 if not tries_left or not repeatable or refused:
@@ -118,7 +118,7 @@ class HttpTransport:
             wait *= 2
         raise AssertionError  # the last try returns or raises
 
-    async def stream(self, path: str, **query: str | int | None) -> AsyncIterator[StreamMessage]:
+    async def stream(self, path: str, **query: QueryValue) -> AsyncIterator[StreamMessage]:
         """The messages of a stream, the last one of the kind ``end``.
 
         A stream that was cut off is requested again, after the last message with an id; messages
@@ -128,7 +128,7 @@ class HttpTransport:
         headers = {"accept": "text/event-stream"}
         while True:
             try:
-                async with self._client.stream(
+                async with self.client.stream(
                     "GET",
                     path,
                     params=_without_none(query),
@@ -172,14 +172,11 @@ class HttpTransport:
     async def _error(self, answer: httpx.Response) -> LongshoreError:
         try:
             problem = json.loads(await answer.aread())
-            detail, kind = (
-                str(problem["detail"]),
-                str(problem["type"]).removeprefix(_PROBLEM_TYPE_PREFIX),
-            )
+            detail, kind = str(problem["detail"]), str(problem["type"])
         except (ValueError, KeyError, TypeError):
             detail, kind, problem = f"HTTP {answer.status_code}", "", {}
         status = answer.status_code
-        match status, kind:
+        match status, kind.removeprefix(_PROBLEM_TYPE_PREFIX):
             case ((401 | 421), _):
                 advice = "LONGSHORE_API_KEY or `longshore contexts add` gives another key"
                 return ConfigurationError(
@@ -193,17 +190,15 @@ class HttpTransport:
                 return _RemoteAlreadyExists("request", detail)
             case 422, _ if problem.get("errors"):
                 return InvalidJob([Problem(**entry) for entry in problem["errors"]])
-            case 429, _:
-                return BackendUnavailable(f"{self.url}: {detail}")
-            case _ if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+            case _ if status == 429 or status >= httpx.codes.INTERNAL_SERVER_ERROR:
                 return BackendUnavailable(f"{self.url}: {detail}")
             case _ if kind:
                 return UsageError(f"{self.url}: {detail}")
         return ConfigurationError([f"{self.url} does not answer as Longshore would ({detail})"])
 
 
-def _without_none(query: Query | None) -> dict[str, str | int]:
-    return {name: value for name, value in (query or {}).items() if value is not None}
+def _without_none(query: Mapping[str, QueryValue]) -> dict[str, str | int]:
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def _retry_after_s(text: str | None) -> float:

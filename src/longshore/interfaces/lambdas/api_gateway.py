@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +19,7 @@ from urllib.parse import unquote
 from longshore.errors import UsageError
 from longshore.interfaces.lambdas.container import Container, LambdaContext, handler, seconds_left
 from longshore.interfaces.rest.app import create_app
-from longshore.interfaces.rest.errors import MEDIA_TYPE, ApiProblem, problem_document
+from longshore.interfaces.rest.errors import ApiProblem, problem_response
 from longshore.wiring.lambdas import open_services_with_secrets
 
 AsgiMessage = MutableMapping[str, Any]
@@ -90,9 +89,9 @@ async def handle_request(app: AsgiApp, event: Any, *, timeout_s: float) -> dict[
         await asyncio.wait({request}, timeout=_CANCEL_TIMEOUT_S)
     request_id = event["requestContext"].get("requestId", "")
     if response.too_large:
-        return _problem_response(_TOO_LARGE, request_id)
+        return _problem_document(_TOO_LARGE, request_id)
     if late and not response.is_stream:
-        return _problem_response(_TIMED_OUT, request_id)
+        return _problem_document(_TIMED_OUT, request_id)
     if not late:
         request.result()  # an error of the app is an error of the function
     return response.document()
@@ -191,10 +190,9 @@ def _response_document(
     return {**document, "body": base64.b64encode(body).decode(), "isBase64Encoded": True}
 
 
-def _problem_response(problem: ApiProblem, request_id: str) -> dict[str, Any]:
-    headers = {"content-type": MEDIA_TYPE, **{k.lower(): v for k, v in problem.headers.items()}}
-    body = json.dumps(problem_document(problem, request_id)).encode()
-    return _response_document(problem.status, headers, body, [])
+def _problem_document(problem: ApiProblem, request_id: str) -> dict[str, Any]:
+    response = problem_response(request_id, problem)
+    return _response_document(response.status_code, response.headers, bytes(response.body), [])
 
 
 def _scope_of(event: Any) -> tuple[AsgiMessage, bytes]:

@@ -119,7 +119,7 @@ def sweeper(
     except InvocationTimeout as error:
         logger.warning("sweep.timed_out", extra={"error": str(error)})
         return {"finished": False}
-    return {"finished": True, "repaired": repairs.by_kind()}
+    return {"finished": True, "repaired": dict(repairs)}
 
 
 @handler(open_services_with_secrets)

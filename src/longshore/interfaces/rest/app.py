@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 
-from longshore.interfaces.rest.auth import Reader, RestServices
+from longshore.interfaces.rest.auth import RestServices
 from longshore.interfaces.rest.errors import add_error_handlers
 from longshore.interfaces.rest.middleware import HostCheckMiddleware
-from longshore.interfaces.rest.openapi import answers, openapi_document, respond
-from longshore.interfaces.rest.routes import (
-    budgets,
-    dead_letters,
-    definitions,
-    events,
-    health,
-    jobs,
-    keys,
-    output,
-    queues,
-    tasks,
-)
-from longshore.services import documents as d
+from longshore.interfaces.rest.routes import events, jobs, operators
 
 VERSION = "v1"
 _GZIP_MINIMUM_BYTES = 1_000
-_ROUTE_MODULES = (
-    jobs,
-    tasks,
-    output,
-    events,
-    definitions,
-    dead_letters,
-    queues,
-    budgets,
-    health,
-    keys,
+_ROUTERS = (
+    *(jobs.router, jobs.task_router, events.output_router, events.router),
+    *(operators.definition_router, operators.dead_letter_router, operators.queue_router),
+    *(jobs.budget_router, operators.health_router, operators.key_router, operators.schema_router),
 )
 
 
@@ -60,37 +39,10 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
     )
     app.state.services = services
     app.state.body_bytes = body_bytes
-    for module in _ROUTE_MODULES:
-        app.include_router(module.router, prefix=f"/{VERSION}")
-    app.include_router(_openapi_router(app), prefix=f"/{VERSION}")
-    app.include_router(_probe_router())
+    for router in _ROUTERS:
+        app.include_router(router, prefix=f"/{VERSION}")
+    app.include_router(operators.probe_router)
     app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MINIMUM_BYTES)
     app.add_middleware(HostCheckMiddleware, hosts=hosts)
     add_error_handlers(app)
     return app
-
-
-def _openapi_router(app: FastAPI) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/openapi.json", include_in_schema=False)
-    async def openapi(operations: Reader) -> Any:
-        return openapi_document(app)
-
-    return router
-
-
-def _probe_router() -> APIRouter:
-    router = APIRouter(tags=["probes"])
-
-    @router.get("/live", **answers(d.ProbeDocument))
-    async def live() -> Response:
-        """Check that the server runs. Needs no key."""
-        return respond(d.ProbeDocument())
-
-    @router.get("/ready", **answers(d.ProbeDocument))
-    async def ready(operations: Reader) -> Response:
-        """Check that the server can answer requests: its store can be read."""
-        return respond(await operations.check_ready())
-
-    return router

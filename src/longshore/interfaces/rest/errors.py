@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from longshore.errors import (
@@ -48,12 +49,8 @@ class ApiProblem(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def api_problem_of(error: LongshoreError) -> ApiProblem:
-    """The problem for an error that an operation raised.
-
-    Raises:
-        LongshoreError: the error itself, if no client should see it.
-    """
+def api_problem_of(error: LongshoreError) -> ApiProblem | None:
+    """The problem for an error that an operation raised; None if no client should see it."""
     match error:
         case InvalidJob():
             return ApiProblem(422, "invalid", "the request has problems", error.problems)
@@ -73,16 +70,19 @@ def api_problem_of(error: LongshoreError) -> ApiProblem:
             again = {"Retry-After": str(_RETRY_AFTER_S)}
             detail = "the store cannot be reached now; the same request may be sent again"
             return ApiProblem(503, "unavailable", detail, headers=again)
-    raise error
+    return None
 
 
-def problem_response(request: Request, problem: ApiProblem) -> JSONResponse:
-    """The problem on the wire."""
-    document = problem_document(problem, request.state.request_id)
-    return JSONResponse(document, problem.status, dict(problem.headers), media_type=MEDIA_TYPE)
+def invalid_request(error: ValidationError | RequestValidationError) -> ApiProblem:
+    """The problem for a request whose fields are not valid."""
+    errors = [
+        Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
+        for entry in error.errors()
+    ]
+    return ApiProblem(422, "invalid", "the request has problems", errors)
 
 
-def problem_document(problem: ApiProblem, request_id: str) -> dict[str, Any]:
+def problem_response(request_id: str, problem: ApiProblem) -> JSONResponse:
     """The problem as RFC 9457 has it."""
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + problem.kind,
@@ -95,7 +95,7 @@ def problem_document(problem: ApiProblem, request_id: str) -> dict[str, Any]:
         document["errors"] = [
             {"path": entry.path, "message": entry.message} for entry in problem.errors
         ]
-    return document
+    return JSONResponse(document, problem.status, problem.headers, media_type=MEDIA_TYPE)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -103,35 +103,22 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiProblem)
     async def handle_problem(request: Request, error: ApiProblem) -> JSONResponse:
-        return problem_response(request, error)
+        return problem_response(request.state.request_id, error)
 
     @app.exception_handler(LongshoreError)
     async def handle_longshore_error(request: Request, error: LongshoreError) -> JSONResponse:
-        try:
-            problem = api_problem_of(error)
-        except LongshoreError:
-            raise error from None  # unexpected: the middleware answers
+        if (problem := api_problem_of(error)) is None:
+            raise error  # unexpected: the middleware answers
         if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             logger.warning("request.unavailable", extra={"error": str(error)})
-        return problem_response(request, problem)
+        return problem_response(request.state.request_id, problem)
 
     @app.exception_handler(RequestValidationError)
-    async def handle_validation_error(
-        request: Request, error: RequestValidationError
-    ) -> JSONResponse:
-        errors = [
-            Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
-            for entry in error.errors()
-        ]
-        return problem_response(
-            request, ApiProblem(422, "invalid", "the request has problems", errors)
-        )
+    async def handle_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return problem_response(request.state.request_id, invalid_request(error))
 
     @app.exception_handler(HTTPException)
     async def handle_http_error(request: Request, error: HTTPException) -> JSONResponse:
         kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-        headers = dict(error.headers or {})
-        detail = str(error.detail)
-        return problem_response(
-            request, ApiProblem(error.status_code, kind, detail, headers=headers)
-        )
+        problem = ApiProblem(error.status_code, kind, error.detail, headers=error.headers or {})
+        return problem_response(request.state.request_id, problem)

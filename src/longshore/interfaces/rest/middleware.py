@@ -7,7 +7,6 @@ refused, with any key.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from longshore.interfaces.rest.errors import MEDIA_TYPE, ApiProblem, problem_document
+from longshore.interfaces.rest.errors import ApiProblem, problem_response
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,8 @@ class HostCheckMiddleware:
             await send(message)
 
         if (why := self._refusal_reason(headers)) is not None:
-            await _send_problem(send_with_headers, ApiProblem(421, "misdirected", why), request_id)
+            refusal = problem_response(request_id, ApiProblem(421, "misdirected", why))
+            await refusal(scope, receive, send_with_headers)
             return
         try:
             await self._app(scope, receive, send_with_headers)
@@ -64,9 +64,8 @@ class HostCheckMiddleware:
             if begun:
                 raise  # the server can only cut the answer off
             detail = f"something broke here; the log has it under {request_id}"
-            await _send_problem(
-                send_with_headers, ApiProblem(500, "internal-error", detail), request_id
-            )
+            failure = problem_response(request_id, ApiProblem(500, "internal-error", detail))
+            await failure(scope, receive, send_with_headers)
 
     def _refusal_reason(self, headers: Headers) -> str | None:
         if ANY_HOST in self._hosts:
@@ -85,10 +84,3 @@ def _hostname_of(address: str) -> str | None:
         return urlsplit(address).hostname
     except ValueError:
         return None
-
-
-async def _send_problem(send: Send, problem: ApiProblem, request_id: str) -> None:
-    headers = [(b"content-type", MEDIA_TYPE.encode())]
-    body = json.dumps(problem_document(problem, request_id)).encode()
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

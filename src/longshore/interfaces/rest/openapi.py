@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
 from longshore.interfaces.rest import schemas as s
@@ -34,7 +36,9 @@ _PROBLEMS = {
     500: "An unexpected error.",
     503: "The backend is unavailable; retry later.",
 }
+# The documents and bodies of all routes, which the framework does not know of.
 _documents: set[type[d.ApiDocument]] = set()
+_bodies: list[type[BaseModel]] = [s.ProblemDocument]
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -65,6 +69,7 @@ def answers(
     content = {_JSON: {"schema": {"$ref": _REF.format(name=document.__name__)}}}
     described = {status: document.__doc__ or "", **(others or {})}
     if body is not None:
+        _bodies.append(body)
         problems = (*problems, 413, 415)
     route: dict[str, Any] = {
         "status_code": status,
@@ -103,6 +108,34 @@ def respond_with_etag(request: Request, document: d.ApiDocument) -> Response:
     return Response(data, headers=headers, media_type=_JSON)
 
 
+def stream_route(router: APIRouter, path: str) -> Callable[[Callable[..., Any]], None]:
+    """A route that answers with server-sent events.
+
+    The decorated function returns the stream. It runs as a dependency, so that its errors are
+    answered before the stream begins.
+    """
+
+    def register(open_stream: Callable[..., Any]) -> None:
+        opened = Depends(open_stream)
+
+        async def stream_events(stream: Any = opened) -> AsyncIterator[ServerSentEvent]:
+            async for item in stream:
+                data = d.encode(item.data).decode()
+                yield ServerSentEvent(event=item.kind, id=item.id, raw_data=data)
+
+        router.add_api_route(
+            path,
+            stream_events,
+            name=open_stream.__name__,
+            description=inspect.getdoc(open_stream),
+            response_description="A stream of server-sent events.",
+            response_class=EventSourceResponse,
+            responses=problem_responses(404),
+        )
+
+    return register
+
+
 def openapi_document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document of the app."""
     if app.openapi_schema is None:
@@ -112,7 +145,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         ordered = sorted(_documents, key=lambda kind: kind.__name__)
         schemas.update(msgspec.json.schema_components(ordered, ref_template=_REF)[1])
-        for model in s.MODELS:
+        for model in _bodies:
             described = model.model_json_schema(ref_template="#/components/schemas/{model}")
             for name, inner in described.pop("$defs", {}).items():
                 schemas.setdefault(name, inner)

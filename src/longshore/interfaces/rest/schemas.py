@@ -28,9 +28,7 @@ class ApiModel(BaseModel):
 class ApiRequestModel(ApiModel):
     """Base of request bodies: an unknown field is an error."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class FieldErrorDocument(ApiModel):
@@ -224,20 +222,3 @@ class DefinitionRequestDocument(ApiModel):
     resources: ResourcesRequestDocument | None = None
     pty: bool | None = None
     health: HealthLimitsRequestDocument | None = None
-
-
-MODELS: tuple[type[BaseModel], ...] = (
-    ProblemDocument,
-    JobRequestDocument,
-    AddTasksRequestDocument,
-    CancelRequestDocument,
-    ResumeRequestDocument,
-    ApproveRequestDocument,
-    ReviseRequestDocument,
-    KeyRequestDocument,
-    ReplayRequestDocument,
-    DefinitionRequestDocument,
-    PauseRequestDocument,
-    AddBudgetRequestDocument,
-)
-"""What the OpenAPI document must describe although the framework does not know of it."""

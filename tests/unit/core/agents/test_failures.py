@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from longshore.core.agents.failures import (
+    FailureMeaning,
     QueryEnding,
     QueryFailureReason,
     meaning_of_status,
@@ -221,7 +222,9 @@ def test_a_stream_that_ends_without_a_result_is_a_crash() -> None:
 def test_unreadable_output_is_retried_although_a_parse_error_is_final(
     reason: QueryFailureReason,
 ) -> None:
-    assert (reason.value.category, reason.value.retry) == (Category.PARSE, True)
+    meaning = FailureMeaning(*reason.value)
+
+    assert (meaning.category, meaning.retry) == (Category.PARSE, True)
 
 
 def test_a_message_of_the_sdk_is_read_like_a_frame() -> None:
@@ -285,7 +288,7 @@ def test_a_success_without_structured_output_is_a_failure_that_quotes_the_text()
     decision = query_failure_of(QueryEnding.from_query(None, result, wants_structure=True))
 
     assert decision is not None
-    assert decision.is_schema_mismatch
+    assert decision.reason is QueryFailureReason.SCHEMA_MISMATCH
     assert "It went well." in decision.failure.message
 
 
@@ -318,19 +321,15 @@ def test_a_step_that_waited_for_a_rate_limit_until_its_time_was_up_is_rate_limit
 
 
 def test_a_step_whose_api_could_not_be_reached_until_its_time_was_up_says_so() -> None:
-    reason, failure = classify(
-        None, late=NINETY_SECONDS, api_failure_category=Category.NETWORK, api_status=502
-    )
+    reason, failure = classify(None, late=NINETY_SECONDS, unreachable=True, api_status=502)
 
     assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.NETWORK)
 
 
 def test_a_connection_error_takes_precedence_over_the_status_derived_from_it() -> None:
-    reason, failure = classify_frame(
-        {"api_error_status": 502}, api_failure_category=Category.TIMEOUT
-    )
+    reason, failure = classify_frame({"api_error_status": 502}, unreachable=True)
 
-    assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.TIMEOUT)
+    assert (reason, failure.category) == (QueryFailureReason.API_UNREACHABLE, Category.NETWORK)
 
 
 def test_a_status_that_only_the_gateway_saw_is_used_where_the_api_was_the_end() -> None:
@@ -357,8 +356,6 @@ def test_a_reached_limit_is_final(subtype: str) -> None:
     )
 
     assert query_failure is not None
-    assert not query_failure.is_schema_mismatch
-    assert not query_failure.is_session_missing
     assert not query_failure.failure.retryable
 
 
@@ -367,7 +364,7 @@ def test_a_missing_session_is_recognised() -> None:
     query_failure = query_failure_of(QueryEnding.from_query(ResultError(missing), None))
 
     assert query_failure is not None
-    assert query_failure.is_session_missing
+    assert query_failure.reason is QueryFailureReason.SESSION_MISSING
 
 
 def test_a_session_that_exists_already_has_its_own_reason() -> None:
@@ -379,7 +376,7 @@ def test_a_session_that_exists_already_has_its_own_reason() -> None:
 def test_a_result_that_does_not_fit_says_where() -> None:
     decision = schema_failure("/score: must be integer")
 
-    assert decision.is_schema_mismatch
+    assert decision.reason is QueryFailureReason.SCHEMA_MISMATCH
     assert decision.failure.message.endswith("outputSchema: /score: must be integer")
     assert decision.failure.retryable
 

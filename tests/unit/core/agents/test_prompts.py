@@ -46,7 +46,6 @@ def test_a_place_gets_its_value(template: str, expected: str) -> None:
         ("{{ input.name.first }}", "the prompt needs input.name.first, and input.name has no such"),
         ("{{ input.list.9 }}", "needs input.list.9"),
         ("{{ tasks.other }}", "needs tasks.other"),
-        ("{{ env }}", "names nothing"),
     ],
 )
 def test_a_placeholder_without_a_value_is_an_error_that_lists_the_values(

@@ -21,9 +21,7 @@ from longshore.core.agents.trace import (
     MAX_NOTES,
     MAX_TOOLS,
     MAX_TURNS,
-    TRACE_VERSION,
     StepTrace,
-    trace_document,
 )
 from tests.unit.core.agents.trace_samples import (
     NOON,
@@ -79,7 +77,6 @@ def test_a_started_step_has_a_complete_document() -> None:
         "denials": [],
         "leftOut": {},
     }
-    assert trace_document([document]) == {"version": TRACE_VERSION, "steps": [document]}
 
 
 def test_only_the_first_beginning_is_news_and_its_session_stays() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -36,6 +36,10 @@ PROBE_TIMEOUT_S = 8.0
 ACCESS_DENIED_CODES = frozenset(
     {"403", "AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"}
 )
+_NOT_FOUND_CODES = {
+    *("ResourceNotFoundException", "404", "NoSuchBucket"),
+    *("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"),
+}
 _CONCURRENCY = 16
 _EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException"}
 _INVALID_CREDENTIALS_CODES = {
@@ -92,6 +96,12 @@ class Subject:
     name: str
     deploy_command: str  # the usual remedy
 
+    def unavailable(self, result: ProbeResult, expected: str | None = None) -> Check | None:
+        """The check for a resource that is missing or could not be read."""
+        if result.code in _NOT_FOUND_CODES:
+            return self.fail("it does not exist", expected)
+        return result.unexpected_check(self.name) if result.response is None else None
+
     def ok(self, detail: str) -> Check:
         return Check(self.name, CheckStatus.OK, detail)
 
@@ -102,24 +112,24 @@ class Subject:
         return Check(self.name, CheckStatus.FAIL, detail, expected, remedy or self.deploy_command)
 
 
+@dataclass(frozen=True, slots=True)
 class Probe:
     """The calls of one run of the doctor."""
 
-    def __init__(self, aws: AwsClient, clock: Clock) -> None:
-        self._aws = aws
-        self._clock = clock
-        self._semaphore = asyncio.Semaphore(_CONCURRENCY)
+    aws: AwsClient
+    clock: Clock
+    semaphore: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENCY))
 
     async def call(self, service: str, operation: str, **parameters: Any) -> ProbeResult:
         """Make a call. Returns its answer, or why there is none."""
         reply: dict[str, Any] = {"service": service, "operation": operation}
-        async with self._semaphore:
-            started, now = self._clock.elapsed(), self._clock.now()
+        async with self.semaphore:
+            started, now = self.clock.elapsed(), self.clock.now()
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
-                    client = await self._aws.client(service)
+                    client = await self.aws.client(service)
                     reply["endpoint"] = client.meta.endpoint_url
-                    started, now = self._clock.elapsed(), self._clock.now()
+                    started, now = self.clock.elapsed(), self.clock.now()
                     answer = await getattr(client, operation)(**parameters)
                 reply["response"] = answer
                 metadata = answer.get("ResponseMetadata", {})
@@ -128,7 +138,7 @@ class Probe:
                 metadata = error.response.get("ResponseMetadata", {})
             except (BotoCoreError, HTTPClientError, OSError, TimeoutError) as error:
                 return ProbeResult(**reply, **_unreachable(error))
-            took = self._clock.elapsed() - started
+            took = self.clock.elapsed() - started
         date = metadata.get("HTTPHeaders", {}).get("date")
         return ProbeResult(
             **reply, duration=took, server_time=_parse_date(date), local_time=now + took / 2
@@ -141,32 +151,35 @@ def _parse_date(text: str | None) -> datetime | None:
     return None
 
 
-def _unreachable(error: BaseException) -> dict[str, Any]:
-    match error:
-        case NoRegionError():
-            reason, unconfigured = "no AWS region is set", True
-            remedy = "set LONGSHORE_AWS_REGION, or AWS_REGION"
-        case NoCredentialsError() | PartialCredentialsError():
-            reason, unconfigured = "no AWS credentials were found", True
-            remedy = (
-                "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role"
-            )
-        case ProfileNotFound():
-            reason, remedy, unconfigured = (
-                "the AWS profile does not exist",
-                "correct AWS_PROFILE",
-                True,
-            )
-        case SSOError() | TokenRetrievalError() | CredentialRetrievalError():
-            reason = f"the credentials could not be fetched ({type(error).__name__})"
-            remedy, unconfigured = _RENEW_REMEDY, True
-        case TimeoutError():
-            reason, unconfigured = f"no answer within {PROBE_TIMEOUT_S:.0f} s", False
-            remedy = "check the network: routes, proxies, VPC endpoints"
-        case _:
-            reason, unconfigured = f"no answer ({type(error).__name__})", False
-            remedy = "check the network, aws.region and aws.endpoint_url"
-    return {"unreachable_reason": reason, "remedy": remedy, "unconfigured": unconfigured}
+# Why no call was made: the configuration lacks something.
+_UNCONFIGURED: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
+    ((NoRegionError,), "no AWS region is set", "set LONGSHORE_AWS_REGION, or AWS_REGION"),
+    (
+        (NoCredentialsError, PartialCredentialsError),
+        "no AWS credentials were found",
+        "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role",
+    ),
+    ((ProfileNotFound,), "the AWS profile does not exist", "correct AWS_PROFILE"),
+    (
+        (SSOError, TokenRetrievalError, CredentialRetrievalError),
+        "the credentials could not be fetched ({})",
+        _RENEW_REMEDY,
+    ),
+)
+
+
+def _unreachable(error: Exception) -> dict[str, Any]:
+    for kinds, reason, remedy in _UNCONFIGURED:
+        if isinstance(error, kinds):
+            reason = reason.format(type(error).__name__)
+            return {"unreachable_reason": reason, "remedy": remedy, "unconfigured": True}
+    if isinstance(error, TimeoutError):
+        reason = f"no answer within {PROBE_TIMEOUT_S:.0f} s"
+        remedy = "check the network: routes, proxies, VPC endpoints"
+    else:
+        reason = f"no answer ({type(error).__name__})"
+        remedy = "check the network, aws.region and aws.endpoint_url"
+    return {"unreachable_reason": reason, "remedy": remedy}
 
 
 def identity_check(result: ProbeResult) -> Check:

@@ -23,6 +23,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution,
 from pathlib import Path
 from typing import Final
 
+from longshore.adapters.aws.deploy.stacks.stage_config import FunctionsConfig
 from longshore.errors import ConfigurationError
 
 REQUIREMENTS: Final = Path(__file__).with_name("function-requirements.txt")
@@ -44,14 +45,6 @@ _GLIBC: Final = ("2_28", "2_17")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LambdaRuntime:
-    """The runtime of the functions."""
-
-    python: str  # such as 3.13
-    architecture: str  # in Lambda's spelling
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionPackage:
     """A zip with the code of the functions."""
 
@@ -64,7 +57,7 @@ class FunctionPackage:
         return f"functions/{self.sha256}.zip"
 
 
-def build_package(runtime: LambdaRuntime | None) -> FunctionPackage:
+def build_package(runtime: FunctionsConfig | None) -> FunctionPackage:
     """The zip for a runtime; None: for this machine.
 
     Raises:
@@ -144,7 +137,7 @@ def locked_versions() -> list[tuple[str, str]]:
     return _PINNED.findall(REQUIREMENTS.read_text(encoding="utf-8"))
 
 
-def _install(folder: Path, runtime: LambdaRuntime) -> None:
+def _install(folder: Path, runtime: FunctionsConfig) -> None:
     command = install_command(folder, runtime)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -156,7 +149,7 @@ def _install(folder: Path, runtime: LambdaRuntime) -> None:
         raise ConfigurationError([problem])
 
 
-def install_command(folder: Path, runtime: LambdaRuntime, uv: str | None = None) -> list[str]:
+def install_command(folder: Path, runtime: FunctionsConfig, uv: str | None = None) -> list[str]:
     """The command that installs the dependencies: with uv if it is installed, else with pip.
 
     Both install the same files, because the hashes are fixed.

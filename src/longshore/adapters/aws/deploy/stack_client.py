@@ -1,4 +1,4 @@
-"""Stacks on CloudFormation: changed by change sets, with progress from their events.
+"""A stack on CloudFormation: changed by change sets, with progress from its events.
 
 An operation of CloudFormation continues when its caller has died. So an operation in progress is
 awaited, and what an earlier one left unfinished is repaired before the next one starts.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
 from longshore.core.inspection import DeployProgress, DeployProgressKind, ReportProgress
-from longshore.errors import Conflict, LongshoreError
+from longshore.errors import LongshoreError
 from longshore.ports.clock import Clock
 
 _CHANGE_SET: Final = "longshore-deploy"
@@ -21,6 +23,7 @@ _NO_STACK: Final = ("ValidationError",)
 _NO_CHANGE_SET: Final = ("ChangeSetNotFound", "ChangeSetNotFoundException", *_NO_STACK)
 _IN_PROGRESS: Final = "_IN_PROGRESS"
 _REVIEW_IN_PROGRESS: Final = "REVIEW_IN_PROGRESS"
+_DELETED: Final = "DELETE_COMPLETE"
 # Stacks in these states cannot be updated; they are deleted and created again.
 _UNUSABLE: Final = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED"}
 _ROLLBACK_FAILED: Final = "UPDATE_ROLLBACK_FAILED"
@@ -43,59 +46,40 @@ class StackFailed(LongshoreError):
         return f"{subject}: {self.reason}"
 
 
-class StackProtected(Conflict):
-    """A stack has termination protection."""
+@dataclass(frozen=True, slots=True)
+class CloudFormationStack:
+    """A stack of an account and region."""
 
-    def __init__(self, stack: str, advice: str) -> None:
-        self.stack = stack
-        self.advice = advice
-        super().__init__(stack, advice)
+    aws: AwsClient
+    clock: Clock
+    poll_interval: timedelta
+    name: str
+    short_name: str  # in progress reports
+    report: ReportProgress
 
-    def __str__(self) -> str:
-        return f"{self.stack} is protected against deletion; {self.advice}"
-
-
-class CloudFormationStacks:
-    """The stacks of an account and region."""
-
-    def __init__(self, aws: AwsClient, clock: Clock, *, poll_interval: timedelta) -> None:
-        self._aws = aws
-        self._clock = clock
-        self._poll_interval = poll_interval
-
-    async def describe(self, name: str) -> AwsResponse | None:
-        """A stack as CloudFormation describes it, by its name or its id."""
+    async def describe(self, stack_id: str | None = None) -> AwsResponse | None:
+        """The stack as CloudFormation describes it; a deleted stack only by its id."""
         try:
-            answer = await self._call("describe_stacks", expects=_NO_STACK, StackName=name)
+            answer = await self._call(
+                "describe_stacks", expects=_NO_STACK, StackName=stack_id or self.name
+            )
         except CallRefused:
             return None
         stack: AwsResponse = answer["Stacks"][0]
-        return (
-            None
-            if stack["StackStatus"] == "DELETE_COMPLETE" and name != stack["StackId"]
-            else stack
-        )
+        return None if stack["StackStatus"] == _DELETED and stack_id is None else stack
 
-    async def apply(
-        self,
-        name: str,
-        template: str,
-        parameters: Mapping[str, str],
-        report: ReportProgress,
-        short_name: str,
-    ) -> bool:
+    async def apply(self, template: str, parameters: Mapping[str, str]) -> bool:
         """Create or update the stack. Returns True if anything changed.
 
         Raises:
             StackFailed: the change failed and was rolled back.
         """
-        stack = await self._wait_until_settled(name, report, short_name)
-        kind = "UPDATE" if stack else "CREATE"
-        await self._delete_change_set(name)
+        kind = "UPDATE" if await self._can_be_updated() else "CREATE"
+        await self._delete_change_set()
         await self._call(
             "create_change_set",
             alters=True,
-            StackName=name,
+            StackName=self.name,
             ChangeSetName=_CHANGE_SET,
             ChangeSetType=kind,
             TemplateBody=template,
@@ -106,104 +90,91 @@ class CloudFormationStacks:
             # Tables and the bucket, if an earlier ``destroy`` retained them.
             ImportExistingResources=True,
         )
-        if not await self._has_changes(name):
-            await self._delete_change_set(name)
+        if not await self._has_changes():
+            await self._delete_change_set()
             return False
         token = f"deploy-{uuid.uuid4()}"
-        report(DeployProgress(stack=short_name, kind=DeployProgressKind.STARTED, text=kind.lower()))
+        self._report(DeployProgressKind.STARTED, kind.lower())
         await self._call(
             "execute_change_set",
             alters=True,
-            StackName=name,
+            StackName=self.name,
             ChangeSetName=_CHANGE_SET,
             ClientRequestToken=token,
         )
-        stack = await self.describe(name)
-        status = await self._follow(stack["StackId"] if stack else name, token, report, short_name)
+        stack = await self.describe()
+        status = await self._follow(stack["StackId"] if stack else self.name, token)
         if status not in _SUCCEEDED:
-            raise StackFailed(name, *await self._first_reason(name, token, status))
+            raise StackFailed(self.name, *await self._first_reason(self.name, token, status))
         return True
 
-    async def protect(self, name: str, *, on: bool) -> None:
+    async def protect(self, *, on: bool) -> None:
         """Set or remove the termination protection."""
-        await self._call(
-            "update_termination_protection",
-            alters=True,
-            StackName=name,
-            EnableTerminationProtection=on,
-        )
+        stack = await self.describe()
+        if stack and bool(stack.get("EnableTerminationProtection")) != on:
+            await self._call(
+                "update_termination_protection",
+                alters=True,
+                StackName=self.name,
+                EnableTerminationProtection=on,
+            )
 
-    async def delete(self, name: str, report: ReportProgress, short_name: str) -> bool:
+    async def delete(self) -> bool:
         """Delete the stack. Returns False if there is none.
 
         Raises:
             StackFailed: a resource could not be deleted.
         """
-        stack = await self.describe(name)
+        stack = await self.describe()
         if stack is None:
             return False
-        if (
-            stack["StackStatus"].endswith(_IN_PROGRESS)
-            and stack["StackStatus"] != _REVIEW_IN_PROGRESS
-        ):
-            report(
-                DeployProgress(
-                    stack=short_name, kind=DeployProgressKind.WAITING, text=stack["StackStatus"]
-                )
-            )
-            await self._follow(stack["StackId"], None, report, short_name)
+        await self._wait_until_settled(stack)
         token = f"destroy-{uuid.uuid4()}"
-        report(DeployProgress(stack=short_name, kind=DeployProgressKind.STARTED, text="delete"))
-        await self._call("delete_stack", alters=True, StackName=name, ClientRequestToken=token)
-        status = await self._follow(stack["StackId"], token, report, short_name)
-        if status != "DELETE_COMPLETE":
+        self._report(DeployProgressKind.STARTED, "delete")
+        await self._call("delete_stack", alters=True, StackName=self.name, ClientRequestToken=token)
+        status = await self._follow(stack["StackId"], token)
+        if status != _DELETED:
             reason = await self._first_reason(stack["StackId"], token, status)
-            raise StackFailed(name, *reason)
+            raise StackFailed(self.name, *reason)
         return True
 
-    async def _wait_until_settled(
-        self, name: str, report: ReportProgress, short_name: str
-    ) -> AwsResponse | None:
-        """The stack after the operation in progress; None if it must be created."""
-        stack = await self.describe(name)
-        if stack is None or stack["StackStatus"] == _REVIEW_IN_PROGRESS:
-            return None
-        status = stack["StackStatus"]
-        if status.endswith(_IN_PROGRESS):
-            report(DeployProgress(stack=short_name, kind=DeployProgressKind.WAITING, text=status))
-            status = await self._follow(stack["StackId"], None, report, short_name)
+    async def _can_be_updated(self) -> bool:
+        """Repair what an earlier operation left. Returns False if the stack must be created."""
+        stack = await self.describe()
+        if stack is None:
+            return False
+        status = await self._wait_until_settled(stack)
         if status == _ROLLBACK_FAILED:
-            report(
-                DeployProgress(
-                    stack=short_name,
-                    kind=DeployProgressKind.WAITING,
-                    text="continues the rollback of an update",
-                )
-            )
-            await self._call("continue_update_rollback", alters=True, StackName=name)
-            status = await self._follow(stack["StackId"], None, report, short_name)
+            self._report(DeployProgressKind.WAITING, "continues the rollback of an update")
+            await self._call("continue_update_rollback", alters=True, StackName=self.name)
+            status = await self._follow(stack["StackId"])
         if status in _UNUSABLE:
-            await self.delete(name, report, short_name)
-            return None
-        return None if status == "DELETE_COMPLETE" else stack
+            await self.delete()
+        return status not in {*_UNUSABLE, _DELETED, _REVIEW_IN_PROGRESS}
 
-    async def _delete_change_set(self, name: str) -> None:
+    async def _wait_until_settled(self, stack: AwsResponse) -> str:
+        """Wait for the operation in progress. Returns the status after it."""
+        status = str(stack["StackStatus"])
+        if not status.endswith(_IN_PROGRESS) or status == _REVIEW_IN_PROGRESS:
+            return status
+        self._report(DeployProgressKind.WAITING, status)
+        return await self._follow(stack["StackId"])
+
+    async def _delete_change_set(self) -> None:
         """Delete a change set that an earlier call left, or that has no changes."""
-        try:
+        with suppress(CallRefused):
             await self._call(
                 "delete_change_set",
                 alters=True,
                 expects=_NO_CHANGE_SET,
-                StackName=name,
+                StackName=self.name,
                 ChangeSetName=_CHANGE_SET,
             )
-        except CallRefused:
-            return
 
-    async def _has_changes(self, name: str) -> bool:
+    async def _has_changes(self) -> bool:
         while True:
             change_set = await self._call(
-                "describe_change_set", StackName=name, ChangeSetName=_CHANGE_SET
+                "describe_change_set", StackName=self.name, ChangeSetName=_CHANGE_SET
             )
             if change_set["Status"] == "CREATE_COMPLETE":
                 return True
@@ -211,13 +182,11 @@ class CloudFormationStacks:
                 reason = change_set.get("StatusReason", "")
                 if any(text in reason for text in _NO_CHANGES):
                     return False
-                await self._delete_change_set(name)
-                raise StackFailed(name, "", reason)
-            await self._clock.sleep(self._poll_interval)
+                await self._delete_change_set()
+                raise StackFailed(self.name, "", reason)
+            await self.clock.sleep(self.poll_interval)
 
-    async def _follow(
-        self, stack: str, token: str | None, report: ReportProgress, short_name: str
-    ) -> str:
+    async def _follow(self, stack_id: str, token: str | None = None) -> str:
         """Wait for the end of an operation and report its events. Returns the final status.
 
         Args:
@@ -225,54 +194,50 @@ class CloudFormationStacks:
         """
         reported: set[str] = set()
         while True:
-            description = await self.describe(stack)
+            description = await self.describe(stack_id)
             # Read before the events, so that the last events are reported too.
-            status = str(description["StackStatus"]) if description else "DELETE_COMPLETE"
-            if token is not None:
-                for event in await self._events(stack, token):
-                    if event["EventId"] not in reported:
-                        reported.add(event["EventId"])
-                        _report_event(event, report, short_name)
+            status = str(description["StackStatus"]) if description else _DELETED
+            for event in await self._events(stack_id, token) if token else ():
+                if event["EventId"] not in reported:
+                    reported.add(event["EventId"])
+                    self._report_event(event)
             if not status.endswith(_IN_PROGRESS):
                 return status
-            await self._clock.sleep(self._poll_interval)
+            await self.clock.sleep(self.poll_interval)
 
-    async def _events(self, stack: str, token: str) -> list[AwsResponse]:
+    async def _events(self, stack_id: str, token: str) -> list[AwsResponse]:
         """The events of one operation, in order."""
         result: list[AwsResponse] = []
-        token_parameter: dict[str, Any] = {}
+        page: AwsResponse = {}
         while True:
-            page = await self._call("describe_stack_events", StackName=stack, **token_parameter)
+            following = {"NextToken": page["NextToken"]} if page else {}
+            page = await self._call("describe_stack_events", StackName=stack_id, **following)
             events = page["StackEvents"]
             own = [event for event in events if event.get("ClientRequestToken") == token]
             result += own
             # Newest first: an event of another operation is older than all of this one.
-            if len(own) < len(events) or not (following := page.get("NextToken")):
+            if len(own) < len(events) or not page.get("NextToken"):
                 return result[::-1]
-            token_parameter = {"NextToken": following}
 
-    async def _first_reason(self, stack: str, token: str, status: str) -> tuple[str, str]:
-        for event in await self._events(stack, token):
+    async def _first_reason(self, stack_id: str, token: str, status: str) -> tuple[str, str]:
+        for event in await self._events(stack_id, token):
             reason = event.get("ResourceStatusReason", "")
             if event["ResourceStatus"].endswith("_FAILED") and _CANCELLED not in reason:
                 return event["LogicalResourceId"], reason or event["ResourceStatus"]
         return "", f"it ended as {status}"
 
     async def _call(self, operation: str, **parameters: Any) -> AwsResponse:
-        return await self._aws.call("cloudformation", operation, **parameters)
+        return await self.aws.call("cloudformation", operation, **parameters)
 
+    def _report(self, kind: DeployProgressKind, text: str) -> None:
+        self.report(DeployProgress(self.short_name, kind, text))
 
-def _report_event(event: AwsResponse, report: ReportProgress, short_name: str) -> None:
-    status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
-    if event["PhysicalResourceId"] == event["StackId"]:
-        return
-    failed = status.endswith("_FAILED")
-    report(
-        DeployProgress(
-            stack=short_name,
-            kind=DeployProgressKind.RESOURCE,
-            resource=f"{event['LogicalResourceId']} ({event['ResourceType']})",
-            text=f"{status}: {reason}" if failed and reason else status,
-            failed=failed,
-        )
-    )
+    def _report_event(self, event: AwsResponse) -> None:
+        status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
+        if event["PhysicalResourceId"] == event["StackId"]:
+            return
+        failed = status.endswith("_FAILED")
+        text = f"{status}: {reason}" if failed and reason else status
+        resource = f"{event['LogicalResourceId']} ({event['ResourceType']})"
+        kind = DeployProgressKind.RESOURCE
+        self.report(DeployProgress(self.short_name, kind, text, resource, failed))

@@ -15,7 +15,6 @@ import asyncio
 import json
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -72,7 +71,7 @@ class ModelResponse:
     tokens: TokenCounts
     cost_usd: float
     complete: bool  # whether the whole response arrived
-    duration: timedelta
+    started_at_s: float  # on the clock of the event loop
     retry_after: timedelta | None
 
 
@@ -81,22 +80,12 @@ BeforeRequest = Callable[[ModelRequest], Awaitable[str | None]]
 AfterResponse = Callable[[ModelResponse], None]
 
 
-class InvalidModelRequest(ValueError):
-    """The cost of the request cannot be estimated, so it is not sent."""
-
-
-def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
-    """Returns the request in an HTTP body.
-
-    Raises:
-        InvalidModelRequest: the body is no JSON object that names its model.
-    """
+def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest | None:
+    """Returns the request in an HTTP body; None if it is no JSON object that names its model."""
     document = _document(body)
-    model = document.get("model")
+    model, max_tokens = document.get("model"), document.get("max_tokens")
     if not isinstance(model, str) or not 0 < len(model) <= _NAME_LIMIT:
-        message = "expected a JSON object that names its model"
-        raise InvalidModelRequest(message)
-    max_tokens = document.get("max_tokens")
+        return None
     return ModelRequest(
         model=model,
         max_tokens=max_tokens if type(max_tokens) is int else None,
@@ -143,31 +132,36 @@ class ModelCall:
         tokens = meter.tokens if meter else NO_TOKENS
         if meter and status == _OK:
             status = meter.error_status or status
-        duration_s = asyncio.get_running_loop().time() - self._started_at_s
         return ModelResponse(
             request=self._request,
             status=status,
             tokens=tokens,
             cost_usd=self._prices.cost_usd(self._request.model, tokens),
             complete=meter is not None and meter.complete,
-            duration=timedelta(seconds=duration_s),
-            retry_after=self._retry_after(status),
+            started_at_s=self._started_at_s,
+            retry_after=(
+                parse_retry_after(self._headers, now_s=time.time())
+                if status in RETRY_LATER_STATUSES
+                else None
+            ),
         )
 
-    def _retry_after(self, status: int | None) -> timedelta | None:
-        if status not in RETRY_LATER_STATUSES:
-            return None
-        return parse_retry_after(self._headers, now_s=time.time())
 
+class TokenMeter:
+    """Reads one response; ``feed`` takes its bytes in chunks of any size.
 
-class TokenMeter(ABC):
-    """Reads one response; ``feed`` takes its bytes in chunks of any size."""
+    Args:
+        is_stream: Whether the response is a stream of events; else it is one document.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_stream: bool) -> None:
         self.complete = False
         """Whether the whole response has arrived."""
         self.error_type: str | None = None
         """The API's name of the error, if any."""
+        self._is_stream = is_stream
+        self._limit = LINE_LIMIT_BYTES if is_stream else DOCUMENT_LIMIT_BYTES
+        self._unread = bytearray()  # the current line, or the document
         self._usage: dict[str, Any] = {}
         self._seen_bytes = 0  # of content
 
@@ -186,60 +180,44 @@ class TokenMeter(ABC):
     @property
     def error_status(self) -> int | None:
         """The HTTP status of the error; None: there was no error."""
-        return (
-            None
-            if self.error_type is None
-            else _ERROR_STATUSES.get(self.error_type, _UNKNOWN_ERROR_STATUS)
-        )
+        kind = self.error_type
+        return None if kind is None else _ERROR_STATUSES.get(kind, _UNKNOWN_ERROR_STATUS)
 
-    @abstractmethod
     def feed(self, chunk: bytes) -> None:
         """Read the next bytes of the response."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Handle the regular end of the response."""
-
-    def _record_error(self, message: Mapping[str, Any]) -> None:
-        kind = _mapping(message.get("error")).get("type")
-        self.error_type = kind if isinstance(kind, str) else "api_error"
-
-    def _record_usage(self, usage: Any) -> None:
-        """Merge a later usage report; a zero replaces only the output tokens."""
-        for name, value in _mapping(usage).items():
-            if value or (name == "output_tokens" and value is not None):
-                self._usage[name] = value
-
-
-class StreamMeter(TokenMeter):
-    """Meters a response that is a stream of events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._line = bytearray()
-
-    def feed(self, chunk: bytes) -> None:
+        if not self._is_stream:
+            self._seen_bytes += len(chunk)
+            self._add(chunk)
+            return
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._add(line)
-            if _DELTA in self._line:
-                self._seen_bytes += max(len(self._line) - _DELTA_OVERHEAD_BYTES, 0)
-            self._read(bytes(self._line))
-            self._line.clear()
+            if _DELTA in self._unread:
+                self._seen_bytes += max(len(self._unread) - _DELTA_OVERHEAD_BYTES, 0)
+            self._read_line()
+            self._unread.clear()
         self._add(rest)
 
     def end(self) -> None:
-        self._read(bytes(self._line))
+        """Handle the regular end of the response."""
+        if self._is_stream:
+            self._read_line()
+            return
+        message = _document(bytes(self._unread))
+        self.complete = message.get("type") == "message"
+        self._seen_bytes = 0  # the document reports its own usage
+        if message.get("type") == "error":
+            self._record_error(message)
+        self._record_usage(message.get("usage"))
 
     def _add(self, part: bytes) -> None:
-        # A line that is too long is cut, and then is not valid JSON.
-        self._line += part[: max(0, LINE_LIMIT_BYTES - len(self._line))]
+        # A line or document that is too long is cut, and then is not valid JSON.
+        self._unread += part[: max(0, self._limit - len(self._unread))]
 
-    def _read(self, line: bytes) -> None:
-        if not line.startswith(b"data:"):
-            return
+    def _read_line(self) -> None:
+        line = bytes(self._unread)
         # Most lines are content: searching for the event name is cheaper than parsing them.
-        if not any(event in line for event in _USAGE_EVENTS):
+        if not line.startswith(b"data:") or not any(event in line for event in _USAGE_EVENTS):
             return
         message = _document(line.removeprefix(b"data:"))
         match message.get("type"):
@@ -252,26 +230,15 @@ class StreamMeter(TokenMeter):
             case "error":
                 self._record_error(message)
 
+    def _record_error(self, message: Mapping[str, Any]) -> None:
+        kind = _mapping(message.get("error")).get("type")
+        self.error_type = kind if isinstance(kind, str) else "api_error"
 
-class DocumentMeter(TokenMeter):
-    """Meters a response that is one document."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._body = bytearray()
-
-    def feed(self, chunk: bytes) -> None:
-        self._seen_bytes += len(chunk)
-        if len(self._body) <= DOCUMENT_LIMIT_BYTES:
-            self._body += chunk
-
-    def end(self) -> None:
-        message = _document(bytes(self._body))
-        self.complete = message.get("type") == "message"
-        self._seen_bytes = 0  # the document reports its own usage
-        if message.get("type") == "error":
-            self._record_error(message)
-        self._record_usage(message.get("usage"))
+    def _record_usage(self, usage: Any) -> None:
+        """Merge a later usage report; a zero replaces only the output tokens."""
+        for name, value in _mapping(usage).items():
+            if value or (name == "output_tokens" and value is not None):
+                self._usage[name] = value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -38,12 +38,9 @@ from longshore.execution.runners.agent.accounting import (
     RETRY_LATER_STATUSES,
     AfterResponse,
     BeforeRequest,
-    DocumentMeter,
-    InvalidModelRequest,
     ModelCall,
     ModelRequest,
     ModelResponse,
-    StreamMeter,
     TokenMeter,
     parse_model_request,
     parse_retry_after,
@@ -83,9 +80,8 @@ _HOP_BY_HOP: Final = frozenset(
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {"x-api-key", "authorization", "cookie"}
 # A client that followed a location would bypass the gateway.
 _NOT_RETURNED: Final = _HOP_BY_HOP | {"set-cookie", "location"}
-# The CLI would retry with the same credential; it obeys the header below.
+# The CLI would retry with the same credential.
 _FINAL_STATUSES: Final = frozenset({401, 403})
-_SHOULD_RETRY_HEADER: Final = "x-should-retry"
 
 
 class _RequestRejected(Exception):
@@ -131,12 +127,14 @@ class Gateway:
         """The status of the last response; None: no response yet, or none to the last request."""
         self.retry_after: timedelta | None = None
         """The delay that the API asked for in its last retry-later response."""
-        self._variable = credential.variable
-        self._before, self._after = before, after
+        self.connection_error: str | None = None
+        """The connection error of the last request, if it had one."""
         subscription = credential.variable == OAUTH_TOKEN
         self.prices: Final = SUBSCRIPTION_PRICES if subscription else LIST_PRICES
         """The prices that the CLI assumes for such a credential."""
-        self._proxy = UpstreamProxy(credential, upstream, token=self.token, trust_env=trust_env)
+        self._credential, self._upstream = credential, _checked_url(upstream)
+        self._before, self._after = before, after
+        self._trust_env = trust_env
         self._slots = asyncio.Semaphore(concurrency)
         self._prefix = f"/{secrets.token_urlsafe(16)}"
         self._port = 0
@@ -150,11 +148,6 @@ class Gateway:
         """The base URL for the CLI."""
         return f"http://{LOOPBACK}:{self._port}{self._prefix}"
 
-    @property
-    def connection_error(self) -> str | None:
-        """The connection error of the last request, if it had one."""
-        return self._proxy.connection_error
-
     def environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
         """Returns the variables that make the CLI use the gateway, and clear all credentials.
 
@@ -163,7 +156,7 @@ class Gateway:
         """
         # An empty variable counts as unset, and hides an inherited one.
         variables = {"ANTHROPIC_BASE_URL": self.url, **dict.fromkeys(CREDENTIAL_VARIABLES, "")}
-        variables[self._variable] = self.token
+        variables[self._credential.variable] = self.token
         lowercase = {name.lower(): value for name, value in (inherited or {}).items()}
         if any(lowercase.get(name) for name in _PROXY_VARIABLES):
             no_proxy = ",".join(filter(None, (lowercase.get("no_proxy"), LOOPBACK)))
@@ -172,7 +165,17 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as opened:
-            await opened.enter_async_context(self._proxy.open_client())
+            # Adds no headers of its own, and has no timeouts: a silent upstream must look silent to
+            # the CLI.
+            self._client = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self._trust_env,
+                skip_auto_headers=("User-Agent", "Content-Type", "Accept"),
+                max_line_size=HEADER_LIMIT_BYTES,
+                max_field_size=HEADER_LIMIT_BYTES,
+            )
+            await opened.enter_async_context(self._client)
             server = web.Server(
                 self._handle,
                 handler_cancellation=True,
@@ -204,25 +207,16 @@ class Gateway:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self._closing:
             return reset_connection(request)
-        with self._tracked():
-            try:
-                path = self._authorised_path(request)
-                async with self._slots:
-                    return await self._forward(request, path)
-            except _RequestRejected as refusal:
-                error = {"type": refusal.kind, "message": refusal.message}
-                return web.json_response(
-                    {"type": "error", "error": error},
-                    status=refusal.status,
-                    headers=_NO_RETRY_HEADERS,
-                )
-
-    @contextlib.contextmanager
-    def _tracked(self) -> Iterator[None]:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._requests.add(task)
         try:
-            yield
+            path = self._authorised_path(request)
+            async with self._slots:
+                return await self._forward(request, path)
+        except _RequestRejected as refusal:
+            error = {"type": refusal.kind, "message": refusal.message}
+            body = {"type": "error", "error": error}
+            return web.json_response(body, status=refusal.status, headers=_NO_RETRY_HEADERS)
         finally:
             self._requests.discard(task)
 
@@ -252,15 +246,15 @@ class Gateway:
     async def _forward(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         body = await _read_body(request)
         if path != _MESSAGES:
-            return await self._proxy.forward(request, path, body, None)
-        try:
-            model_request = parse_model_request(body, request.headers)
-        except InvalidModelRequest as error:
-            raise _RequestRejected(400, "invalid_request_error", str(error)) from None
+            return await self._send(request, path, body, None)
+        if (model_request := parse_model_request(body, request.headers)) is None:
+            # Its cost cannot be estimated.
+            message = "expected a JSON object that names its model"
+            raise _RequestRejected(400, "invalid_request_error", message)
         await self._check_allowed(model_request)
         call = ModelCall(model_request, self.prices, self._record_response)
         try:
-            return await self._proxy.forward(request, path, body, call)
+            return await self._send(request, path, body, call)
         finally:
             call.settle()
 
@@ -275,26 +269,20 @@ class Gateway:
                 if refusal is None:
                     # Also if another was refused meanwhile: the budget for this one is reserved.
                     return
-                self._stop(refusal)
+                self.stop_reason = self.stop_reason or refusal
         # The status that the CLI does not retry and whose message it shows unchanged.
         raise _RequestRejected(402, "billing_error", self.stop_reason or "")
 
-    def _stop(self, reason: str) -> None:
-        if self.stop_reason is None:
-            self.stop_reason = reason
-
     def _fail(self, raised: Exception) -> None:
         self.failure = self.failure or raised
-        self._stop(f"the budget check failed: {type(raised).__name__}")
+        self.stop_reason = self.stop_reason or f"the budget check failed: {type(raised).__name__}"
 
     def _record_response(self, response: ModelResponse) -> None:
         self.last_status = response.status
         now_s = asyncio.get_running_loop().time()
         if response.status in RETRY_LATER_STATUSES:
             self._retry_later_at_s, self.retry_after = now_s, response.retry_after
-        elif (
-            response.complete and now_s - response.duration.total_seconds() > self._retry_later_at_s
-        ):
+        elif response.complete and response.started_at_s > self._retry_later_at_s:
             # This request was sent after the retry-later response.
             self.retry_after = None
         try:
@@ -302,65 +290,7 @@ class Gateway:
         except Exception as raised:  # noqa: BLE001 - as in _check_allowed
             self._fail(raised)
 
-
-async def _read_body(request: web.BaseRequest) -> bytes:
-    body = bytearray()
-    too_large = _RequestRejected(413, "request_too_large", f"more than {BODY_LIMIT_BYTES:,} bytes")
-    if (request.content_length or 0) > BODY_LIMIT_BYTES:
-        raise too_large
-    try:
-        async with asyncio.timeout(_BODY_TIMEOUT_S):
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > BODY_LIMIT_BYTES:
-                    raise too_large
-    except TimeoutError:
-        raise _RequestRejected(
-            408, "timeout_error", "the request did not come to its end"
-        ) from None
-    except web.RequestPayloadError:
-        raise _RequestRejected(400, "invalid_request_error", "the request cannot be read") from None
-    return bytes(body)
-
-
-class _ClientDisconnected(Exception):
-    """The client has closed its connection."""
-
-
-class UpstreamProxy:
-    """The upstream side of a gateway.
-
-    Args:
-        upstream: Address of the model's API; nothing is sent anywhere else.
-        token: Replaces the credential where the upstream repeats it in a response.
-        trust_env: Whether to use the proxy that the environment names.
-
-    Raises:
-        ConfigurationError: the upstream is not a valid address.
-    """
-
-    def __init__(
-        self, credential: Credential, upstream: str, *, token: str, trust_env: bool
-    ) -> None:
-        self._credential, self._upstream, self._token = credential, _checked_url(upstream), token
-        self._trust_env = trust_env
-        self.connection_error: str | None = None
-        """The connection error of the last request, if it had one."""
-
-    def open_client(self) -> aiohttp.ClientSession:
-        """Returns a client that adds no headers of its own; the caller closes it."""
-        self._session = aiohttp.ClientSession(
-            # No timeouts: a silent upstream must look silent to the CLI.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=self._trust_env,
-            skip_auto_headers=("User-Agent", "Content-Type", "Accept"),
-            max_line_size=HEADER_LIMIT_BYTES,
-            max_field_size=HEADER_LIMIT_BYTES,
-        )
-        return self._session
-
-    async def forward(
+    async def _send(
         self, request: web.BaseRequest, path: str, body: bytes, call: ModelCall | None
     ) -> web.StreamResponse:
         """Forward the request and stream the response back; the call is settled before its end.
@@ -373,7 +303,7 @@ class UpstreamProxy:
         url = f"{self._upstream}{path}{query and '?'}{query}"
         self.connection_error = None
         try:
-            async with self._session.post(
+            async with self._client.post(
                 url,
                 data=body,
                 headers=self._upstream_headers(request.headers),
@@ -396,9 +326,7 @@ class UpstreamProxy:
     async def _return_response(
         self, request: web.BaseRequest, response: aiohttp.ClientResponse, call: ModelCall | None
     ) -> web.StreamResponse:
-        meter: TokenMeter = (
-            StreamMeter() if response.content_type == "text/event-stream" else DocumentMeter()
-        )
+        meter = TokenMeter(is_stream=response.content_type == "text/event-stream")
         if call:
             call.start_response(response.status, response.headers, meter)
         mask, out = self._mask(), self._begin_response(response)
@@ -427,11 +355,35 @@ class UpstreamProxy:
             if name.lower() not in _NOT_RETURNED:
                 out.headers.add(name, mask.mask_text(value))
         if response.status in _FINAL_STATUSES or _is_rate_limit_with_delay(response):
-            out.headers[_SHOULD_RETRY_HEADER] = "false"
+            out.headers.update(_NO_RETRY_HEADERS)
         return out
 
     def _mask(self) -> SecretMask:
-        return SecretMask(self._credential.secret, self._token)
+        return SecretMask(self._credential.secret, self.token)
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    body = bytearray()
+    too_large = _RequestRejected(413, "request_too_large", f"more than {BODY_LIMIT_BYTES:,} bytes")
+    if (request.content_length or 0) > BODY_LIMIT_BYTES:
+        raise too_large
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > BODY_LIMIT_BYTES:
+                    raise too_large
+    except TimeoutError:
+        raise _RequestRejected(
+            408, "timeout_error", "the request did not come to its end"
+        ) from None
+    except web.RequestPayloadError:
+        raise _RequestRejected(400, "invalid_request_error", "the request cannot be read") from None
+    return bytes(body)
+
+
+class _ClientDisconnected(Exception):
+    """The client has closed its connection."""
 
 
 def reset_connection(request: web.BaseRequest) -> web.StreamResponse:

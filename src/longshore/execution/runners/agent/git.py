@@ -227,16 +227,12 @@ class Git:
     ) -> None:
         """Wait until git has ended, or one of its output files is larger than its limit."""
         while all(_size(file) <= limit for file, limit in limits.items()):
+            if (left := self.deadline - time.monotonic()) <= 0:
+                message = f"{operation}: git did not finish before the deadline"
+                raise TimeoutError(message)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(min(self._time_left(operation), _POLL_S))
+                process.wait(min(left, _POLL_S))
                 return
-
-    def _time_left(self, operation: str) -> float:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            message = f"{operation}: git did not finish before the deadline"
-            raise TimeoutError(message)
-        return left
 
 
 def _size(file: IO[bytes]) -> int:
@@ -250,27 +246,21 @@ def _read_end(file: IO[bytes], size: int) -> bytes:
 
 
 class _ErrorRule(NamedTuple):
-    pattern: re.Pattern[str]
+    pattern: str
     category: ErrorCategory
     remedy: str
     kind: type[GitFailed] = GitFailed
 
 
-def _rule(
-    pattern: str, category: ErrorCategory, remedy: str, kind: type[GitFailed] = GitFailed
-) -> _ErrorRule:
-    return _ErrorRule(re.compile(pattern, re.IGNORECASE), category, remedy, kind)
-
-
 # The first matching rule wins. ssh ends every failure with a message about access rights, so
 # specific rules come before general ones.
 _ERROR_RULES = (
-    _rule(
+    _ErrorRule(
         r"no space left on device|disk quota exceeded",
         ErrorCategory.SERVER_ERROR,
         "the worker's disk is full: make room, or delete the cache of repositories",
     ),
-    _rule(
+    _ErrorRule(
         r"bad object|loose object|object file .{0,300} is empty|packfile .{0,300} (?:is|cannot be)"
         r"|unable to read (?:tree|sha1|[0-9a-f]{40})|missing (?:blob|tree|commit)|bad tree"
         r"|not a git repository|did not send all necessary objects|bad signature|corrupt"
@@ -279,53 +269,61 @@ _ERROR_RULES = (
         "the worker's copy of the repository is damaged, and a new one as well: look at its disk",
         RepositoryDamaged,
     ),
-    _rule(
+    _ErrorRule(
         r"find remote ref|not our ref|unadvertised object",
         ErrorCategory.VALIDATION,
         UnknownRef.remedy,
         UnknownRef,
     ),
-    _rule(
+    _ErrorRule(
         r"transport '[^']*' not allowed",
         ErrorCategory.VALIDATION,
         "it leads to a transport that is not allowed: give the address that it leads to",
     ),
-    _rule(
+    _ErrorRule(
         r"returned error: 30[1-8]|unable to update url base from redirection",
         ErrorCategory.VALIDATION,
         "the repository has moved: give the address that it has now",
     ),
-    _rule(
+    _ErrorRule(
         r"mismatched algorithms|unknown (?:object|hash) (?:format|algorithm)",
         ErrorCategory.VALIDATION,
         "its object format is not SHA-1, and no other is understood",
     ),
-    _rule(
+    _ErrorRule(
         r"host key verification failed|no matching host key",
         ErrorCategory.AUTH,
         "the worker does not know the key of that host: add it to known_hosts of the worker's user",
     ),
-    _rule(
+    _ErrorRule(
         r"ssl certificate problem|certificate verif|unable to get local issuer",
         ErrorCategory.AUTH,
         "the certificate of that host is not trusted: give the worker the one of its issuer",
     ),
-    _rule(r"returned error: 429|too many requests", ErrorCategory.RATE_LIMIT, "try again later"),
-    _rule(r"returned error: 5\d\d", ErrorCategory.SERVER_ERROR, "the server failed"),
-    _rule(
+    _ErrorRule(
+        r"returned error: 429|too many requests",
+        ErrorCategory.RATE_LIMIT,
+        "try again later",
+    ),
+    _ErrorRule(
+        r"returned error: 5\d\d",
+        ErrorCategory.SERVER_ERROR,
+        "the server failed",
+    ),
+    _ErrorRule(
         r"could not read (?:username|password)|authentication failed|terminal prompts disabled"
         r"|returned error: 40[137]|permission denied|access denied|dubious ownership",
         ErrorCategory.AUTH,
         f"there is none, or the worker may not read it: give it access ({CREDENTIALS_REMEDY})",
     ),
-    _rule(
+    _ErrorRule(
         r"returned error: (?:404|410)|repository '[^']*' not found|repository not found"
         r"|does not appear to be a git repository|does not exist",
         ErrorCategory.NOT_FOUND,
         "there is no repository at this address, or not for this worker: correct it, or give the"
         f" worker access ({CREDENTIALS_REMEDY})",
     ),
-    _rule(
+    _ErrorRule(
         r"could not resolve|failed to connect|couldn't connect|unable to access|timed out"
         r"|connection (?:was )?(?:refused|reset|closed|aborted)|early eof|rpc failed|hung up"
         r"|unexpected disconnect|too slow|kex_exchange|network is unreachable|no route to host"
@@ -344,9 +342,10 @@ def failure_of_git(operation: str, stderr: str, exit_code: int) -> GitFailed:
         return GitFailed(message, ErrorCategory.CRASH)
     # A server may report damage in its own copy too, on lines that start with "remote:".
     local_lines = "\n".join(line for line in stderr.splitlines() if not line.startswith("remote:"))
-    for rule in _ERROR_RULES:
-        if rule.pattern.search(local_lines if rule.kind is RepositoryDamaged else stderr):
-            return rule.kind(f"{operation}: {rule.remedy} (git: {excerpt})", rule.category)
+    for pattern, category, remedy, kind in _ERROR_RULES:
+        text = local_lines if kind is RepositoryDamaged else stderr
+        if re.search(pattern, text, re.IGNORECASE):
+            return kind(f"{operation}: {remedy} (git: {excerpt})", category)
     message = (
         f"{operation}: git ended with exit code {exit_code}: {excerpt or 'it did not say why'}"
     )

@@ -14,9 +14,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple
 
 from longshore.core.agents.repositories import DEFAULT_REF, RepositoryAddress, cache_name, is_commit
 from longshore.core.tasks.error_categories import ErrorCategory
@@ -34,7 +35,8 @@ _LOCK_POLL_S = 0.02
 # Git becomes slow with more packs.
 _MAX_PACKS = 40
 
-_REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+_FETCHED_REFS = ("refs/heads/", "refs/tags/")
+_REFSPECS = tuple(f"+{prefix}*:{prefix}*" for prefix in _FETCHED_REFS)
 _PRIVATE_REFS = "refs/longshore"
 # Replaces the existing configuration, which might name programs to run.
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
@@ -42,32 +44,27 @@ _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 _LOCAL_CONFIG = "[safe]\n\tdirectory = *\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedCommit:
+class FetchedCommit(NamedTuple):
     """The commit and the refs of a fetched repository."""
 
     commit: str
     refs: tuple[tuple[str, str], ...]  # object, name; sorted by name
 
 
-@dataclass(frozen=True, slots=True)
-class _RefRequest:
+class _RefRequest(NamedTuple):
     """What to fetch for a ref, and the local names under which it may be found."""
 
-    extra_refspec: str | None
     candidates: tuple[str, ...]
+    extra_refspecs: tuple[str, ...] = ()
 
 
 def _ref_request(ref: str) -> _RefRequest:
-    if ref == DEFAULT_REF:
-        return _RefRequest(f"+HEAD:{_PRIVATE_REFS}/HEAD", (f"{_PRIVATE_REFS}/HEAD",))
-    if is_commit(ref) or ref.startswith(("refs/heads/", "refs/tags/")):
-        return _RefRequest(None, (ref,))
-    if ref.startswith("refs/"):
-        return _RefRequest(
-            f"+{ref}:{_PRIVATE_REFS}/requested/{ref}", (f"{_PRIVATE_REFS}/requested/{ref}",)
-        )
-    return _RefRequest(None, (f"refs/heads/{ref}", f"refs/tags/{ref}"))
+    if ref == DEFAULT_REF or (ref.startswith("refs/") and not ref.startswith(_FETCHED_REFS)):
+        own_name = f"{_PRIVATE_REFS}/{ref}"
+        return _RefRequest((own_name,), (f"+{ref}:{own_name}",))
+    if is_commit(ref) or ref.startswith(_FETCHED_REFS):
+        return _RefRequest((ref,))
+    return _RefRequest(tuple(prefix + ref for prefix in _FETCHED_REFS))
 
 
 class Mirror:
@@ -142,10 +139,7 @@ class Mirror:
 
     def _acquire_lock(self) -> int:
         pause, reported = Event(), False
-        while True:
-            lock_fd = self._try_lock()
-            if lock_fd is not None:
-                return lock_fd
+        while (lock_fd := self._try_lock()) is None:
             if not reported:
                 self._on_progress(f"waiting: another attempt is fetching {self._url}")
                 reported = True
@@ -154,6 +148,7 @@ class Mirror:
                 raise TimeoutError(message)
             # A lock with a timeout has to be polled.
             pause.wait(_LOCK_POLL_S)
+        return lock_fd
 
     def _try_lock(self) -> int | None:
         self._cache.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -194,7 +189,7 @@ class Mirror:
     def _fetch(
         self, directory: Path, request: _RefRequest, access: GitAccess, *, since: int = 0
     ) -> None:
-        extra = () if request.extra_refspec is None else (request.extra_refspec,)
+        extra = request.extra_refspecs
         timestamp_file = directory / f"fetched-{cache_name(' '.join(extra))[:16]}"
         if since and since <= _read_number(timestamp_file) <= time.monotonic_ns():
             # Another attempt started this fetch after our request: its result is not out of date.
@@ -228,10 +223,10 @@ class Mirror:
     def _fetch_unreferenced(self, ref: str, access: GitAccess) -> str:
         """Fetch a commit that no branch or tag contains, if the server allows it; returns it."""
         if is_commit(ref):
-            spec = f"+{ref}:{_PRIVATE_REFS}/requested/{ref}"
+            request = _RefRequest((ref,), (f"+{ref}:{_PRIVATE_REFS}/{ref}",))
             with suppress(UnknownRef):
-                self._fetch(self._directory, _RefRequest(spec, ()), access)
-            if self._resolve(_RefRequest(None, (ref,))):
+                self._fetch(self._directory, request, access)
+            if self._resolve(request):
                 return ref
         message = f"{self._url} at {ref!r}: {UnknownRef.remedy}"
         raise UnknownRef(message, ErrorCategory.VALIDATION)
@@ -281,8 +276,7 @@ def _read_number(file: Path) -> int:
 def _write_atomically(file: Path, text: str) -> None:
     """Write a file atomically; a link of that name is replaced, not followed."""
     draft = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with suppress(FileNotFoundError):
-        draft.unlink()
+    draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "w") as stream:
         stream.write(text)
     os.replace(draft, file)

@@ -44,22 +44,16 @@ class ResultValidator:
             if text is None or not text.strip():
                 return ValidatedResult(problems=("the answer is empty",))
             return ValidatedResult(value=text)
-        first: Any = None
-        for number, value in enumerate(result_candidates(structured, text)):
+        candidates = list(result_candidates(structured, text))
+        for value in candidates:
             if self._validator.is_valid(value):
                 return ValidatedResult(value=value)
-            first = value if number == 0 else first
-        if first is None:
+        if not candidates:
             return ValidatedResult(problems=("the answer contains no result",))
-        return ValidatedResult(problems=tuple(_problems(self._validator, first)))
-
-
-def _problems(validator: Draft202012Validator, value: Any) -> list[str]:
-    errors = sorted(validator.iter_errors(value), key=lambda error: str(error.json_path))
-    return [
-        f"{error.json_path}: {error.message}"[:_PROBLEM_CHARACTERS]
-        for error in errors[:_MAX_PROBLEMS]
-    ]
+        errors = self._validator.iter_errors(candidates[0])
+        texts = sorted(f"{error.json_path}: {error.message}" for error in errors)
+        problems = tuple(text[:_PROBLEM_CHARACTERS] for text in texts[:_MAX_PROBLEMS])
+        return ValidatedResult(problems=problems)
 
 
 def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:

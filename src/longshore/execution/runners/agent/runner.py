@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from longshore.core.agents.failures import (
     QueryEnding,
     QueryFailure,
+    QueryFailureReason,
     query_failure_of,
     schema_failure,
 )
@@ -36,11 +38,12 @@ from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised,
 from longshore.execution.runners.agent.query import ConversationStore, run_query
 from longshore.execution.runners.agent.results import ResultValidator, ValidatedResult
 from longshore.execution.runners.agent.session import AgentSession, check_prerequisites
-from longshore.execution.runners.agent.tracing import StepTracer
 from longshore.execution.runners.agent.workspace import open_working_directory
 from longshore.execution.runners.channel import Channel
 
 _MAX_REPAIRS = 1
+_SCHEMA_MISMATCH = QueryFailureReason.SCHEMA_MISMATCH  # an answer that the agent can repair
+_SESSION_MISSING = QueryFailureReason.SESSION_MISSING
 _EMPTY_RESULT_PROMPT = "Your last message is empty, and it is to be the result. Write it now."
 
 
@@ -70,56 +73,47 @@ class _AgentAttempt:
         async with session.open():
             try:
                 for step in steps:
-                    if step.name in results:
-                        # The attempt that ran it may have ended before it saved the file.
-                        self._save_result(step, results[step.name])
-                    else:
-                        results[step.name] = await self._run_step(step, session, results)
+                    await self._run_step(step, session, results)
             except BaseException:
                 with contextlib.suppress(Exception):  # the first error matters more
-                    await directory.save_changes(self._artifacts, session.send)
+                    await directory.save_changes(self._artifacts, session.channel.send)
                 raise
             # If this fails, the files stay for the next attempt, which will have all results.
-            await directory.save_changes(self._artifacts, session.send)
+            await directory.save_changes(self._artifacts, session.channel.send)
             directory.remove()
         return results[steps[-1].name]
 
     async def _run_step(
-        self, step: AgentStep, session: AgentSession, results: Mapping[str, Any]
-    ) -> Any:
-        conversation = _StepRun(self._spec, self._plan, step, session)
-        result = await conversation.result(self._validators[step.name], self._values(results))
-        self._save_result(step, result)
-        if len(self._plan.steps) > 1:
-            await asyncio.to_thread(self._channel.report_step, step.name, result)
-        return result
-
-    def _save_result(self, step: AgentStep, result: Any) -> None:
+        self, step: AgentStep, session: AgentSession, results: dict[str, Any]
+    ) -> None:
+        """Run the step unless ``results`` has its result; save the result in any case."""
+        is_new = step.name not in results
+        if is_new:
+            tasks, earlier = self._spec["dependency_outputs"], dict(results)
+            values = PromptValues(input=self._spec["input"], tasks=tasks, steps=earlier)
+            step_run = _StepRun(step, session)
+            results[step.name] = await step_run.result(self._validators[step.name], values)
+        # Also an earlier result: the attempt that ran the step may have ended before it saved it.
         self._artifacts.mkdir(mode=0o700, exist_ok=True)
-        text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(results[step.name], indent=2, ensure_ascii=False) + "\n"
         (self._artifacts / step.output_file).write_text(text)
-
-    def _values(self, results: Mapping[str, Any]) -> PromptValues:
-        return PromptValues(
-            input=self._spec["input"],
-            tasks=self._spec["dependency_outputs"],
-            steps=dict(results),
-        )
+        if is_new and len(self._plan.steps) > 1:
+            await asyncio.to_thread(self._channel.report_step, step.name, results[step.name])
 
 
+@dataclass(eq=False, repr=False)
 class _StepRun:
     """One step of an attempt."""
 
-    def __init__(
-        self, spec: Mapping[str, Any], plan: AgentPlan, step: AgentStep, session: AgentSession
-    ) -> None:
-        self._spec = spec
-        self._plan = plan
-        self._step = step
-        self._agent_session = session
-        name = session_id(spec["task_id"], step.name)
-        self._conversation = ConversationStore(name, spec["conversations"].get(name), session.send)
-        self._deadline = asyncio.get_running_loop().time() + step.timeout.total_seconds()
+    step: AgentStep
+    session: AgentSession
+
+    def __post_init__(self) -> None:
+        spec = self.session.spec
+        name = session_id(spec["task_id"], self.step.name)
+        stored = spec["conversations"].get(name)
+        self._conversation = ConversationStore(name, stored, self.session.channel.send)
+        self._deadline = asyncio.get_running_loop().time() + self.step.timeout.total_seconds()
 
     async def result(self, validator: ResultValidator, values: PromptValues) -> Any:
         """Returns the step's result.
@@ -131,8 +125,8 @@ class _StepRun:
             # An earlier attempt paid for the answer but ended before it could report it.
             validated = validator.validate(answer.structured, answer.text)
             if not validated.problems:
-                self._agent_session.send(
-                    "log", text=f"{self._step.name}: using the answer of an earlier attempt"
+                self.session.channel.send(
+                    "log", text=f"{self.step.name}: using the answer of an earlier attempt"
                 )
                 return validated.value
             prompt = self._repair_prompt(validated.problems)
@@ -142,10 +136,10 @@ class _StepRun:
             validated, query_failure = await self._query_and_validate(prompt, validator, values)
             if query_failure is None:
                 return validated.value
-            if not query_failure.is_schema_mismatch or not repairs_left:
+            if query_failure.reason is not _SCHEMA_MISMATCH or not repairs_left:
                 raise FailureRaised(query_failure.failure)
-            self._agent_session.send(
-                "log", text=f"{self._step.name}: {query_failure.failure.message}; asking once more"
+            self.session.channel.send(
+                "log", text=f"{self.step.name}: {query_failure.failure.message}; asking once more"
             )
             prompt = self._repair_prompt(validated.problems)
         raise AssertionError  # the last round returns or raises
@@ -155,10 +149,10 @@ class _StepRun:
     ) -> tuple[ValidatedResult, QueryFailure | None]:
         resumes = self._conversation.has_entries
         query_failure, result = await self._query(prompt, resumes=resumes)
-        if resumes and query_failure is not None and query_failure.is_session_missing:
+        if resumes and query_failure and query_failure.reason is _SESSION_MISSING:
             self._conversation.reset()
             query_failure, result = await self._query(self._prompt(values), resumes=False)
-        if query_failure is not None and not query_failure.is_schema_mismatch:
+        if query_failure is not None and query_failure.reason is not _SCHEMA_MISMATCH:
             return ValidatedResult(), query_failure
         validated = validator.validate(result.get("structured_output"), result.get("result"))
         if not validated.problems:
@@ -170,14 +164,19 @@ class _StepRun:
     async def _query(
         self, prompt: str, *, resumes: bool
     ) -> tuple[QueryFailure | None, dict[str, Any]]:
-        step, session = self._step, self._agent_session
+        step, session = self.step, self.session
         loop = asyncio.get_running_loop()
         timeout = timedelta(seconds=max(self._deadline - loop.time(), 0.0))
-        with session.trace_step(step, self._conversation.id, resumed=resumes) as tracer:
+        with session.trace.trace_step(
+            step.name, session_id=self._conversation.id, resumed=resumes
+        ) as tracer:
+
+            def trace_message(message: object) -> None:
+                if session.stop_failure is None:  # the gateway has not stopped the agent
+                    tracer.on_message(message)
+
             options = session.options(step, self._conversation, tracer, resumes=resumes)
-            outcome = await run_query(
-                prompt, options, timeout=timeout, on_message=self._message_handler(tracer)
-            )
+            outcome = await run_query(prompt, options, timeout=timeout, on_message=trace_message)
             ending = QueryEnding.from_query(
                 outcome.error,
                 outcome.result,
@@ -188,37 +187,26 @@ class _StepRun:
                 wants_structure=step.output_schema is not None,
                 **session.api_failure(),
             )
-            query_failure = query_failure_of(ending)
-            if query_failure is not None and (stop_failure := session.stop_failure) is not None:
-                tracer.finish("stopped", stop_failure.message)
-                raise FailureRaised(stop_failure)
-            if query_failure is not None:
-                tracer.finish(
-                    "timeout" if outcome.timed_out else "failed", query_failure.failure.message
-                )
+            if (query_failure := query_failure_of(ending)) is not None:
+                if (stop_failure := session.stop_failure) is not None:
+                    tracer.finish("stopped", stop_failure.message)
+                    raise FailureRaised(stop_failure)
+                how = "timeout" if outcome.timed_out else "failed"
+                tracer.finish(how, query_failure.failure.message)
         return query_failure, dict(ending.result or {})
 
-    def _message_handler(self, tracer: StepTracer) -> Callable[[object], None]:
-        """Returns a handler that traces messages until the gateway stops the agent."""
-
-        def handle(message: object) -> None:
-            if self._agent_session.stop_failure is None:
-                tracer.on_message(message)
-
-        return handle
-
     def _repair_prompt(self, problems: tuple[str, ...]) -> str:
-        return _EMPTY_RESULT_PROMPT if self._step.output_schema is None else repair_prompt(problems)
+        return _EMPTY_RESULT_PROMPT if self.step.output_schema is None else repair_prompt(problems)
 
     def _prompt(self, values: PromptValues) -> str:
         request = PromptRequest(
-            template=self._step.prompt,
+            template=self.step.prompt,
             values=values,
-            role=self._plan.role,
-            checks=self._plan.checks,
-            has_schema=self._step.output_schema is not None,
-            feedback=self._spec["feedback"] if self._spec["revision"] else None,
-            previous_output=self._spec["previous_output"],
+            role=self.session.plan.role,
+            checks=self.session.plan.checks,
+            has_schema=self.step.output_schema is not None,
+            feedback=self.session.spec["feedback"] if self.session.spec["revision"] else None,
+            previous_output=self.session.spec["previous_output"],
         )
         if self._conversation.has_prompt:
             return CONTINUE_PROMPT

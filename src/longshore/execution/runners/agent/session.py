@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, cast
@@ -25,11 +26,7 @@ from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
 from longshore.execution.protocol import AGENT_FOLDER
-from longshore.execution.runners.agent.accounting import (
-    ModelRequest,
-    ModelResponse,
-    expected_usage,
-)
+from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse, expected_usage
 from longshore.execution.runners.agent.credentials import (
     API_KEY,
     AUTH_TOKEN,
@@ -67,37 +64,33 @@ _FIRST_ERROR_STATUS = 400
 _CREDENTIAL_VARIABLES = {"api_key": API_KEY, "auth_token": AUTH_TOKEN, "oauth_token": OAUTH_TOKEN}
 
 
+@dataclass(eq=False, repr=False)
 class AgentSession:
     """The session of one attempt, to be used inside ``open``."""
 
-    def __init__(
-        self,
-        spec: Mapping[str, Any],
-        plan: AgentPlan,
-        channel: Channel,
-        working_directory: Path,
-    ) -> None:
-        self._working_directory = working_directory
-        self._spec = spec
-        self._access: Mapping[str, Any] = spec["agent"]
-        self._plan = plan
-        self._channel = channel
-        self.send = channel.send
-        self._folder = Path(spec["folder"])
-        self._home = self._folder / AGENT_FOLDER
+    spec: Mapping[str, Any]
+    plan: AgentPlan
+    channel: Channel
+    working_directory: Path
+
+    def __post_init__(self) -> None:
+        self._access: Mapping[str, Any] = self.spec["agent"]
+        self._home = Path(self.spec["folder"]) / AGENT_FOLDER
         self._temporary = (
-            _sandbox_folder(self._access) if plan.sandbox else self._home / "temporary"
+            _sandbox_folder(self._access) if self.plan.sandbox else self._home / "temporary"
         )
         self._usage = dict.fromkeys(
             ("inputTokens", "outputTokens", "cacheReadTokens", "turns", "costUsd"), 0.0
         )
         self._started_s = time.monotonic()
-        self._step = ""
         self._request_number = 0
         # The number of the granted spend request, by the id of the model request.
         self._granted: dict[int, int] = {}
-        self._trace = AttemptTrace(
-            str(self._folder), channel.send, _now, on_summary=Context(spec, channel).summary
+        self.trace = AttemptTrace(
+            self.spec["folder"],
+            self.channel.send,
+            _now,
+            on_summary=Context(self.spec, self.channel).summary,
         )
         self._gateway = Gateway(
             _credential(self._access),
@@ -110,7 +103,7 @@ class AgentSession:
     @property
     def model(self) -> str | None:
         """The name of the model; None: the CLI's default."""
-        return self._plan.model or self._access["model"]
+        return self.plan.model or self._access["model"]
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
@@ -118,7 +111,7 @@ class AgentSession:
         hide_memory()
         for name in ("config", "temporary"):
             (self._home / name).mkdir(mode=_MODE, parents=True, exist_ok=True)
-        if self._plan.sandbox:
+        if self.plan.sandbox:
             # A killed attempt may have left it.
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary.mkdir(mode=_MODE)
@@ -128,32 +121,30 @@ class AgentSession:
             async with self._gateway:
                 yield self
         finally:
-            if self._plan.sandbox:
+            if self.plan.sandbox:
                 shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def trace_step(
-        self, step: AgentStep, session_id: str, *, resumed: bool
-    ) -> contextlib.AbstractContextManager[StepTracer]:
-        """Trace a conversation while the block runs; yields its tracer."""
-        self._step = step.name
-        return self._trace.trace_step(step.name, session_id=session_id, resumed=resumed)
 
     def options(
         self, step: AgentStep, session: ConversationStore, tracer: StepTracer, *, resumes: bool
     ) -> ClaudeAgentOptions:
         """Returns the SDK's options for a conversation of this step."""
-        plan = self._plan
+        plan = self.plan
         hooks = tracer.hooks()
         hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
-        options = ClaudeAgentOptions(
-            cwd=self._working_directory,
+        schema = step.output_schema
+        servers: dict[str, Any] = {
+            name: {"type": "stdio" if "command" in config else "http", **config}
+            for name, config in plan.mcp_servers.items()
+        }
+        return ClaudeAgentOptions(
+            cwd=self.working_directory,
             model=self.model,
             fallback_model=plan.fallback_model,
             # Ignore the settings of the user and of the repository: they may name programs to run.
             setting_sources=[],
             strict_mcp_config=True,
             verbatim_prompts=True,
-            mcp_servers={name: _mcp_server(config) for name, config in plan.mcp_servers.items()},
+            mcp_servers=servers,
             tools=list(step.tool_names),
             allowed_tools=list(step.tools),
             permission_mode=plan.permission_mode,  # type: ignore[arg-type]
@@ -166,17 +157,14 @@ class AgentSession:
             session_store_flush="eager",
             resume=session.id if resumes else None,
             session_id=None if resumes else session.id,
+            output_format={"type": "json_schema", "schema": dict(schema)} if schema else None,
+            sandbox=_SANDBOX if plan.sandbox else None,
         )
-        if step.output_schema is not None:
-            options.output_format = {"type": "json_schema", "schema": dict(step.output_schema)}
-        if plan.sandbox:
-            options.sandbox = _SANDBOX
-        return options
 
     def _environment(self, step: AgentStep) -> dict[str, str]:
         home, temporary, access = str(self._home), str(self._temporary), self._access
-        fallback_retries = _RETRIES_BEFORE_FALLBACK if self._plan.fallback_model else 0
-        inherited: Mapping[str, str] = self._spec["environment"]
+        fallback_retries = _RETRIES_BEFORE_FALLBACK if self.plan.fallback_model else 0
+        inherited: Mapping[str, str] = self.spec["environment"]
         return {
             # The SDK passes on this process's environment; Longshore's own variables are emptied.
             **{name: "" for name in inherited if name.startswith("LONGSHORE_")},
@@ -192,32 +180,32 @@ class AgentSession:
             "CLAUDE_CODE_MAX_RETRIES": str(max(access["retries"], fallback_retries)),
             "API_TIMEOUT_MS": str(access["responseTimeoutMs"]),
             "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": str(access["stallTimeoutMs"]),
-            **({"IS_SANDBOX": "1"} if self._plan.permission_mode == BYPASS_PERMISSIONS else {}),
+            **({"IS_SANDBOX": "1"} if self.plan.permission_mode == BYPASS_PERMISSIONS else {}),
             **({"CLAUDE_CODE_ENABLE_TASKS": "0"} if _uses_todo_write(step) else {}),
             **self._gateway.environment(inherited),
         }
 
     async def _before_request(self, request: ModelRequest) -> str | None:
         """Ask the worker for permission to spend. Returns the reason of a refusal."""
-        if not self._spec["has_budget"]:
+        if not self.spec["has_budget"]:
             return None
         self._request_number += 1
-        number, step = self._request_number, self._step
-        estimate = expected_usage(request, self._gateway.prices)
+        number, running = self._request_number, self.trace.running_step
+        content = {
+            "step": running.trace.step if running else "",
+            "spent": self._spent(),
+            "estimate": expected_usage(request, self._gateway.prices),
+        }
         reply = asyncio.ensure_future(
-            asyncio.to_thread(
-                self._channel.request_spend,
-                number,
-                step=step,
-                spent=self._spent(),
-                estimate=estimate,
-            )
+            asyncio.to_thread(self.channel.request_spend, number, **content)
         )
         try:
             refusal = await asyncio.shield(reply)
         except asyncio.CancelledError:
             # The client has disconnected: settle the grant at once, as nothing will be spent.
-            reply.add_done_callback(lambda _: self.send("usage", settles=number, **self._spent()))
+            reply.add_done_callback(
+                lambda _: self.channel.send("usage", settles=number, **self._spent())
+            )
             raise
         if refusal is None:
             self._granted[id(request)] = number
@@ -243,17 +231,18 @@ class AgentSession:
         self._usage["cacheReadTokens"] += tokens.cache_read
         self._usage["turns"] += response.complete and response.request.agent_id is None
         self._usage["costUsd"] += response.cost_usd
-        self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
-        self._trace.record_response(tokens, response.cost_usd)
+        self.channel.send(
+            "usage", settles=self._granted.pop(id(response.request), None), **self._spent()
+        )
+        if self.trace.running_step is not None:
+            self.trace.running_step.on_response(tokens, response.cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""
-        status, gateway = self._gateway.last_status, self._gateway
+        gateway, status = self._gateway, self._gateway.last_status or 0
         return {
-            "api_status": status if status is not None and status >= _FIRST_ERROR_STATUS else None,
-            "api_failure_category": None
-            if gateway.connection_error is None
-            else ErrorCategory.NETWORK,
+            "api_status": status if status >= _FIRST_ERROR_STATUS else None,
+            "unreachable": gateway.connection_error is not None,
             "retry_after": gateway.retry_after,
         }
 
@@ -285,20 +274,20 @@ def _credential(access: Mapping[str, Any]) -> Credential:
 
 
 def _check_sandbox(access: Mapping[str, Any]) -> None:
-    missing = [name for name in _SANDBOX_PROGRAMS if shutil.which(name) is None]
-    if missing:
+    folder = _sandbox_folder(access)
+    if missing := [name for name in _SANDBOX_PROGRAMS if shutil.which(name) is None]:
         message = (
             f"the definition asks for a sandbox, which needs {' and '.join(missing)} on the"
             " worker's machine: install bubblewrap and socat, or leave 'sandbox' out"
         )
-        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
-    folder = _sandbox_folder(access)
-    if len(os.fsencode(folder)) + len(_SOCKET_SUFFIX) > _MAX_SOCKET_PATH:
+    elif len(os.fsencode(folder)) + len(_SOCKET_SUFFIX) > _MAX_SOCKET_PATH:
         message = (
             f"the definition asks for a sandbox, and the path of {folder} is too long for its"
             " sockets: give the worker a data_dir with a shorter one, or leave 'sandbox' out"
         )
-        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+    else:
+        return
+    raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
 
 
 def _sandbox_folder(access: Mapping[str, Any]) -> Path:
@@ -312,8 +301,3 @@ def _uses_todo_write(step: AgentStep) -> bool:
     """Whether the step uses the older of the CLI's two todo tools; the newer is the default."""
     names = step.tool_names
     return _TODO_WRITE in names and not any(newer in names for newer in _TASK_TOOLS)
-
-
-def _mcp_server(config: Mapping[str, Any]) -> Any:
-    kind = "stdio" if "command" in config else "http"
-    return {"type": kind, **config}

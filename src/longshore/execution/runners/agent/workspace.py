@@ -19,7 +19,6 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -66,11 +65,6 @@ class WorkspaceChanges:
 
     patch: Path | None  # None: the changes of no file fit
     omitted: tuple[str, ...]  # files whose changes are not in the patch
-
-    @property
-    def complete(self) -> bool:
-        """Whether the patch contains all changes."""
-        return not self.omitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +155,7 @@ class Workspace:
             os.replace(draft, artifacts / PATCH_NAME)
             return WorkspaceChanges(patch=artifacts / PATCH_NAME, omitted=tuple(omitted))
         draft.unlink()
-        with suppress(FileNotFoundError):
-            (artifacts / PATCH_NAME).unlink()
+        (artifacts / PATCH_NAME).unlink(missing_ok=True)
         return WorkspaceChanges(patch=None, omitted=tuple(omitted)) if omitted else None
 
     @property
@@ -181,6 +174,10 @@ class Workspace:
             stdin=stdin,
         )
 
+    def _names(self, *arguments: str, **more: Any) -> list[bytes]:
+        """Returns the file names that a command prints, separated by NUL."""
+        return [name for name in self._run(*arguments, **more).split(b"\0") if name]
+
     def _reset_config(self) -> None:
         """Rewrite git's configuration, which the agent may have changed.
 
@@ -188,11 +185,8 @@ class Workspace:
         """
         (self._git_dir / "index.lock").unlink(missing_ok=True)
         (self._git_dir / "info").mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        for name, text in (
-            ("HEAD", f"{self.commit}\n"),
-            ("config", _CONFIG),
-            ("info/attributes", _ATTRIBUTES),
-        ):
+        texts = {"HEAD": f"{self.commit}\n", "config": _CONFIG, "info/attributes": _ATTRIBUTES}
+        for name, text in texts.items():
             file = self._git_dir / name
             file.unlink(missing_ok=True)
             file.write_text(text)
@@ -222,9 +216,7 @@ class Workspace:
 
     def _update_index(self, limit: int) -> Iterator[str]:
         """Update the index from the folder. Yields the names of files that exceed the limit."""
-        altered = _split_names(
-            self._run("diff-files", "-z", "--name-only", "--ignore-submodules=all")
-        )
+        altered = self._names("diff-files", "-z", "--name-only", "--ignore-submodules=all")
         sizes = {name: self._size(name) for name in (*altered, *self._new_files())}
         gone = [name for name in altered if sizes[name] is None]
         present = sorted((size, name) for name, size in sizes.items() if size is not None)
@@ -254,29 +246,25 @@ class Workspace:
             # In a nested repository every file is new: use an empty index.
             index = self._git_dir / "no-index" if folder else None
             listing = ("ls-files", "-z", "--others", "--exclude-standard")
-            for name in _split_names(self._run(*listing, subfolder=folder, index=index)):
+            for name in self._names(*listing, subfolder=folder, index=index):
                 if name.endswith(b"/"):
                     pending.append(folder + name)
                 else:
                     yield folder + name
             seen += 1
 
-    def _path(self, name: bytes) -> str:
-        return os.path.join(self.folder, os.fsdecode(name))
-
     def _readable(self, name: bytes) -> bool:
-        path = self._path(name)
-        return os.path.islink(path) or os.access(path, os.R_OK)
+        path = self.folder / os.fsdecode(name)
+        return path.is_symlink() or os.access(path, os.R_OK)
 
     def _size(self, name: bytes) -> int | None:
         """Returns the size of a file or link in the folder, not behind a link; None if removed."""
-        path = self._path(name)
         parent = os.path.dirname(os.fsdecode(name))
         folder = os.path.normpath(os.path.join(os.path.realpath(self.folder), parent))
         if os.path.realpath(folder) != folder:
             return None
         try:
-            status = os.lstat(path)
+            status = os.lstat(self.folder / os.fsdecode(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         is_file_or_link = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
@@ -302,7 +290,7 @@ class Workspace:
                 # Cut between two files, so that the rest is a valid patch.
                 complete_part = text[: text.rfind(_NEXT_FILE) + 1]
                 file.truncate(len(complete_part))
-                names = _split_names(self._run(*compared, "-z", "--name-only", self.commit))
+                names = self._names(*compared, "-z", "--name-only", self.commit)
                 written = (b"\n" + complete_part).count(_NEXT_FILE)
                 return [os.fsdecode(name) for name in names[written:]]
         return ()
@@ -310,10 +298,6 @@ class Workspace:
 
 def _git_dir_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.git")
-
-
-def _split_names(output: bytes) -> list[bytes]:
-    return [name for name in output.split(b"\0") if name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +314,7 @@ class WorkingDirectory:
             return
         workspace = self.workspace.with_deadline(time.monotonic() + _PATCH_TIMEOUT_S)
         changes = await asyncio.to_thread(workspace.changes, artifacts)
-        if changes is not None and not changes.complete:
+        if changes is not None and changes.omitted:
             omitted = ", ".join(changes.omitted[:3])
             send(
                 "log",

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longshore.core.inspection import CloudAccount, DeployProgress, DeployProgressKind, StackState
 from longshore.errors import ConfigurationError, LongshoreError, UsageError
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
-    Column,
     ask,
     print_answer,
     print_json,
@@ -26,11 +26,11 @@ from longshore.interfaces.cli.render.screen import (
     print_table,
     styled,
 )
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from longshore.core.inspection import CloudAccount, DeployProgress, StackState
     from longshore.services.event_delivery import UndeliveredEvents
     from longshore.settings import Settings
 
@@ -40,19 +40,11 @@ _PAGE_SIZE = 100
 
 _Stage = Annotated[
     str,
-    typer.Option(
-        "--stage",
-        metavar="NAME",
-        help="Name of the deployment; an account can have several, such as dev and prod.",
-    ),
+    option("NAME", "Name of the deployment; an account can have several, such as dev and prod."),
 ]
 _Config = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Configuration of the stage. [default: infra/NAME.yaml, if it exists]",
-    ),
+    option("FILE", "Configuration of the stage. [default: infra/NAME.yaml, if it exists]"),
 ]
 
 
@@ -74,8 +66,6 @@ class _Target:
         """
         import yaml
 
-        from longshore.interfaces.cli.services import settings_for
-
         path = config or _FOLDER / f"{stage}.yaml"
         origin = str(path)
         try:
@@ -89,12 +79,13 @@ class _Target:
             raise ConfigurationError([f"{path}: {error}"]) from error
         if not isinstance(document, dict | None):
             raise ConfigurationError([f"{path}: it must have names and values"])
-        return cls(stage, settings_for(options), document or {}, origin)
+        return cls(stage, load_command_settings(options).settings, document or {}, origin)
 
-    @property
-    def arguments(self) -> tuple[Settings, str, Mapping[str, Any], str]:
-        """The arguments of ``open_deployment``."""
-        return self.settings, self.stage, self.config, self.origin
+    def open(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        """The deployment of the stage."""
+        from longshore.wiring.deploy import open_deployment
+
+        return open_deployment(self.settings, self.stage, self.config, self.origin)
 
     def print(self, account: CloudAccount, *, origin: str = "") -> None:
         """Print the account and the region of the stage."""
@@ -133,8 +124,7 @@ def deploy(
     stage: _Stage,
     config: _Config = None,
     render: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write the templates to a folder and deploy nothing."),
+        Path | None, option("FOLDER", "Write the templates to a folder and deploy nothing.")
     ] = None,
 ) -> int:
     """Create or update an AWS deployment.
@@ -148,60 +138,48 @@ def deploy(
     aws.endpoint_url override them. After Ctrl-C, CloudFormation finishes what it has started; the
     next deployment waits for it and continues.
     """
-    from longshore.wiring.deploy import open_deployment
-
     target = _Target.read(options, stage, config)
     if render is not None:
-        return _render(target, render)
+        from longshore.wiring.deploy import render_templates
 
-    async def run() -> Mapping[str, str]:
-        async with open_deployment(*target.arguments) as deployment:
+        render.mkdir(parents=True, exist_ok=True)
+        for name, text in render_templates(stage, target.config, target.origin).items():
+            (render / name).write_text(text, encoding="utf-8")
+            print(render / name)
+        return ExitCode.OK
+
+    async def run() -> None:
+        async with target.open() as deployment:
             target.print(await deployment.account(), origin=target.origin)
-            return await deployment.deploy(_print_step)
+            outputs = await deployment.deploy(_print_step)
+        print()
+        print_pairs(target.usage(outputs))
 
     try:
-        outputs = asyncio.run(run())
+        asyncio.run(run())
     except KeyboardInterrupt:
         print_stderr(
             "interrupted; CloudFormation finishes what it has started."
             f" `longshore aws deploy --stage {stage}` waits for it and continues"
         )
         return ExitCode.INTERRUPTED
-    print()
-    print_pairs(target.usage(outputs))
     return ExitCode.OK
 
 
-def _render(target: _Target, folder: Path) -> int:
-    from longshore.wiring.deploy import render_templates
-
-    templates = render_templates(target.stage, target.config, target.origin)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in templates.items():
-        (folder / name).write_text(text, encoding="utf-8")
-        print(folder / name)
-    return ExitCode.OK
+_STEP_TEXTS = {
+    DeployProgressKind.STARTED: "{step.stack}: {step.text}",
+    DeployProgressKind.WAITING: "{step.stack}: waiting: {step.text}",
+    DeployProgressKind.UNCHANGED: "{step.stack}: no changes",
+    DeployProgressKind.DONE: "{step.stack}: done",
+    DeployProgressKind.RETAINED: "  {step.resource}  retained",
+    DeployProgressKind.RESOURCE: "  {step.resource}  {step.text}",
+}
 
 
 def _print_step(step: DeployProgress) -> None:
-    from longshore.core.inspection import DeployProgressKind as Kind
-
-    match step.kind:
-        case Kind.STARTED:
-            text = f"{step.stack}: {step.text}"
-        case Kind.WAITING:
-            text = f"{step.stack}: waiting: {step.text}"
-        case Kind.UNCHANGED:
-            text = f"{step.stack}: no changes"
-        case Kind.DONE:
-            text = f"{step.stack}: done"
-        case Kind.RETAINED:
-            text = f"  {step.resource}  retained"
-        case _ if step.text.endswith(_IN_PROGRESS):
-            return
-        case _:
-            text = f"  {step.resource}  {step.text}"
-    print(text, flush=True)
+    starts = step.kind is DeployProgressKind.RESOURCE and step.text.endswith(_IN_PROGRESS)
+    if not starts:
+        print(_STEP_TEXTS[step.kind].format(step=step), flush=True)
 
 
 @command(
@@ -233,38 +211,33 @@ def destroy(
     A stage that is `protected` is not deleted: the command exits with 4 and says what to do.
     Without a terminal, --yes is needed.
     """
-    from longshore.wiring.deploy import open_deployment
-
     target = _Target.read(options, stage, config)
 
-    async def read_account() -> CloudAccount:
-        async with open_deployment(*target.arguments) as deployment:
-            return await deployment.account()
+    async def print_target() -> None:
+        async with target.open() as deployment:
+            target.print(await deployment.account(), origin=target.origin)
 
     async def run() -> None:
-        async with open_deployment(*target.arguments) as deployment:
+        async with target.open() as deployment:
             await deployment.destroy(_print_step, with_data=with_data)
 
-    target.print(asyncio.run(read_account()), origin=target.origin)
-    if not yes and not _confirm(stage, with_data=with_data):
-        print_stderr("nothing was changed")
-        return ExitCode.FAILED
+    asyncio.run(print_target())
+    if not yes:
+        # To delete the data, the user must type the name of the stage.
+        question = f"Delete {stage}? Tables and blobs are retained. [y/N] "
+        if with_data:
+            question = f"All data of {stage} will be deleted. Type its name to continue: "
+        answer = ask(question, effect=f"this would delete the deployment {stage}")
+        confirmed = answer == stage if with_data else answer.lower() in ("y", "yes")
+        if not confirmed:
+            print_stderr("nothing was changed")
+            return ExitCode.FAILED
     try:
         asyncio.run(run())
     except KeyboardInterrupt:
         print_stderr("interrupted; run the same command again to continue")
         return ExitCode.INTERRUPTED
     return ExitCode.OK
-
-
-def _confirm(stage: str, *, with_data: bool) -> bool:
-    """Ask; to delete the data, the user must type the name of the stage."""
-    effect = f"this would delete the deployment {stage}"
-    if with_data:
-        question = f"All data of {stage} will be deleted. Type its name to continue: "
-        return ask(question, effect=effect) == stage
-    question = f"Delete {stage}? Tables and blobs are retained. [y/N] "
-    return ask(question, effect=effect).lower() in ("y", "yes")
 
 
 @command(
@@ -277,10 +250,8 @@ async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = Non
 
     Exits with 3 if nothing is deployed, and with 1 if a stack has failed.
     """
-    from longshore.wiring.deploy import open_deployment
-
     target = _Target.read(options, stage, config)
-    async with open_deployment(*target.arguments) as deployment:
+    async with target.open() as deployment:
         account, stacks = await deployment.account(), await deployment.status()
     outputs = {name: text for stack in stacks for name, text in stack.outputs.items()}
     if options.json:
@@ -289,7 +260,16 @@ async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = Non
                 "stage": stage,
                 "account": account.id,
                 "region": account.region,
-                "stacks": [_stack_document(stack) for stack in stacks],
+                "stacks": [
+                    {
+                        "name": stack.name,
+                        "fullName": stack.full_name,
+                        "status": stack.status,
+                        "changedAt": stack.changed_at.isoformat() if stack.changed_at else None,
+                        "protected": stack.protected,
+                    }
+                    for stack in stacks
+                ],
                 "outputs": outputs,
             }
         )
@@ -310,27 +290,16 @@ def _print_stacks(stacks: Sequence[StackState]) -> None:
 
     now = system_clock().now()
     print_table(
-        [Column("STACK"), Column("STATUS"), Column("CHANGED"), Column("PROTECTED")],
         [
-            [
-                stack.name,
-                _status_text(stack.status),
-                formats.relative_time(stack.changed_at, now),
-                "yes" if stack.protected else "",
-            ]
+            {
+                "STACK": stack.name,
+                "STATUS": _status_text(stack.status),
+                "CHANGED": formats.relative_time(stack.changed_at, now),
+                "PROTECTED": "yes" if stack.protected else "",
+            }
             for stack in stacks
-        ],
+        ]
     )
-
-
-def _stack_document(stack: StackState) -> dict[str, Any]:
-    return {
-        "name": stack.name,
-        "fullName": stack.full_name,
-        "status": stack.status,
-        "changedAt": stack.changed_at.isoformat() if stack.changed_at else None,
-        "protected": stack.protected,
-    }
 
 
 def _is_healthy(status: str) -> bool:
@@ -378,9 +347,14 @@ async def undelivered_list(
         print_listing(
             options,
             {"undelivered": documents, "cursor": more},
-            [Column(title) for title in ("ID", "EVENT", "ENTITY", "TARGET", "REASON")],
             [
-                [letter.id, event.event_type, event.entity, letter.source, letter.reason]
+                {
+                    "ID": letter.id,
+                    "EVENT": event.event_type,
+                    "ENTITY": event.entity,
+                    "TARGET": letter.source,
+                    "REASON": letter.reason,
+                }
                 for letter, event in facts
             ],
             empty="no undelivered events",
@@ -395,10 +369,7 @@ async def undelivered_list(
 )
 async def undelivered_replay(
     options: GlobalOptions,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID...", help="As `undelivered list` shows them."),
-    ] = None,
+    ids: Annotated[list[str] | None, argument("ID...", "As `undelivered list` shows them.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Replay all events.")] = False,
 ) -> int:
@@ -442,13 +413,11 @@ async def _ids(store: UndeliveredEvents, named: Sequence[str] | None) -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def _open_undelivered(options: GlobalOptions) -> AsyncIterator[UndeliveredEvents]:
-    from longshore.interfaces.cli.services import open_command_services, settings_for
+    from longshore.wiring.lambdas import undelivered_events
 
-    settings = settings_for(options)
+    settings = load_command_settings(options).settings
     if settings.backend != "aws":
         message = "only the AWS backend has undelivered events; set LONGSHORE_BACKEND=aws"
         raise UsageError(message)
-    from longshore.wiring.lambdas import undelivered_events
-
     async with open_command_services(settings) as services:
         yield undelivered_events(services)

@@ -2,69 +2,55 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from longshore.errors import UsageError
-from longshore.interfaces.cli.client import ApiClient, new_request_id, open_client
+from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render.screen import Column, print_json, print_table
+from longshore.interfaces.cli.options import argument, option
+from longshore.interfaces.cli.render.screen import print_json, print_table
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
 
-_Id = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="ID or unique prefix of a job or task, or 'today'."),
-]
+_Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task, or 'today'.")]
 _TODAY = "today"
 _UNITS = {"usd": "dollars", "tokens": "tokens", "minutes": "minutes"}
 _FORMATS = {"usd": ",.4f", "tokens": ",.0f", "minutes": ",.1f"}
 
 
-@command(
+@client_command(
     ("longshore budget show today", "limit and spending of today"),
     ("longshore budget show job-4f2", "of one job"),
 )
-async def show(options: GlobalOptions, id_: _Id) -> None:
+async def show(client: ApiClient, id_: _Id) -> None:
     """Show the budget of a job, of a task or of today, and how much of it agents have spent.
 
     The budget of a task is set in its definition, of a job in the job file, of a day in the
     settings. Days begin at midnight UTC.
     """
-    async with open_client(options) as client:
-        entity_id = await _resolve(client, id_)
-        status = await client.app.get_budget(entity_id)
-        if options.json:
-            print_json(status)
-        else:
-            print(entity_id or _TODAY)
-            _print_status(status)
+    entity_id = await _resolve(client, id_)
+    status = await client.app.get_budget(entity_id)
+    if client.options.json:
+        print_json(status)
+    else:
+        print(entity_id or _TODAY)
+        _print_status(status)
 
 
-@command(
+@client_command(
     ("longshore budget add job-4f2_review --usd 5", "a parked task continues"),
     ("longshore budget add today --tokens 1000000", "for all tasks of today"),
 )
 async def add(
-    options: GlobalOptions,
+    client: ApiClient,
     id_: _Id,
     *,
-    usd: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0.000001, help="Dollars."),
-    ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Tokens."),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0.001, help="Minutes."),
-    ] = None,
+    usd: Annotated[float | None, option("N", "Dollars.", min=0.000001)] = None,
+    tokens: Annotated[int | None, option("N", "Tokens.", min=1)] = None,
+    minutes: Annotated[float | None, option("N", "Minutes.", min=0.001)] = None,
     request_id: RequestId = None,
 ) -> None:
     """Add to the budget of a job, of a task or of today.
@@ -82,19 +68,18 @@ async def add(
     if not more:
         message = "nothing to add: use --usd, --tokens or --minutes"
         raise UsageError(message)
-    async with open_client(options) as client:
-        entity_id = await _resolve(client, id_)
-        status = await client.app.add_budget(
-            entity_id, more, request_id=request_id or new_request_id()
-        )
-        if options.json:
-            print_json(status)
-            return
-        print(f"{entity_id or _TODAY}: {more} more")
-        _print_status(status)
-        _warn_if_exhausted(status)
-        if entity_id is not None and "_" in entity_id:
-            await _warn_if_parked(client, entity_id)
+    entity_id = await _resolve(client, id_)
+    status = await client.app.add_budget(
+        entity_id, more, request_id=request_id or secrets.token_hex(8)
+    )
+    if client.options.json:
+        print_json(status)
+        return
+    print(f"{entity_id or _TODAY}: {more} more")
+    _print_status(status)
+    _warn_if_exhausted(status)
+    if entity_id is not None and "_" in entity_id:
+        await _warn_if_parked(client, entity_id)
 
 
 async def _resolve(client: ApiClient, text: str) -> str | None:
@@ -126,11 +111,10 @@ def _print_status(status: d.BudgetStatusDocument) -> None:
         "RESERVED": status.reserved,
     }
     print_table(
-        [Column(""), *(Column(title, right=True, optional=title == "ADDED") for title in columns)],
         [
-            [name, *(_amount(title, amounts, unit) for title, amounts in columns.items())]
+            {"": name, **{title: _amount(title, columns[title], unit) for title in columns}}
             for unit, name in _UNITS.items()
-        ],
+        ]
     )
 
 

@@ -10,24 +10,23 @@ import typer
 
 from longshore.errors import UsageError
 from longshore.interfaces.cli import contexts
-from longshore.interfaces.cli.client import open_server_client
+from longshore.interfaces.cli.client import open_server
 from longshore.interfaces.cli.contexts import ServerContext
-from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render.screen import Column, print_listing
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
+from longshore.interfaces.cli.render.screen import print_listing
+from longshore.interfaces.cli.services import load_command_settings
 
 if TYPE_CHECKING:
     from longshore.settings import Settings
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.")]
+_Name = Annotated[str, argument("NAME", "Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
 @command(("longshore contexts list", "the current context has a star"), remote=False)
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
-    from longshore.interfaces.cli.services import settings_for
-
-    saved = contexts.load(settings_for(options).contexts_file)
+    saved = contexts.load(load_command_settings(options).settings.contexts_file)
     by_name = sorted(saved.by_name.items())
     print_listing(
         options,
@@ -42,14 +41,13 @@ def list_(options: GlobalOptions) -> None:
                 for name, context in by_name
             ]
         },
-        [Column(""), Column("NAME"), Column("SERVER", flexible=True), Column("KEY")],
         [
-            [
-                "*" if name == saved.current_name else "",
-                name,
-                context.url,
-                "saved" if context.key else "from the environment or this machine",
-            ]
+            {
+                "": "*" if name == saved.current_name else "",
+                "NAME": name,
+                "SERVER": context.url,
+                "KEY": "saved" if context.key else "from the environment or this machine",
+            }
             for name, context in by_name
         ],
         empty="no contexts yet: commands use the data folder; see `longshore contexts add --help`",
@@ -67,7 +65,7 @@ def add(
     options: GlobalOptions,
     name: _Name,
     *,
-    server: Annotated[str, typer.Option(metavar="URL", help="Server URL.")],
+    server: Annotated[str, option("URL", "Server URL.")],
     key: Annotated[
         bool,
         typer.Option(
@@ -76,8 +74,7 @@ def add(
         ),
     ] = True,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow sending the key over http."),
+        bool, typer.Option("--insecure", help="Allow sending the key over http.")
     ] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.
@@ -86,23 +83,21 @@ def add(
     in the file that the setting contexts_file names, which only its owner can read. Nothing is
     stored unless the server accepts the key.
     """
-    from longshore.interfaces.cli.services import settings_for
-
-    settings = settings_for(options)
+    settings = load_command_settings(options).settings
     contexts.validate_name(name)
     url = contexts.validate_url(server)
     saved = contexts.load(settings.contexts_file)
     context = ServerContext(url=url, key=_read_key(url) if key else None, insecure=insecure)
     asyncio.run(_check_server(context, settings))
-    saved.add(name, context)
+    saved.by_name[name], saved.current_name = context, name
     contexts.save(saved, settings.contexts_file)
     print(f'Current context: "{name}", {url}')
 
 
 async def _check_server(context: ServerContext, settings: Settings) -> None:
     """Check that the server can be reached and accepts the key."""
-    async with open_server_client(context, settings) as client:
-        await client.app.list_jobs(limit=1)
+    async with open_server(context, settings) as server:
+        await server.list_jobs(limit=1)
 
 
 def _read_key(url: str) -> str:
@@ -127,21 +122,19 @@ def _read_key(url: str) -> str:
 )
 def use(
     options: GlobalOptions,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Context name.")] = None,
+    name: Annotated[str | None, argument("NAME", "Context name.")] = None,
     *,
     none: Annotated[bool, typer.Option("--none", help="Use the data folder.")] = False,
 ) -> None:
     """Choose the current context: the server that commands use unless an option names another."""
-    from longshore.interfaces.cli.services import settings_for
-
     if (name is None) == (not none):
         message = "name a context, or use --none; `longshore contexts list` lists them"
         raise UsageError(message)
-    path = settings_for(options).contexts_file
+    path = load_command_settings(options).settings.contexts_file
     saved = contexts.load(path)
-    saved.select(name)
+    context = saved.get(name) if name else None
+    saved.current_name = name
     contexts.save(saved, path)
-    context = saved.current()
     print(
         f'Current context: "{name}", {context.url}' if context else "Commands use the data folder"
     )
@@ -150,10 +143,11 @@ def use(
 @command(("longshore contexts remove prod", "with its key"), output=False, remote=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
-    from longshore.interfaces.cli.services import settings_for
-
-    path = settings_for(options).contexts_file
+    path = load_command_settings(options).settings.contexts_file
     saved = contexts.load(path)
-    saved.remove(name)
+    saved.get(name)  # checks that it exists
+    del saved.by_name[name]
+    if saved.current_name == name:
+        saved.current_name = None
     contexts.save(saved, path)
     print(f'Removed context "{name}"')

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.error_categories import ErrorCategory
 from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import parse_duration
+from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, UsageError
-from longshore.interfaces.cli.client import ApiClient, id_lines, open_client
+from longshore.interfaces.cli.client import ApiClient, client_command, id_lines, open_client
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
-    Column,
     ask,
     console,
     print_json,
@@ -39,7 +41,6 @@ from longshore.interfaces.cli.render.screen import (
 )
 
 if TYPE_CHECKING:
-    from longshore.core.dead_letters import DeadLetterFilter
     from longshore.services import documents as d
 
 _WIDE_TERMINAL = 100
@@ -47,27 +48,16 @@ _BODY_CHARACTERS = 200
 _MAX_SHOWN = 10
 _LIST_HINT = "`longshore dead list` lists all dead letters"
 
-_Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
-_Definition = Annotated[
-    str | None,
-    typer.Option("--definition", metavar="NAME", help="Only tasks of this definition."),
-]
+_Queue = Annotated[str | None, option("NAME", "Only of this queue.")]
+_Definition = Annotated[str | None, option("NAME", "Only tasks of this definition.")]
 _Category = Annotated[
     ErrorCategory | None,
-    typer.Option(
-        "--category",
-        metavar="WORD",
-        help="Only tasks with this category of error, such as network or exit-code.",
-    ),
+    option("WORD", "Only tasks with this category of error, such as network or exit-code."),
 ]
-_Job = Annotated[str | None, typer.Option("--job", metavar="ID", help="Only tasks of this job.")]
+_Job = Annotated[str | None, option("ID", "Only tasks of this job.")]
 _Since = Annotated[
     str | None,
-    typer.Option(
-        "--since",
-        metavar="TIME",
-        help="Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30.",
-    ),
+    option("TIME", "Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30."),
 ]
 
 
@@ -80,8 +70,6 @@ async def _read_filter(
     job: str | None,
     since: str | None,
 ) -> DeadLetterFilter:
-    from longshore.core.dead_letters import DeadLetterFilter
-
     return DeadLetterFilter(
         queue=queue,
         definition=definition,
@@ -97,8 +85,6 @@ def parse_since(text: str, now: datetime) -> datetime:
     Raises:
         UsageError: it is neither.
     """
-    from longshore.core.text.durations import parse_duration
-
     try:
         return now - parse_duration(text)
     except (ValueError, OverflowError):
@@ -111,13 +97,13 @@ def parse_since(text: str, now: datetime) -> datetime:
         raise UsageError(message) from error
 
 
-@command(
+@client_command(
     ("longshore dead list", "newest first"),
     ("longshore dead list --category network --since 2h", "recent network errors"),
     ("longshore dead list --queue mail -o json | jq .count", "for a monitor"),
 )
 async def list_(
-    options: GlobalOptions,
+    client: ApiClient,
     *,
     queue: _Queue = None,
     definition: _Definition = None,
@@ -133,72 +119,57 @@ async def list_(
     replayed. A message is a dead letter when it was received too often and belongs to no task. It
     stays until it is discarded.
     """
-    async with open_client(options) as client:
-        dead_filter = await _read_filter(
-            client, queue=queue, definition=definition, category=category, job=job, since=since
-        )
-        page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
-        now = client.now()
-        # The ids are long; `dead show` has the definition.
-        wide = console().width >= _WIDE_TERMINAL
-        print_listing(
-            options,
-            page,
-            [
-                Column("ID"),
-                Column("DEFINITION", optional=True),
-                Column("QUEUE", flexible=True),
-                Column("CATEGORY"),
-                Column("ATTEMPTS", right=True),
-                Column("DIED"),
-            ],
-            [
-                [
-                    letter.id,
-                    letter.name or "" if wide else "",
-                    letter.queue,
-                    letter.category or styled("message", "magenta"),
-                    "" if letter.name is None else f"{letter.attempts_used}/{letter.max_attempts}",
-                    formats.relative_time(letter.at, now),
-                ]
-                for letter in page.dead_letters
-            ],
-            empty="no dead letters",
-            errors=[letter.error for letter in page.dead_letters],
-            cursor=page.cursor,
-        )
-        if page.cursor is not None and not options.json:
-            print_stderr(f"{page.count:,} dead letters in total")
+    dead_filter = await _read_filter(
+        client, queue=queue, definition=definition, category=category, job=job, since=since
+    )
+    page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
+    now = client.now()
+    # The ids are long; `dead show` has the definition.
+    wide = console().width >= _WIDE_TERMINAL
+    print_listing(
+        client.options,
+        page,
+        [
+            {
+                "ID": letter.id,
+                "DEFINITION": letter.name or "" if wide else "",
+                "QUEUE": letter.queue,
+                "CATEGORY": letter.category or styled("message", "magenta"),
+                "ATTEMPTS": f"{letter.attempts_used}/{letter.max_attempts}" if letter.name else "",
+                "FAILED": formats.relative_time(letter.at, now),
+            }
+            for letter in page.dead_letters
+        ],
+        empty="no dead letters",
+        errors=[letter.error for letter in page.dead_letters],
+        cursor=page.cursor,
+    )
+    if page.cursor is not None and not client.options.json:
+        print_stderr(f"{page.count:,} dead letters in total")
 
 
-@command(
+@client_command(
     ("longshore dead show job-k3x_fetch", "a task: its attempts and its last output"),
     ("longshore dead show msg-17", "a message: why it could not be processed"),
 )
 async def show(
-    options: GlobalOptions,
+    client: ApiClient,
     letter: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="ID or unique prefix of a task or its job, or ID of a message."
-        ),
+        str, argument("ID", "ID or unique prefix of a task or its job, or ID of a message.")
     ],
 ) -> None:
     """Show a dead letter: its error, its attempts and the last lines of its output."""
-    async with open_client(options) as client:
-        document = await _find(client, letter)
-        if options.json:
-            print_json(document)
-        elif document.task is not None:
-            _print_task(document, document.task, client.now())
-        else:
-            _print_message(document, client.now())
+    document = await _find(client, letter)
+    if client.options.json:
+        print_json(document)
+    elif document.task is not None:
+        _print_task(document, document.task, client.now())
+    else:
+        _print_message(document, client.now())
 
 
 async def _find(client: ApiClient, text: str) -> d.PostMortemDocument:
     """The dead letter that a text names: a message, a task, or the only one of a job."""
-    from longshore.core.dead_letters import DeadLetterFilter, message_id_of
-
     if message_id_of(text) is not None:
         return await _get_message(client, text)
     ref = await client.resolve(text)
@@ -227,8 +198,6 @@ async def _get_message(client: ApiClient, letter_id: str) -> d.PostMortemDocumen
 
 
 def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
-    from longshore.core.text.sanitise import safe_excerpt
-
     print_title(letter.id, styled("message", "magenta"))
     print_pairs(
         [
@@ -260,7 +229,7 @@ def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetim
             ("round", str(letter.round) if (letter.round or 1) > 1 else ""),
             ("input", formats.size(letter.input_bytes) if letter.input_bytes else "none"),
             ("created", formats.relative_time(task.created_at, now)),
-            ("died", formats.relative_time(letter.at, now)),
+            ("failed", formats.relative_time(letter.at, now)),
             ("next", f"longshore dead replay {task.request_id}"),
         ]
     )
@@ -282,24 +251,15 @@ def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) ->
     rounds = attempts[-1].round > 1
     print_table(
         [
-            Column("ATTEMPT", right=True),
-            Column("ROUND", right=True, optional=True),
-            Column("STARTED"),
-            Column("TOOK", right=True),
-            Column("ENDED"),
-            Column("EXIT", right=True),
-            Column("WORKER"),
-        ],
-        [
-            [
-                str(attempt.attempt),
-                str(attempt.round) if rounds else "",
-                formats.relative_time(attempt.started_at, now),
-                formats.duration_ms_text(attempt.duration_ms),
-                attempt.category or attempt.outcome or "",
-                "" if attempt.exit_code is None else str(attempt.exit_code),
-                attempt.worker_id or "",
-            ]
+            {
+                "ATTEMPT": str(attempt.attempt),
+                "ROUND": str(attempt.round) if rounds else "",
+                "STARTED": formats.relative_time(attempt.started_at, now),
+                "DURATION": formats.duration_ms_text(attempt.duration_ms),
+                "ENDED": attempt.category or attempt.outcome or "",
+                "EXIT": "" if attempt.exit_code is None else str(attempt.exit_code),
+                "WORKER": attempt.worker_id or "",
+            }
             for attempt in attempts
         ],
         [attempt.error or "" for attempt in attempts],
@@ -310,21 +270,15 @@ def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) ->
 class _Selection:
     """The tasks to replay."""
 
-    task_ids: list[str] = field(default_factory=list)
-    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)  # queue and category
-    queues: dict[str, None] = field(default_factory=dict)  # in their order
+    tasks: dict[str, tuple[str, str]] = field(default_factory=dict)  # id: queue and category
     messages: int = 0  # selected too, but messages cannot be replayed
     named: bool = False  # each task was named by its id
 
     def add(self, letters: Sequence[d.DeadLetterDocument]) -> None:
         """Add the tasks among dead letters."""
-        for letter in letters:
-            if letter.kind == "task":
-                self.task_ids.append(letter.id)
-                self.kinds[letter.queue, letter.category or "unknown"] += 1
-                self.queues[letter.queue] = None
-            else:
-                self.messages += 1
+        tasks = [letter for letter in letters if letter.kind == "task"]
+        self.tasks |= {task.id: (task.queue, task.category or "unknown") for task in tasks}
+        self.messages += len(letters) - len(tasks)
 
 
 @command(
@@ -336,9 +290,7 @@ def replay(
     options: GlobalOptions,
     letters: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ID", help="IDs or unique prefixes of tasks, or of jobs for all their tasks."
-        ),
+        argument("ID", "IDs or unique prefixes of tasks, or of jobs for all their tasks."),
     ] = None,
     *,
     queue: _Queue = None,
@@ -380,21 +332,21 @@ def replay(
             return selection
 
     selection = asyncio.run(select())
-    if not selection.task_ids:
+    if not selection.tasks:
         if options.json:
             print_json({"replayed": [], "skipped": []})
+        elif selection.messages:
+            _report_skipped_messages(selection.messages)
         else:
-            _print_skipped_messages(selection.messages, none="no dead letters")
+            print_stderr("no dead letters")
         return ExitCode.OK
-    if len(selection.task_ids) > 1 and not (yes or selection.named or _confirm(selection)):
+    if len(selection.tasks) > 1 and not (yes or selection.named or _confirm(selection)):
         print_stderr("nothing was replayed")
         return ExitCode.FAILED
     return asyncio.run(_replay(options, selection, strict=bool(letters)))
 
 
 async def _select_by_id(client: ApiClient, texts: Sequence[str]) -> _Selection:
-    from longshore.core.dead_letters import DeadLetterFilter, message_id_of
-
     selection = _Selection(named=True)
     for text in texts:
         if message_id_of(text) is not None:
@@ -403,35 +355,31 @@ async def _select_by_id(client: ApiClient, texts: Sequence[str]) -> _Selection:
             raise CommandRefused(text, f"a message cannot be replayed; {hint}")
         ref = await client.resolve(text)
         if ref.task_id is not None:
-            selection.task_ids.append(ref.task_id)
-            selection.queues[(await client.app.get_task(ref.task_id)).queue] = None
+            queue = (await client.app.get_task(ref.task_id)).queue
+            selection.tasks.setdefault(ref.task_id, (queue, ""))
             continue
         failed = await client.list_all_dead_letters(DeadLetterFilter(job_id=ref.job_id))
         if not failed:
             raise CommandRefused(ref.job_id, "none of its tasks has failed")
         selection.add(failed)
         selection.named = False
-    selection.task_ids = list(dict.fromkeys(selection.task_ids))
     return selection
 
 
-def _print_skipped_messages(count: int, *, none: str = "") -> None:
-    if count:
-        number = formats.plural(count, "message")
-        print_stderr(f"{number} skipped: only tasks can be replayed; see `longshore dead list`")
-    elif none:
-        print_stderr(none)
+def _report_skipped_messages(count: int) -> None:
+    number = formats.plural(count, "message")
+    print_stderr(f"{number} skipped: only tasks can be replayed; see `longshore dead list`")
 
 
 def _confirm(selection: _Selection) -> bool:
-    number = formats.plural(len(selection.task_ids), "task")
-    jobs = {split_task_id(task_id)[0] for task_id in selection.task_ids}
-    kinds = selection.kinds.most_common()
-    widest = max((len(queue) for (queue, _), _ in kinds), default=0)
+    number = formats.plural(len(selection.tasks), "task")
+    jobs = {split_task_id(task_id)[0] for task_id in selection.tasks}
+    kinds = Counter(selection.tasks.values()).most_common()
+    widest = max(len(queue) for (queue, _), _ in kinds)
     lines = [
         f"{number} of {formats.plural(len(jobs), 'job')}:",
         *(
-            f"  {count:6,}  {queue:{widest}}  {category}"
+            f"  {count:6,}  {queue:{widest}}  {category}".rstrip()
             for (queue, category), count in kinds[:_MAX_SHOWN]
         ),
         *(["       …"] if len(kinds) > _MAX_SHOWN else []),
@@ -443,12 +391,14 @@ def _confirm(selection: _Selection) -> bool:
 
 async def _replay(options: GlobalOptions, selection: _Selection, *, strict: bool) -> int:
     async with open_client(options) as client:
-        result = await client.app.replay_dead_letters(selection.task_ids)
+        result = await client.app.replay_dead_letters(list(selection.tasks))
         if options.json:
             print_json(result)
         else:
-            _print_replayed(client, result, list(selection.queues))
-            _print_skipped_messages(selection.messages)
+            queues = dict.fromkeys(queue for queue, _ in selection.tasks.values())
+            _print_replayed(client, result, list(queues))
+            if selection.messages:
+                _report_skipped_messages(selection.messages)
         return ExitCode.REFUSED if strict and result.skipped else ExitCode.OK
 
 
@@ -478,35 +428,26 @@ def _print_replayed(
         print_stderr(f"longshore: and {rest:,} more")
 
 
-@command(
-    ("longshore dead discard msg-17", "a message that belongs to no task"),
-)
+@client_command(("longshore dead discard msg-17", "a message that belongs to no task"))
 async def discard(
-    options: GlobalOptions,
-    letters: Annotated[
-        list[str],
-        typer.Argument(metavar="ID", help="Messages, as `dead list` shows."),
-    ],
+    client: ApiClient,
+    letters: Annotated[list[str], argument("ID", "Messages, as `dead list` shows.")],
 ) -> None:
     """Delete dead messages that belong to no task.
 
     An event of the queue keeps the reason and the beginning of the message. A failed task cannot be
     deleted: it is part of the history and stays in the list until it is replayed.
     """
-    from longshore.core.dead_letters import message_id_of
-
-    async with open_client(options) as client:
-        ids = []
-        for text in letters:
-            if message_id_of(text) is None:
-                ref = await client.resolve(text)
-                reason = "a failed task is part of the history; only messages can be discarded"
-                raise CommandRefused(ref.id, reason)
-            ids.append((await _get_message(client, text)).id)
-        ids = list(dict.fromkeys(ids))
-        for letter_id in ids:
-            await client.app.discard_dead_letter(letter_id)
-            if not options.json:
-                print(f"discarded {letter_id}")
-        if options.json:
-            print_json({"discarded": ids})
+    ids: dict[str, None] = {}
+    for text in letters:
+        if message_id_of(text) is None:
+            ref = await client.resolve(text)
+            reason = "a failed task is part of the history; only messages can be discarded"
+            raise CommandRefused(ref.id, reason)
+        ids[(await _get_message(client, text)).id] = None
+    for letter_id in ids:
+        await client.app.discard_dead_letter(letter_id)
+        if not client.options.json:
+            print(f"discarded {letter_id}")
+    if client.options.json:
+        print_json({"discarded": list(ids)})

@@ -8,81 +8,66 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longshore.errors import UsageError
-from longshore.interfaces.cli.client import open_client
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.client import ApiClient, client_command, open_client
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import Column, print_json, print_listing
+from longshore.interfaces.cli.render.screen import print_json, print_listing
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Definition name.")]
+_Name = Annotated[str, argument("NAME", "Definition name.")]
 
 
-@command(("longshore definitions list", "what jobs can use"))
-async def list_(options: GlobalOptions) -> None:
+@client_command(("longshore definitions list", "what jobs can use"))
+async def list_(client: ApiClient) -> None:
     """List the newest version of each definition."""
-    async with open_client(options) as client:
-        document = await client.app.list_definitions()
-        print_listing(
-            options,
-            document,
-            [
-                Column("NAME"),
-                Column("VERSION", right=True),
-                Column("RUNNER"),
-                Column("QUEUE"),
-                Column("DESCRIPTION", flexible=True),
-            ],
-            [
-                [
-                    definition.name,
-                    str(definition.version),
-                    definition.runner,
-                    definition.queue or "",
-                    (definition.description or "").partition("\n")[0],
-                ]
-                for definition in document.definitions
-            ],
-            empty="no definitions yet; `command` and `python` are built in",
-        )
+    document = await client.app.list_definitions()
+    print_listing(
+        client.options,
+        document,
+        [
+            {
+                "NAME": definition.name,
+                "VERSION": str(definition.version),
+                "RUNNER": definition.runner,
+                "QUEUE": definition.queue or "",
+                "DESCRIPTION": (definition.description or "").partition("\n")[0],
+            }
+            for definition in document.definitions
+        ],
+        empty="no definitions yet; `command` and `python` are built in",
+    )
 
 
-@command(
+@client_command(
     ("longshore definitions show resize", "as a definition file"),
     ("longshore definitions show resize --version 2", "an older version"),
 )
 async def show(
-    options: GlobalOptions,
+    client: ApiClient,
     name: _Name,
     *,
-    version: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="[default: the newest]"),
-    ] = None,
+    version: Annotated[int | None, option("N", "[default: the newest]", min=1)] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
-    async with open_client(options) as client:
-        definition = await client.app.get_definition(name, version=version)
-        if options.json:
-            print_json(definition)
-            return
-        import yaml
+    definition = await client.app.get_definition(name, version=version)
+    if client.options.json:
+        print_json(definition)
+        return
+    import yaml
 
-        print(f"# version {definition.version}")
-        document = _file_document(definition)
-        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
-
-
-def _file_document(definition: d.DefinitionDocument) -> dict[str, Any]:
-    """The definition as in a file: without its version and without empty fields."""
     from longshore.services.documents import to_dict
 
+    # As in a file: without the version and without empty fields.
     empty: tuple[Any, ...] = (None, [], {}, "")
-    values = to_dict(definition)
-    return {
-        name: value for name, value in values.items() if name != "version" and value not in empty
+    fields = {
+        field: value
+        for field, value in to_dict(definition).items()
+        if field != "version" and value not in empty
     }
+    print(f"# version {definition.version}")
+    print(yaml.safe_dump(fields, sort_keys=False, allow_unicode=True), end="")
 
 
 @command(
@@ -91,10 +76,7 @@ def _file_document(definition: d.DefinitionDocument) -> dict[str, Any]:
 )
 async def apply(
     options: GlobalOptions,
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="YAML or JSON files, or folders."),
-    ],
+    files: Annotated[list[Path], argument("FILE", "YAML or JSON files, or folders.")],
     *,
     check: Annotated[bool, typer.Option("--check", help="Validate only.")] = False,
 ) -> None:
@@ -125,13 +107,12 @@ async def apply(
         print_listing(
             options,
             DefinitionList(definitions=stored),
-            [Column("NAME"), Column("VERSION", right=True), Column("")],
             [
-                [
-                    definition.name,
-                    str(definition.version),
-                    _change_text(definition, versions.get(definition.name)),
-                ]
+                {
+                    "NAME": definition.name,
+                    "VERSION": str(definition.version),
+                    "": _change_text(definition, versions.get(definition.name)),
+                }
                 for definition in stored
             ],
             empty="there are no definitions in these files",
@@ -144,12 +125,11 @@ def _change_text(definition: d.DefinitionDocument, before: int | None) -> str:
     return "unchanged" if definition.version == before else f"changed, was {before}"
 
 
-@command(("longshore definitions delete resize", "running jobs keep it"), output=False)
-async def delete(options: GlobalOptions, name: _Name) -> None:
+@client_command(("longshore definitions delete resize", "running jobs keep it"), output=False)
+async def delete(client: ApiClient, name: _Name) -> None:
     """Delete a definition: new jobs cannot use it, and jobs that have started keep it."""
-    async with open_client(options) as client:
-        await client.app.delete_definition(name)
-        print(f'Definition "{name}" deleted; jobs that have started keep it')
+    await client.app.delete_definition(name)
+    print(f'Definition "{name}" deleted; jobs that have started keep it')
 
 
 @command(

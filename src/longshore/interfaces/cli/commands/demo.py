@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.live import Live
@@ -48,14 +47,22 @@ if TYPE_CHECKING:
 _NAME = "nightly report"
 _QUEUE = "demo"
 _FUNCTIONS = "longshore.execution.runners.demo_tasks"
-# Key, function, dependencies and arguments of each task.
-_TASKS: tuple[tuple[str, str, tuple[str, ...], dict[str, object]], ...] = (
-    ("fetch-a", "fetch", (), {"source": "a", "pages": 4}),
-    ("fetch-b", "fetch", (), {"source": "b", "pages": 5}),
-    ("merge", "merge", ("fetch-a", "fetch-b"), {}),
-    ("analyse", "analyse", ("merge",), {}),
-    ("publish", "publish", ("analyse",), {}),
-)
+_TASKS: list[dict[str, Any]] = [
+    {
+        "taskId": key,
+        "name": "python",
+        "dependsOn": dependencies,
+        "queue": _QUEUE,
+        "input": {"function": f"{_FUNCTIONS}:{function}", "kwargs": arguments},
+    }
+    for key, function, dependencies, arguments in (
+        ("fetch-a", "fetch", [], {"source": "a", "pages": 4}),
+        ("fetch-b", "fetch", [], {"source": "b", "pages": 5}),
+        ("merge", "merge", ["fetch-a", "fetch-b"], {}),
+        ("analyse", "analyse", ["merge"], {}),
+        ("publish", "publish", ["analyse"], {}),
+    )
+]
 # The worker of this task is killed when two of its four steps are stored.
 _KILLED_TASK, _KILL_AT_LINE = "analyse", "[3/4]"
 _START_TIMEOUT_S = 30
@@ -72,25 +79,17 @@ async def demo(options: GlobalOptions) -> int:
     recorded events then show whether anything was lost or done twice. Needs no account and no
     configuration, and leaves nothing behind. Exits with 1 if anything was lost or done twice.
     """
-    temporary = options.data_dir is None
     folder = options.data_dir or Path(tempfile.mkdtemp(prefix="longshore-demo-"))
-    running = asyncio.ensure_future(_run(folder.absolute(), temporary=temporary))
-    stopped = False
-
-    def stop(_: signal.Signals) -> None:
-        # Once: a second signal must not interrupt the end of the workers.
-        nonlocal stopped
-        if not stopped:
-            stopped = running.cancel()
-
-    handle_signals(stop)
+    running = asyncio.create_task(_run(folder.absolute(), temporary=options.data_dir is None))
+    # Once: a second signal must not interrupt the end of the workers.
+    handle_signals(lambda _: None if running.cancelling() else running.cancel())
     try:
         return await running
     except asyncio.CancelledError:
         print_stderr("longshore: demo stopped; its workers have been ended")
         return ExitCode.INTERRUPTED
     finally:
-        if temporary:
+        if options.data_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -100,37 +99,36 @@ async def _run(folder: Path, *, temporary: bool) -> int:
     print(f"{_NAME}: five tasks, two workers, one of them about to be killed", flush=True)
     async with open_command_services(settings) as services, _running_workers(folder) as workers:
         app = services.application()
-        job_id = (await app.submit(_job_document())).job_id
+        job_id = (await app.submit({"name": _NAME, "tasks": _TASKS})).job_id
         scenario = _Scenario(app, job_id, workers)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TIME_LIMIT_S):
                 await scenario.run()
-    report = scenario.report()
-    _print_report(report)
-    own_job = [] if temporary else [f"longshore events {job_id} --all --data-dir {folder}"]
+    report = report_of(scenario.events, total=len(_TASKS), killed=scenario.killed)
+    recovery = f"{formats.duration_text(report.recovery)} from the kill to the next attempt"
+    print("\nCounted from the recorded events:")
+    print_pairs(
+        [
+            ("tasks completed", f"{report.completed} of {report.total}"),
+            ("lost", str(report.lost)),
+            ("completed twice", str(report.completed_twice)),
+            ("gaps in the history", str(report.gaps)),
+            ("workers killed", "1 with SIGKILL" if scenario.killed else "none"),
+            ("recovered", recovery if report.recovery is not None else "never"),
+        ]
+    )
     print("\nNext:")
     print_pairs(
         [
             ("your own command", "longshore run -- sh -c 'echo hello; sleep 1; echo done'"),
             ("your own job", "longshore submit --help"),
-            *(("this job", line) for line in own_job),
+            (
+                "this job",
+                "" if temporary else f"longshore events {job_id} --all --data-dir {folder}",
+            ),
         ]
     )
     return ExitCode.OK if report.good else ExitCode.FAILED
-
-
-def _job_document() -> dict[str, object]:
-    tasks = [
-        {
-            "taskId": key,
-            "name": "python",
-            "dependsOn": list(dependencies),
-            "queue": _QUEUE,
-            "input": {"function": f"{_FUNCTIONS}:{function}", "kwargs": arguments},
-        }
-        for key, function, dependencies, arguments in _TASKS
-    ]
-    return {"name": _NAME, "tasks": tasks}
 
 
 class _DemoWorker:
@@ -166,10 +164,6 @@ class _DemoWorker:
                 message = f"a worker did not start: {self._last_line}"
                 raise BackendUnavailable(message)
         return self._first_line.result().split()[1].rstrip(":")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.alive = False
 
     async def end(self) -> None:
         """Let the worker release its tasks; kill it if that takes too long."""
@@ -214,15 +208,15 @@ class _Scenario:
         self._workers = workers
         self._clock = system_clock()
         self._started = self._clock.elapsed()
-        self._lines = {key: _TaskLine() for key, *_ in _TASKS}
+        self._screen = console()
+        self._lines = {task["taskId"]: _TaskLine() for task in _TASKS}
         self._notes: list[Text] = []
-        self._events: list[Event] = []
         self._holder = ""  # id of the worker that runs the task whose worker is killed
-        self._killed: tuple[str, datetime] | None = None  # id of the worker, time
+        self.events: list[Event] = []
+        self.killed: tuple[str, datetime] | None = None  # id of the worker, time
 
     async def run(self) -> None:
         """Show the job until it has ended."""
-        self._screen = console()
         live: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if self._screen.is_terminal:
             live = Live(
@@ -239,7 +233,7 @@ class _Scenario:
         async for item in await self._app.follow_job_events(self._job_id):
             if isinstance(item.data, d.EventDocument):
                 event = parse_event(item.data)
-                self._events.append(event)
+                self.events.append(event)
                 if key := split_task_id(event.entity_id)[1]:
                     self._on_event(key, event)
 
@@ -260,23 +254,21 @@ class _Scenario:
                 self._print(f"{key:9}  runs on {line.worker}, attempt {attempt}")
                 if key == _KILLED_TASK:
                     self._holder = worker_id
-                    self._note_recovery(event)
+                    if self.killed is not None:
+                        after = formats.duration_text(event.at - self.killed[1])
+                        text = f"{line.worker} took over {after} later, after the last stored step"
+                        self._note(text, "green")
             case e.TaskCompleted(duration=duration):
                 line.duration = formats.duration_text(duration)
                 self._print(f"{key:9}  completed by {line.worker} in {line.duration}")
 
     def _kill_worker(self) -> None:
-        if self._killed is None:
+        if self.killed is None:
             worker = self._workers[self._holder]
-            self._killed = self._holder, self._clock.now()
-            worker.kill()
+            self.killed = self._holder, self._clock.now()
+            worker.process.kill()
+            worker.alive = False
             self._note(f"killed {worker.name} with SIGKILL in the middle of {_KILLED_TASK}", "red")
-
-    def _note_recovery(self, event: Event) -> None:
-        if self._killed is not None:
-            after = formats.duration_text(event.at - self._killed[1])
-            worker = self._workers[self._holder].name
-            self._note(f"{worker} took over {after} later, after the last stored step", "green")
 
     def _note(self, text: str, colour: str) -> None:
         self._notes.append(Text(text, style=f"bold {colour}"))
@@ -306,9 +298,6 @@ class _Scenario:
         title = Text(f"{_NAME}  {completed} of {len(self._lines)}  {elapsed}", style="bold")
         return Group(title, Text(), table, Text(), workers, *self._notes)
 
-    def report(self) -> DemoReport:
-        return report_of(self._events, total=len(_TASKS), killed=self._killed)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
@@ -318,7 +307,6 @@ class DemoReport:
     completed: int
     completed_twice: int
     gaps: int  # missing or repeated sequence numbers of any entity
-    killed: bool
     recovery: timedelta | None  # from the kill to the next attempt; None: there was none
 
     @property
@@ -339,46 +327,24 @@ def report_of(
         killed: Id of the worker that was killed, and when.
     """
     ends = Counter(event.entity_id for event in events if isinstance(event.body, e.TaskCompleted))
-    sequences: dict[str, list[int]] = {}
+    seen: Counter[str] = Counter()
+    gaps = 0
+    recovery: timedelta | None = None
+    affected: set[str] = set()  # tasks that the killed worker had started
     for event in events:
-        sequences.setdefault(event.entity, []).append(event.sequence)
+        seen[event.entity] += 1
+        gaps += event.sequence != seen[event.entity]
+        if killed is None or not isinstance(event.body, e.TaskProcessingStarted):
+            continue
+        worker_id, killed_at = killed
+        if event.body.worker_id == worker_id:
+            affected.add(event.entity_id)
+        elif event.entity_id in affected and event.at >= killed_at and recovery is None:
+            recovery = event.at - killed_at
     return DemoReport(
         total=total,
         completed=len(ends),
         completed_twice=sum(count > 1 for count in ends.values()),
-        gaps=sum(
-            expected != sequence
-            for numbers in sequences.values()
-            for expected, sequence in enumerate(numbers, start=1)
-        ),
-        killed=killed is not None,
-        recovery=_recovery(events, *killed) if killed is not None else None,
-    )
-
-
-def _recovery(events: Sequence[Event], worker_id: str, killed_at: datetime) -> timedelta | None:
-    starts = [
-        (event, event.body) for event in events if isinstance(event.body, e.TaskProcessingStarted)
-    ]
-    affected = {event.entity_id for event, body in starts if body.worker_id == worker_id}
-    taken_over = [
-        event.at
-        for event, body in starts
-        if body.worker_id != worker_id and event.entity_id in affected and event.at >= killed_at
-    ]
-    return min(taken_over) - killed_at if taken_over else None
-
-
-def _print_report(report: DemoReport) -> None:
-    recovery = f"{formats.duration_text(report.recovery)} from the kill to the next attempt"
-    print("\nCounted from the recorded events:")
-    print_pairs(
-        [
-            ("tasks completed", f"{report.completed} of {report.total}"),
-            ("lost", str(report.lost)),
-            ("completed twice", str(report.completed_twice)),
-            ("gaps in the history", str(report.gaps)),
-            ("workers killed", "1 with SIGKILL" if report.killed else "none"),
-            ("recovered", recovery if report.recovery is not None else "never"),
-        ]
+        gaps=gaps,
+        recovery=recovery,
     )

@@ -27,15 +27,15 @@ from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import Column, print_json, print_table
-from longshore.interfaces.cli.services import settings_for
-from longshore.settings import DEFAULT, Settings, describe, load
+from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.services import load_command_settings
+from longshore.settings import DEFAULT, Settings, describe
 
+OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 _MIN_FREE_BYTES = 1_000_000_000
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 # A clock that shows an earlier time is wrong.
 _EARLIEST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
-_CREDENTIALS = "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"
 _CREDENTIAL_VARIABLES = {
     "api_key": "ANTHROPIC_API_KEY",
     "auth_token": "ANTHROPIC_AUTH_TOKEN",
@@ -55,20 +55,19 @@ def settings(options: GlobalOptions) -> None:
     A flag overrides the environment, the environment overrides the file longshore.toml, and the
     file overrides the default.
     """
-    rows = describe(load(options.flags()))
+    rows = describe(load_command_settings(options))
     if options.json:
         print_json([asdict(row) for row in rows])
         return
     print_table(
-        [Column("SETTING"), Column("VALUE", flexible=True), Column("ORIGIN")],
         [
-            [
-                row.name,
-                row.value if len(row.value) <= 60 else f"{row.value[:59]}…",
-                Text(row.origin, style="dim" if row.origin == DEFAULT else "bold"),
-            ]
+            {
+                "SETTING": row.name,
+                "VALUE": row.value if len(row.value) <= 60 else f"{row.value[:59]}…",
+                "ORIGIN": Text(row.origin, style="dim" if row.origin == DEFAULT else "bold"),
+            }
             for row in rows
-        ],
+        ]
     )
 
 
@@ -100,26 +99,24 @@ def doctor(
     results = list(_checks(options, audit=audit))
     audits = [result for result in results if isinstance(result, AuditSummary)]
     checks = [result if isinstance(result, Check) else result.check() for result in results]
-    failed = any(check.status is CheckStatus.FAIL for check in checks)
+    failed = any(check.status is FAIL for check in checks)
     if options.json:
-        answer: dict[str, object] = {
-            "ok": not failed,
-            "checks": [asdict(check) for check in checks],
-        }
+        answer: dict[str, object] = {"ok": not failed, "checks": [asdict(item) for item in checks]}
         if audit:
             answer["audit"] = audits[0].as_json() if audits else None
         print_json(answer)
     else:
         print_table(
-            [Column("CHECK"), Column(""), Column("RESULT", flexible=True)],
             [
-                [
-                    check.name,
-                    Text(check.status.value, style=_STYLES[check.status]),
-                    _detail_text(check),
-                ]
+                {
+                    "CHECK": check.name,
+                    "": Text(check.status.value, style=_STYLES[check.status]),
+                    "RESULT": check.detail
+                    + (f"; expected: {check.expected}" if check.expected else "")
+                    + (f"; {check.remedy}" if check.remedy else ""),
+                }
                 for check in checks
-            ],
+            ]
         )
         for summary in audits:
             if summary.findings:
@@ -128,22 +125,17 @@ def doctor(
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
-def _detail_text(check: Check) -> str:
-    expected = f"; expected: {check.expected}" if check.expected else ""
-    return f"{check.detail}{expected}" + (f"; {check.remedy}" if check.remedy else "")
-
-
 def _checks(options: GlobalOptions, *, audit: bool) -> Iterator[Check | AuditSummary]:
     yield _version_check()
     try:
-        settings = settings_for(options)
+        settings = load_command_settings(options).settings
     except ConfigurationError as error:
-        yield Check("settings", CheckStatus.FAIL, str(error))
+        yield Check("settings", FAIL, str(error))
         return
-    yield Check("settings", CheckStatus.OK, f"tenant {settings.tenant}, backend {settings.backend}")
+    yield Check("settings", OK, f"tenant {settings.tenant}, backend {settings.backend}")
     yield _agent_check(settings)
     if settings.backend == "memory":
-        yield Check("store", CheckStatus.WARN, "memory: data is lost when the process ends")
+        yield Check("store", WARN, "memory: data is lost when the process ends")
     elif settings.backend == "aws":
         yield from _aws_checks(settings, audit=audit)
     else:
@@ -156,12 +148,10 @@ def _version_check() -> Check:
         f" {platform.system()} {platform.machine()}"
     )
     if sys.platform == "linux":
-        return Check("versions", CheckStatus.OK, detail)
+        return Check("versions", OK, detail)
     if sys.platform == "darwin":
-        return Check(
-            "versions", CheckStatus.WARN, f"{detail}: for development; use Linux in production"
-        )
-    return Check("versions", CheckStatus.FAIL, f"{detail}: not supported")
+        return Check("versions", WARN, f"{detail}: for development; use Linux in production")
+    return Check("versions", FAIL, f"{detail}: not supported")
 
 
 def _agent_check(settings: Settings) -> Check:
@@ -170,20 +160,16 @@ def _agent_check(settings: Settings) -> Check:
         sdk = f"claude-agent-sdk {version('claude-agent-sdk')}"
     except PackageNotFoundError:
         remedy = "to run agents: pip install 'longshore[agent]'"
-        return Check("agents", CheckStatus.OK, "not installed", remedy=remedy)
+        return Check("agents", OK, "not installed", remedy=remedy)
     if settings.agent.credential is None:
-        return Check(
-            "agents",
-            CheckStatus.WARN,
-            f"{sdk}, but no credentials: agent tasks fail",
-            remedy=f"set {_CREDENTIALS} in the environment of the workers",
-        )
-    kind, _ = settings.agent.credential
+        names = "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"
+        remedy = f"set {names} in the environment of the workers"
+        return Check("agents", WARN, f"{sdk}, but no credentials: agent tasks fail", remedy=remedy)
+    variable = _CREDENTIAL_VARIABLES[settings.agent.credential[0]]
     address = f" at {settings.agent.base_url}" if settings.agent.base_url else ""
     sandboxed = all(shutil.which(name) for name in ("bwrap", "socat"))
     sandbox = "sandbox available" if sandboxed else "no sandbox (bubblewrap and socat)"
-    variable = _CREDENTIAL_VARIABLES[kind]
-    return Check("agents", CheckStatus.OK, f"{sdk}, {variable}{address}, {sandbox}")
+    return Check("agents", OK, f"{sdk}, {variable}{address}, {sandbox}")
 
 
 def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSummary]:
@@ -192,7 +178,7 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
     facts = inspect_store(settings)
     yield Check(
         "sqlite",
-        CheckStatus.OK if facts.engine_trusted else CheckStatus.FAIL,
+        OK if facts.engine_trusted else FAIL,
         f"{facts.engine} from {facts.engine_path}"
         + ("" if facts.engine_trusted else "; two writers can damage a file: upgrade apsw"),
     )
@@ -200,19 +186,18 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
     yield _disk_check(facts)
     yield _clock_check(facts)
     if not facts.exists:
-        yield Check("store", CheckStatus.OK, "nothing has been stored yet")
+        yield Check("store", OK, "nothing has been stored yet")
         return
     yield _schema_check(facts)
     if facts.damage is not None:
         detail = f"damaged: {facts.damage}; restore {facts.folder} from a backup"
-        yield Check("integrity", CheckStatus.FAIL, detail)
+        yield Check("integrity", FAIL, detail)
         return
-    detail = f"quick check passed, {formats.size(facts.size_bytes)}"
-    yield Check("integrity", CheckStatus.OK, detail)
+    yield Check("integrity", OK, f"quick check passed, {formats.size(facts.size_bytes)}")
     yield from _worker_checks(settings, facts)
     if audit and facts.schema != facts.supported_schema:
         detail = f"not audited: only schema {facts.supported_schema} can be audited"
-        yield Check("history", CheckStatus.WARN, detail)
+        yield Check("history", WARN, detail)
     elif audit:
         yield audit_folder(facts.folder, system_clock().elapsed)
 
@@ -227,7 +212,7 @@ def _aws_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSum
     try:
         yield from asyncio.run(diagnose_aws(settings))
     except ConfigurationError as error:
-        yield Check("aws library", CheckStatus.FAIL, str(error))
+        yield Check("aws library", FAIL, str(error))
         return
     if audit:
         yield asyncio.run(audit_aws(settings, system_clock().elapsed))
@@ -237,12 +222,12 @@ def _folder_check(facts: StoreFacts) -> Check:
     kind = f" ({facts.file_system})" if facts.file_system else ""
     if not facts.local:
         detail = f"{facts.folder} is on a network file system{kind}; choose a local disk"
-        return Check("data folder", CheckStatus.FAIL, detail)
+        return Check("data folder", FAIL, detail)
     nearest = _nearest_existing(facts.folder)
     if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-        return Check("data folder", CheckStatus.FAIL, f"{nearest} is not writable by this user")
+        return Check("data folder", FAIL, f"{nearest} is not writable by this user")
     state = "" if facts.folder.exists() else ", does not exist yet: the first run creates it"
-    return Check("data folder", CheckStatus.OK, f"{facts.folder}{kind}, writable{state}")
+    return Check("data folder", OK, f"{facts.folder}{kind}, writable{state}")
 
 
 def _nearest_existing(folder: Path) -> Path:
@@ -251,7 +236,7 @@ def _nearest_existing(folder: Path) -> Path:
 
 def _disk_check(facts: StoreFacts) -> Check:
     free = shutil.disk_usage(_nearest_existing(facts.folder)).free
-    status = CheckStatus.OK if free >= _MIN_FREE_BYTES else CheckStatus.WARN
+    status = OK if free >= _MIN_FREE_BYTES else WARN
     return Check("disk", status, f"{formats.size(free)} free")
 
 
@@ -259,24 +244,22 @@ def _clock_check(facts: StoreFacts) -> Check:
     now = facts.inspected_at
     shown = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     if now < _EARLIEST_TIME:
-        return Check("clock", CheckStatus.FAIL, f"{shown} is wrong: set the machine's clock")
+        return Check("clock", FAIL, f"{shown} is wrong: set the machine's clock")
     if facts.last_event_at is not None and facts.last_event_at > now:
         ahead = formats.duration_text(facts.last_event_at - now)
         detail = f"{shown}, but the last event is {ahead} later: was the clock set back?"
-        return Check("clock", CheckStatus.WARN, detail)
-    return Check("clock", CheckStatus.OK, shown)
+        return Check("clock", WARN, detail)
+    return Check("clock", OK, shown)
 
 
 def _schema_check(facts: StoreFacts) -> Check:
-    if facts.schema > facts.supported_schema:
-        detail = (
-            f"{facts.schema}, newer than this version supports ({facts.supported_schema}): upgrade"
-        )
-        return Check("schema", CheckStatus.FAIL, detail)
-    if facts.schema < facts.supported_schema:
-        detail = f"{facts.schema}; the next command upgrades it to {facts.supported_schema}"
-        return Check("schema", CheckStatus.WARN, detail)
-    return Check("schema", CheckStatus.OK, str(facts.schema))
+    schema, supported = facts.schema, facts.supported_schema
+    if schema > supported:
+        detail = f"{schema}, newer than this version supports ({supported}): upgrade"
+        return Check("schema", FAIL, detail)
+    if schema < supported:
+        return Check("schema", WARN, f"{schema}; the next command upgrades it to {supported}")
+    return Check("schema", OK, str(schema))
 
 
 def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
@@ -285,26 +268,22 @@ def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
     registry = open_worker_registry(settings)
     live, dead = registry.live_workers(), registry.dead_workers()
     if dead:
-        detail = f"{', '.join(dead)} crashed; the next worker cleans up"
-        yield Check("workers", CheckStatus.WARN, detail)
+        yield Check("workers", WARN, f"{', '.join(dead)} crashed; the next worker cleans up")
     else:
         shown = ", ".join(f"{name} ({', '.join(queues)})" for name, queues in live.items())
-        yield Check("workers", CheckStatus.OK, shown or "none running")
+        yield Check("workers", OK, shown or "none running")
     if stale := facts.stale_wakeups:
         pipes = formats.plural(stale, "wake-up pipe")
-        detail = f"{pipes} of dead processes; the next commit removes them"
-        yield Check("wakeups", CheckStatus.WARN, detail)
+        yield Check("wakeups", WARN, f"{pipes} of dead processes; the next commit removes them")
     else:
-        yield Check("wakeups", CheckStatus.OK, "no stale wake-up pipes")
+        yield Check("wakeups", OK, "no stale wake-up pipes")
     for name, depth in facts.queues:
-        detail = f"{depth.ready} ready, {depth.hidden} hidden, {depth.dead_letters} dead"
-        status = CheckStatus.WARN
+        problem = ""
         if depth.dead_letters:
-            detail += ": see `longshore dead list`"
+            problem = ": see `longshore dead list`"
         elif depth.ready and not any(name in queues for queues in live.values()):
-            detail += f": no worker serves it; `longshore worker --queue {name}`"
-        else:
-            status = CheckStatus.OK
-        yield Check(f"queue {name}", status, detail)
+            problem = f": no worker serves it; `longshore worker --queue {name}`"
+        detail = f"{depth.ready} ready, {depth.hidden} hidden, {depth.dead_letters} dead{problem}"
+        yield Check(f"queue {name}", WARN if problem else OK, detail)
     if not facts.queues:
-        yield Check("queues", CheckStatus.OK, "all empty")
+        yield Check("queues", OK, "all empty")

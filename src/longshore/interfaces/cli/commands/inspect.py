@@ -16,13 +16,12 @@ import typer
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import NotFound, UsageError
-from longshore.interfaces.cli.client import ApiClient, EntityRef, id_lines, open_client
+from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command, id_lines
 from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import (
-    Column,
     JsonItems,
     console,
     print_json,
@@ -43,50 +42,40 @@ _TYPE_WIDTH = 23
 _KEY_WIDTH = 24
 
 
-@command(
+@client_command(
     ("longshore jobs", "the newest jobs"),
     ("longshore jobs --state failed", "only failed jobs"),
     ("longshore jobs -o json | jq '.jobs[].jobId'", "for a script"),
 )
 async def jobs(
-    options: GlobalOptions,
+    client: ApiClient,
     *,
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
-    async with open_client(options) as client:
-        page = await client.app.list_jobs(state=state, limit=limit, cursor=cursor)
-        now = client.now()
-        none = f"no {state} jobs" if state else "no jobs yet; try `longshore run -- echo hello`"
-        print_listing(
-            options,
-            page,
-            [
-                Column("JOB"),
-                Column("NAME", flexible=True),
-                Column("STATE"),
-                Column("TASKS", right=True),
-                Column("CREATED"),
-                Column("TOOK", right=True),
-                Column("COST", right=True, optional=True),
-            ],
-            [
-                [
-                    job.job_id,
-                    job.name or "",
-                    state_text(job.status),
-                    f"{job.progress.completed}/{job.total_tasks}",
-                    formats.relative_time(job.created_at, now),
-                    formats.duration_text(_age(job, now)),
-                    formats.cost(job.usage.cost_usd),
-                ]
-                for job in page.jobs
-            ],
-            empty=none,
-            cursor=page.cursor,
-        )
+    page = await client.app.list_jobs(state=state, limit=limit, cursor=cursor)
+    now = client.now()
+    none = f"no {state} jobs" if state else "no jobs yet; try `longshore run -- echo hello`"
+    print_listing(
+        client.options,
+        page,
+        [
+            {
+                "JOB": job.job_id,
+                "NAME": job.name or "",
+                "STATE": state_text(job.status),
+                "TASKS": f"{job.progress.completed}/{job.total_tasks}",
+                "CREATED": formats.relative_time(job.created_at, now),
+                "DURATION": formats.duration_text(_age(job, now)),
+                "COST": formats.cost(job.usage.cost_usd),
+            }
+            for job in page.jobs
+        ],
+        empty=none,
+        cursor=page.cursor,
+    )
 
 
 def _age(job: d.JobDocument, now: datetime) -> timedelta:
@@ -94,49 +83,43 @@ def _age(job: d.JobDocument, now: datetime) -> timedelta:
     return max(end - datetime.fromisoformat(job.created_at), timedelta())
 
 
-@command(
+@client_command(
     ("longshore tasks --state processing", "the running tasks"),
     ("longshore tasks --job job-k3x", "the tasks of one job"),
 )
 async def tasks(
-    options: GlobalOptions,
+    client: ApiClient,
     *,
-    job: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this job.")] = None,
+    job: Annotated[str | None, option("ID", "Only tasks of this job.")] = None,
     state: Annotated[TaskState | None, typer.Option(help="Only tasks in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List tasks, newest first, or the tasks of one job in the job's order."""
-    async with open_client(options) as client:
-        job_id = (await client.resolve(job)).job_id if job else None
-        page = await client.app.list_tasks(job_id=job_id, state=state, limit=limit, cursor=cursor)
-        now = client.now()
-        print_listing(
-            options,
-            page,
-            _task_columns("CREATED"),
-            [
-                _task_cells(task, task.request_id, formats.relative_time(task.created_at, now), now)
-                for task in page.tasks
-            ],
-            empty=f"no {state.replace('_', ' ')} tasks" if state else "no tasks",
-            errors=[_error(task) for task in page.tasks],
-            cursor=page.cursor,
-        )
+    job_id = (await client.resolve(job)).job_id if job else None
+    page = await client.app.list_tasks(job_id=job_id, state=state, limit=limit, cursor=cursor)
+    now = client.now()
+    print_listing(
+        client.options,
+        page,
+        [_task_row(task, task.request_id, "CREATED", task.created_at, now) for task in page.tasks],
+        empty=f"no {state.replace('_', ' ')} tasks" if state else "no tasks",
+        errors=[_error(task) for task in page.tasks],
+        cursor=page.cursor,
+    )
 
 
-@command(
+@client_command(
     ("longshore job job-k3x", "the job whose id begins so"),
     ("longshore job job-k3x -o json", "for a script"),
 )
-async def job(options: GlobalOptions, job_id: Id) -> None:
+async def job(client: ApiClient, job_id: Id) -> None:
     """Show a job: its progress, and each task with its state, attempts, times and error."""
-    async with open_client(options) as client:
-        document = await client.get_job((await client.resolve(job_id)).job_id)
-        if options.json:
-            print_json(document)
-        else:
-            _print_job(document, client.now())
+    document = await client.get_job((await client.resolve(job_id)).job_id)
+    if client.options.json:
+        print_json(document)
+    else:
+        _print_job(document, client.now())
 
 
 def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
@@ -148,7 +131,7 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
             ("request", job.request_id),
             ("progress", f"{', '.join(counts)} of {formats.plural(job.total_tasks, 'task')}"),
             ("created", formats.relative_time(job.created_at, now)),
-            ("took", formats.duration_text(_age(job, now))),
+            ("duration", formats.duration_text(_age(job, now))),
             # With tasks that have not ended: the usage of the job has only those that have.
             ("cost", formats.cost(sum(task.usage.cost_usd for task in job.tasks))),
             ("round", str(job.round) if job.round > 1 else ""),
@@ -156,31 +139,20 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
     )
     print()
     print_table(
-        [*_task_columns("STARTED"), Column("LAST EVENT")],
         [
-            [
-                *_task_cells(task, task.task_id, formats.relative_time(task.started_at, now), now),
-                _last_event(task, now),
-            ]
+            {
+                **_task_row(task, task.task_id, "STARTED", task.started_at, now),
+                "LAST EVENT": _last_event(task, now),
+            }
             for task in job.tasks
         ],
         [_error(task) for task in job.tasks],
     )
 
 
-def _task_columns(time: str) -> list[Column]:
-    return [
-        Column("TASK"),
-        Column("STATE"),
-        Column("ATTEMPTS", right=True),
-        Column("EXIT", right=True),
-        Column(time),
-        Column("TOOK", right=True),
-        Column("COST", right=True, optional=True),
-    ]
-
-
-def _task_cells(task: d.TaskDocument, name: str, time: str, now: datetime) -> list[str | Text]:
+def _task_row(
+    task: d.TaskDocument, name: str, time_heading: str, time: str | None, now: datetime
+) -> dict[str, str | Text]:
     attempts = f"{task.attempt}/{task.max_attempts}" if task.attempt else ""
     if task.attempt > task.max_attempts:
         attempts = str(task.attempt)  # released and parked attempts do not count
@@ -192,8 +164,15 @@ def _task_cells(task: d.TaskDocument, name: str, time: str, now: datetime) -> li
     if task.worker_id is not None and task.started_at is not None:
         elapsed = now - datetime.fromisoformat(task.started_at)
         duration = formats.duration_text(max(elapsed, timedelta()))
-    cost = formats.cost(task.usage.cost_usd)
-    return [name, state_text(task.status), attempts, exit_text, time, duration, cost]
+    return {
+        "TASK": name,
+        "STATE": state_text(task.status),
+        "ATTEMPTS": attempts,
+        "EXIT": exit_text,
+        time_heading: formats.relative_time(time, now),
+        "DURATION": duration,
+        "COST": formats.cost(task.usage.cost_usd),
+    }
 
 
 def _last_event(task: d.TaskDocument, now: datetime) -> str:
@@ -210,18 +189,17 @@ def _error(task: d.TaskDocument) -> str:
     return task.error.message if task.error and task.status is not TaskState.COMPLETED else ""
 
 
-@command(
+@client_command(
     ("longshore events job-k3x", "the events of the job itself"),
     ("longshore events job-k3x --all -f", "and of its tasks, as they happen"),
     ("longshore events job-k3x_fetch -o json", "the complete events of a task"),
 )
 async def events(
-    options: GlobalOptions,
+    client: ApiClient,
     entity: Id,
     *,
     include_tasks: Annotated[
-        bool,
-        typer.Option("--all", help="For a job: include the events of its tasks."),
+        bool, typer.Option("--all", help="For a job: include the events of its tasks.")
     ] = False,
     follow: Follow = False,
 ) -> None:
@@ -230,18 +208,17 @@ async def events(
     With -o json, the output is one array of events in the wire format; with -f as well, one event
     per line.
     """
-    async with open_client(options) as client:
-        ref = await client.resolve(entity)
-        include_tasks = include_tasks and ref.task_id is None
-        stream = client.events(ref, include_tasks=include_tasks, follow=follow)
-        if options.json:
-            items = JsonItems(lines=follow)
-            async for event in stream:
-                items.add(event)
-            items.end()
-            return
-        keys = await client.task_keys(ref.job_id) if include_tasks else []
-        await _print_events(stream, keys, client.now)
+    ref = await client.resolve(entity)
+    include_tasks = include_tasks and ref.task_id is None
+    stream = client.events(ref, include_tasks=include_tasks, follow=follow)
+    if client.options.json:
+        items = JsonItems(lines=follow)
+        async for event in stream:
+            items.add(event)
+        items.end()
+        return
+    keys = await client.task_keys(ref.job_id) if include_tasks else []
+    await _print_events(stream, keys, client.now)
 
 
 async def _print_events(
@@ -271,12 +248,12 @@ async def _print_events(
         screen.print(line, soft_wrap=True)
 
 
-@command(
+@client_command(
     ("longshore trace job-k3x", "of a job with one agent task"),
     ("longshore trace job-k3x_review --attempt 1", "of the first attempt of a task"),
     ("longshore trace job-k3x -o json", "the whole trace, for a script"),
 )
-async def trace(options: GlobalOptions, entity: Id, *, attempt: Attempt = None) -> None:
+async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> None:
     """Show what an agent did: its steps, turns and tools, with durations and costs.
 
     An attempt stores its trace when it ends; the last attempt is shown unless one is named. While
@@ -284,22 +261,21 @@ async def trace(options: GlobalOptions, entity: Id, *, attempt: Attempt = None) 
     """
     from longshore.core.agents.trace import TRACE_VERSION
 
-    async with open_client(options) as client:
-        task = await _select_task(client, await client.resolve(entity))
-        number = _select_attempt(task, attempt)
-        content = await _read_trace(client, task, number)
-        if options.json:
-            print_json({"requestId": task.request_id, "attempt": number, **content})
-            return
-        if content.get("version") != TRACE_VERSION:
-            raise MissingResource(
-                f"the trace of attempt {number} of {task.request_id} has the format of another"
-                " version of Longshore",
-                "-o json prints it as it is",
-            )
-        from longshore.interfaces.cli.render.trace import print_trace
+    task = await _select_task(client, await client.resolve(entity))
+    number = _select_attempt(task, attempt)
+    content = await _read_trace(client, task, number)
+    if client.options.json:
+        print_json({"requestId": task.request_id, "attempt": number, **content})
+        return
+    if content.get("version") != TRACE_VERSION:
+        raise MissingResource(
+            f"the trace of attempt {number} of {task.request_id} has the format of another"
+            " version of Longshore",
+            "-o json prints it as it is",
+        )
+    from longshore.interfaces.cli.render.trace import print_trace
 
-        print_trace(content, task, number)
+    print_trace(content, task, number)
 
 
 async def _select_task(client: ApiClient, ref: EntityRef) -> d.TaskDocument:

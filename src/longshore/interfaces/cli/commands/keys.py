@@ -7,63 +7,44 @@ from typing import Annotated
 import typer
 
 from longshore.core.api_keys import ApiScope
-from longshore.interfaces.cli.client import open_client
+from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import argument
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    Column,
-    print_answer,
-    print_json,
-    print_listing,
-    styled,
-)
+from longshore.interfaces.cli.render.screen import print_answer, print_json, print_listing, styled
 
 
-@command(("longshore keys list", "names, scopes and dates"))
-async def list_(options: GlobalOptions) -> None:
+@client_command(("longshore keys list", "names, scopes and dates"))
+async def list_(client: ApiClient) -> None:
     """List the tenant's API keys, oldest first, with revoked keys and without secrets."""
-    async with open_client(options) as client:
-        document, now = await client.app.list_keys(), client.now()
-        print_listing(
-            options,
-            document,
-            [
-                Column("KEY"),
-                Column("NAME", flexible=True),
-                Column("SCOPES"),
-                Column("CREATED"),
-                Column("REVOKED"),
-            ],
-            [
-                [
-                    styled(key.id, "dim" if key.revoked_at else ""),
-                    key.name,
-                    ", ".join(key.scopes),
-                    formats.relative_time(key.created_at, now),
-                    styled(formats.relative_time(key.revoked_at, now), "red"),
-                ]
-                for key in document.keys
-            ],
-            empty="no API keys yet; `longshore up` and `longshore keys create` create one",
-        )
+    document, now = await client.app.list_keys(), client.now()
+    print_listing(
+        client.options,
+        document,
+        [
+            {
+                "KEY": styled(key.id, "dim" if key.revoked_at else ""),
+                "NAME": key.name,
+                "SCOPES": ", ".join(key.scopes),
+                "CREATED": formats.relative_time(key.created_at, now),
+                "REVOKED": styled(formats.relative_time(key.revoked_at, now), "red"),
+            }
+            for key in document.keys
+        ],
+        empty="no API keys yet; `longshore up` and `longshore keys create` create one",
+    )
 
 
-@command(
+@client_command(
     ("longshore keys create ci --scope submit --scope read", "for a build server"),
     ("longshore keys create ann --scope admin", "for an administrator"),
+    create=True,
 )
 async def create(
-    options: GlobalOptions,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="Shown in events and listings."),
-    ],
+    client: ApiClient,
+    name: Annotated[str, argument("NAME", "Shown in events and listings.")],
     *,
-    scope: Annotated[
-        list[ApiScope],
-        typer.Option(help="What the key allows; repeatable."),
-    ],
+    scope: Annotated[list[ApiScope], typer.Option(help="What the key allows; repeatable.")],
 ) -> None:
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
 
@@ -74,23 +55,21 @@ async def create(
     operate  cancel, resume, review and replay tasks, and change definitions
     admin    do everything, manage API keys and pause queues
     """
-    async with open_client(options, create=True) as client:
-        created = await client.app.create_key(name, list(dict.fromkeys(scope)))
-        if options.json:
-            print_json(created)
-            return
-        # Only the secret goes to stdout, so that it can be redirected to a file unseen.
-        scopes = ", ".join(created.scopes)
-        print_stderr(f"{created.id} for {created.name} ({scopes}); it is not shown again")
-        print(created.key)
+    created = await client.app.create_key(name, list(dict.fromkeys(scope)))
+    if client.options.json:
+        print_json(created)
+        return
+    # Only the secret goes to stdout, so that it can be redirected to a file unseen.
+    scopes = ", ".join(created.scopes)
+    print_stderr(f"{created.id} for {created.name} ({scopes}); it is not shown again")
+    print(created.key)
 
 
-@command(("longshore keys revoke key-1a2b3c", "on every server at once"))
+@client_command(("longshore keys revoke key-1a2b3c", "on every server at once"))
 async def revoke(
-    options: GlobalOptions,
-    key: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it.")],
+    client: ApiClient,
+    key: Annotated[str, argument("ID", "As `keys list` shows it.")],
 ) -> None:
     """Revoke an API key at once."""
-    async with open_client(options) as client:
-        revoked = await client.app.revoke_key(key)
-        print_answer(options, revoked, f"{revoked.id} ({revoked.name}) is revoked")
+    revoked = await client.app.revoke_key(key)
+    print_answer(client.options, revoked, f"{revoked.id} ({revoked.name}) is revoked")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from longshore.interfaces.cli.client import open_client
+from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import Attempt, Follow, Id
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render.screen import JsonItems, has_colours
 
 if TYPE_CHECKING:
@@ -29,36 +28,35 @@ class OutputWriter(Protocol):
         """Print what was held back."""
 
 
-@command(
+@client_command(
     ("longshore logs job-k3x", "the output of all tasks of a job"),
     ("longshore logs job-k3x_fetch -f", "of one task, until it has ended"),
     ("longshore logs job-k3x_fetch --attempt 1", "of its first attempt only"),
 )
 async def logs(
-    options: GlobalOptions, entity: Id, *, follow: Follow = False, attempt: Attempt = None
+    client: ApiClient, entity: Id, *, follow: Follow = False, attempt: Attempt = None
 ) -> None:
     """Show the output of a job or task.
 
     The output of a task goes to stdout and stderr as the task wrote it. The lines of a job begin
     with the task's name and | for stdout or ! for stderr, in the order in which they were printed.
     """
-    async with open_client(options) as client:
-        ref = await client.resolve(entity)
-        writer: OutputWriter
-        if options.json:
-            writer = JsonItems(lines=follow)
-        elif ref.task_id is None:
-            writer = PrefixedOutput(await client.task_keys(ref.job_id))
-        else:
-            writer = RawOutput()
-        empty = True
-        async for chunk in client.output(ref, follow=follow, attempt=attempt):
-            writer.add(chunk)
-            empty = False
-        writer.end()
-        if empty and not options.json:
-            of_attempt = f" in attempt {attempt}" if attempt else ""
-            print_stderr(f"no output{of_attempt}" + ("" if follow else " yet"))
+    ref = await client.resolve(entity)
+    writer: OutputWriter
+    if client.options.json:
+        writer = JsonItems(lines=follow)
+    elif ref.task_id is None:
+        writer = PrefixedOutput(await client.task_keys(ref.job_id))
+    else:
+        writer = RawOutput()
+    empty = True
+    async for chunk in client.output(ref, follow=follow, attempt=attempt):
+        writer.add(chunk)
+        empty = False
+    writer.end()
+    if empty and not client.options.json:
+        of_attempt = f" in attempt {attempt}" if attempt else ""
+        print_stderr(f"no output{of_attempt}" + ("" if follow else " yet"))
 
 
 def lost_text(chunk: d.OutputChunk | d.OutputChunkDocument) -> str:

@@ -6,45 +6,43 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from longshore.interfaces.cli.client import ApiClient, open_client
+from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import argument, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import Column, print_answer, print_listing
+from longshore.interfaces.cli.render.screen import print_answer, print_listing
 
 if TYPE_CHECKING:
+    from longshore.interfaces.client.http_client import HttpClient
     from longshore.services import documents as d
+    from longshore.services.app import Application
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Queue name.")]
+_Name = Annotated[str, argument("NAME", "Queue name.")]
 
 
-@command(("longshore queues list", "paused queues, by whom and why"))
-async def list_(options: GlobalOptions) -> None:
+@client_command(("longshore queues list", "paused queues, by whom and why"))
+async def list_(client: ApiClient) -> None:
     """List the queues that are paused or held.
 
     A worker holds a queue for a while when the model's API asks to send fewer requests. A hold ends
     by itself.
     """
-    async with open_client(options) as client:
-        document, now = await client.app.list_paused_queues(), client.now()
-        print_listing(
-            options,
-            document,
-            [Column(title) for title in ("QUEUE", "PAUSED BY", "FOR", "ENDS", "REASON")],
-            [
-                [
-                    queue.name,
-                    queue.by,
-                    formats.duration_text(now - datetime.fromisoformat(queue.at)),
-                    _end_text(queue, now),
-                    queue.reason or "",
-                ]
-                for queue in document.paused
-            ],
-            empty="no queue is paused",
-        )
+    document, now = await client.app.list_paused_queues(), client.now()
+    print_listing(
+        client.options,
+        document,
+        [
+            {
+                "QUEUE": queue.name,
+                "PAUSED BY": queue.by,
+                "FOR": formats.duration_text(now - datetime.fromisoformat(queue.at)),
+                "ENDS": _end_text(queue, now),
+                "REASON": queue.reason or "",
+            }
+            for queue in document.paused
+        ],
+        empty="no queue is paused",
+    )
 
 
 def _end_text(queue: d.PausedQueueDocument, now: datetime) -> str:
@@ -54,9 +52,9 @@ def _end_text(queue: d.PausedQueueDocument, now: datetime) -> str:
     return f"in {formats.duration_text(rest)}"
 
 
-async def warn_if_paused(client: ApiClient, queues: Collection[str]) -> None:
+async def warn_if_paused(app: Application | HttpClient, queues: Collection[str]) -> None:
     """Print which of these queues are paused or held, for a user who waits for their tasks."""
-    for queue in (await client.app.list_paused_queues()).paused:
+    for queue in (await app.list_paused_queues()).paused:
         if queue.name in queues:
             reason = f" ({queue.reason})" if queue.reason else ""
             state = f"held until {queue.until}" if queue.until else f"paused by {queue.by}"
@@ -66,38 +64,30 @@ async def warn_if_paused(client: ApiClient, queues: Collection[str]) -> None:
             )
 
 
-@command(
+@client_command(
     ("longshore queues pause mail --reason 'the server is down'", "running tasks continue"),
+    create=True,
 )
 async def pause(
-    options: GlobalOptions,
+    client: ApiClient,
     name: _Name,
     *,
-    reason: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Shown in listings."),
-    ] = None,
+    reason: Annotated[str | None, option("TEXT", "Shown in listings.")] = None,
 ) -> None:
     """Pause a queue: no worker starts its tasks; running tasks continue.
 
     A queue that is already paused stays as it is, with its first reason.
     """
-    async with open_client(options, create=True) as client:
-        paused = await client.app.pause_queue(name, reason=reason)
-        why = f": {paused.reason}" if paused.reason else ""
-        print_answer(
-            options,
-            paused,
-            f'Queue "{paused.name}" is paused by {paused.by}{why}\n'
-            f"  → longshore queues resume {paused.name}",
-        )
+    paused = await client.app.pause_queue(name, reason=reason)
+    why = f": {paused.reason}" if paused.reason else ""
+    text = f'Queue "{paused.name}" is paused by {paused.by}{why}'
+    print_answer(client.options, paused, f"{text}\n  → longshore queues resume {paused.name}")
 
 
-@command(("longshore queues resume mail", "workers start its tasks at once"), remote=True)
-async def resume(options: GlobalOptions, name: _Name) -> None:
+@client_command(("longshore queues resume mail", "workers start its tasks at once"))
+async def resume(client: ApiClient, name: _Name) -> None:
     """Resume a queue that is paused or held.
 
     Exits with 4 if the queue is neither paused nor held.
     """
-    async with open_client(options) as client:
-        print_answer(options, await client.app.resume_queue(name), f'Queue "{name}" resumed')
+    print_answer(client.options, await client.app.resume_queue(name), f'Queue "{name}" resumed')

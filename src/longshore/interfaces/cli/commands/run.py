@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -20,22 +21,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
-from longshore.interfaces.cli.client import local_client, new_request_id
 from longshore.interfaces.cli.commands.logs import lost_text, write_raw
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command, parse_duration_option
+from longshore.interfaces.cli.options import (
+    GlobalOptions,
+    argument,
+    command,
+    option,
+    parse_duration_option,
+)
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
 from longshore.services import documents as d
 from longshore.services.worker.group import WorkerGroup
@@ -67,28 +71,21 @@ _MAX_NAME_CHARACTERS = 60
 )
 async def run(
     options: GlobalOptions,
-    argv: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command to run.")],
+    argv: Annotated[list[str], argument("COMMAND", "The command to run.")],
     *,
     timeout: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="TIME",
+        option(
+            "TIME",
+            "Time limit of an attempt, such as 90s or 1h. [default: no limit]",
             parser=parse_duration_option,
-            help="Time limit of an attempt, such as 90s or 1h. [default: no limit]",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Name of the job. [default: the command]")
-    ] = None,
-    attempts: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100, help="Maximum number of attempts.")
-    ] = 1,
+    name: Annotated[str | None, option("TEXT", "Name of the job. [default: the command]")] = None,
+    attempts: Annotated[int, option("N", "Maximum number of attempts.", min=1, max=100)] = 1,
     queue: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A queue that other workers serve too. [default: a queue of this run]",
-        ),
+        option("NAME", "A queue that other workers serve too. [default: a queue of this run]"),
     ] = None,
     request_id: RequestId = None,
 ) -> int:
@@ -101,18 +98,18 @@ async def run(
     Exits with the command's exit code; with 128 + n if signal n ended it, with 124 if it timed
     out, with 127 if there is no such command.
     """
-    base = settings_for(options)
+    base = load_command_settings(options).settings
     if problem := _start_problem(argv[0]):
         code, text = problem
         print_stderr(f"longshore: {text}")
         return code
-    request_id = request_id or new_request_id()
+    request_id = request_id or secrets.token_hex(8)
     job_id = job_id_of(base.tenant, request_id)
     flags: dict[str, Any] = {"worker.task_timeout": timeout or _NO_LIMIT}
     if queue is None:
         queue = f"run-{job_id.removeprefix('job-')[:12]}"
         flags["worker.concurrency"] = 1
-    settings = settings_for(options, {**flags, "worker.queues": (queue,)})
+    settings = load_command_settings(options, {**flags, "worker.queues": (queue,)}).settings
     task = {
         "taskId": _TASK_KEY,
         "name": _RETRIED_COMMAND.name if attempts > 1 else RunnerKind.COMMAND.value,
@@ -122,7 +119,8 @@ async def run(
     }
     document = {"name": name or _short_name(argv), "tasks": [task]}
     async with open_command_services(settings) as services:
-        accepted = await services.application().submit_file(
+        app = services.application()
+        accepted = await app.submit_file(
             document,
             request_id=request_id,
             definitions=[_RETRIED_COMMAND] if attempts > 1 else [],
@@ -131,7 +129,7 @@ async def run(
         if accepted.status.terminal:
             print_stderr(f"longshore: request {request_id!r} was run before; this is its record")
             return await follower.follow()
-        await warn_if_paused(local_client(services), [queue])
+        await warn_if_paused(app, [queue])
         return await follower.run()
 
 

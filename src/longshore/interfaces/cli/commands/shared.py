@@ -7,56 +7,31 @@ from typing import Annotated
 
 import typer
 
-Id = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="ID or unique prefix of a job or task."),
-]
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="Task ID or unique prefix.")]
+from longshore.interfaces.cli.options import argument, option
+
+Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task.")]
+TaskId = Annotated[str, argument("ID", "Task ID or unique prefix.")]
 RequestId = Annotated[
     str | None,
-    typer.Option(
-        "--request-id",
-        metavar="TEXT",
-        help="Idempotency key: a request with the same ID is carried out once.",
-    ),
+    option("TEXT", "Idempotency key: a request with the same ID is carried out once."),
 ]
-Limit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of results.")
-]
-Cursor = Annotated[
-    str | None,
-    typer.Option("--cursor", metavar="TEXT", help="Continue where the previous page ended."),
-]
+Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
+Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until it has ended.")]
-Attempt = Annotated[
-    int | None,
-    typer.Option("--attempt", metavar="N", min=1, help="Only this attempt."),
-]
+Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")]
+JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
 Queues = Annotated[
     list[str] | None,
-    typer.Option(
-        "--queue",
-        metavar="NAME",
-        help="A queue to serve; may be repeated. [default: the setting worker.queues]",
-    ),
+    option("NAME", "A queue to serve; may be repeated. [default: the setting worker.queues]"),
 ]
 Concurrency = Annotated[
     int | None,
-    typer.Option(
-        "--concurrency",
-        metavar="N",
-        min=1,
-        max=1_000,
-        help="How many tasks at once. [default: the setting worker.concurrency]",
+    option(
+        "N", "How many tasks at once. [default: the setting worker.concurrency]", min=1, max=1_000
     ),
 ]
 App = Annotated[
     list[str] | None,
-    typer.Option(
-        "--app",
-        metavar="MODULE",
-        help="A module with tasks; may be repeated. [default: the setting worker.app]",
-    ),
+    option("MODULE", "A module with tasks; may be repeated. [default: the setting worker.app]"),
 ]

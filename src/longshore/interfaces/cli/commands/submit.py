@@ -7,11 +7,11 @@ as a progress bar, elsewhere as a line for each event.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,8 +19,7 @@ from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import UsageError
-from longshore.interfaces.cli.client import ApiClient, EntityRef, new_request_id, open_client
+from longshore.interfaces.cli.client import ApiClient, EntityRef, open_client
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import JobFile, RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
@@ -29,12 +28,11 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console, print_json, print_pairs
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
-from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
+from longshore.interfaces.document_files import read_document
 from longshore.services.documents import AcceptedJobDocument, JobDetailDocument
 from longshore.services.resilience import race
 from longshore.services.worker.group import WorkerGroup
 
-_MAX_VALUES = 2_000_000
 _MAX_SHOWN_ROOTS = 10
 _MAX_SHOWN_FAILURES = 10
 _MAX_SHOWN_RUNNING = 3
@@ -87,7 +85,7 @@ async def submit(
     """
     document = read_document(file)
     async with open_client(options, create=True) as client:
-        job = await client.app.submit_file(document, request_id=request_id or new_request_id())
+        job = await client.app.submit_file(document, request_id=request_id or secrets.token_hex(8))
         if not options.json:
             _print_accepted(client, job, wait=wait)
         elif not wait:
@@ -98,36 +96,6 @@ async def submit(
             print_stderr(f"longshore: stopped waiting; workers continue {job.job_id}")
             return ExitCode.INTERRUPTED
         return _print_result(await client.get_job(job.job_id), as_json=options.json)
-
-
-def read_document(file: Path) -> Any:
-    """The content of a YAML or JSON file.
-
-    Raises:
-        UsageError: the file cannot be read or parsed; the message says where.
-    """
-    name = "stdin" if str(file) == "-" else str(file)
-    try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return _parse(data.decode())
-    except OSError as error:
-        message = f"{name} cannot be read: {error.strerror}"
-        raise UsageError(message) from error
-    except UnicodeDecodeError as error:
-        message = f"{name} is not UTF-8 text"
-        raise UsageError(message) from error
-    except UnreadableDocument as error:
-        line = f", line {error.line}" if error.line else ""
-        message = f"{name}{line}: {error}"
-        raise UsageError(message) from error
-
-
-def _parse(text: str) -> Any:
-    try:
-        return parse_json(text)
-    except UnreadableDocument:
-        # JSON is a subset of YAML, so the YAML parser describes the errors of both.
-        return parse_yaml(text, value_limit=_MAX_VALUES)[0]
 
 
 def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
@@ -175,7 +143,7 @@ async def _wait_for_job(client: ApiClient, job_id: str) -> bool:
     if job.status.terminal:
         return True
     queues = tuple(dict.fromkeys(task.queue for task in job.tasks))
-    await warn_if_paused(client, queues)
+    await warn_if_paused(client.app, queues)
     groups: list[WorkerGroup] = []  # the worker of this process, if there is one
 
     def stop() -> None:
@@ -272,23 +240,24 @@ def _print_event(event: Event) -> None:
         print_stderr(f"{split_task_id(event.entity_id)[1]}: {text}")
 
 
-def _event_text(event: Event) -> str | None:
-    match event.body:
-        case e.TaskProcessingStarted(attempt_number=attempt):
-            return f"started, attempt {attempt}" if attempt > 1 else "started"
+def _event_text(event: Event) -> str:
+    body = event.body
+    match body:
+        case e.TaskProcessingStarted(attempt_number=attempt) if attempt > 1:
+            return f"started, attempt {attempt}"
         case e.TaskCompleted(duration=duration):
             return f"completed in {formats.duration_text(duration)}"
-        case e.TaskProcessingFailed(attempt_number=attempt, error=error):
-            return f"attempt {attempt} failed: {error}"
-        case e.TaskFailed(error=error):
-            return f"failed: {error}"
         case e.TaskTimeout(elapsed=elapsed):
             return f"failed: timed out after {formats.duration_text(elapsed)}"
-        case e.TaskCancelled():
-            return "cancelled"
-        case e.TaskSubmittedForReview(task_id=task_id):
-            # The job does not continue until a user does this.
-            return f"its result needs a review: longshore approve {task_id}"
-        case e.TaskParked(reason=reason, task_id=task_id):
-            return f"parked ({reason}): longshore why {task_id}"
-    return None
+    return _EVENT_TEXTS.get(type(body), "").format(body=body)
+
+
+_EVENT_TEXTS: dict[type[e.EventBody], str] = {
+    e.TaskProcessingStarted: "started",
+    e.TaskProcessingFailed: "attempt {body.attempt_number} failed: {body.error}",
+    e.TaskFailed: "failed: {body.error}",
+    e.TaskCancelled: "cancelled",
+    # The job does not continue until a user does this.
+    e.TaskSubmittedForReview: "its result needs a review: longshore approve {body.task_id}",
+    e.TaskParked: "parked ({body.reason}): longshore why {body.task_id}",
+}

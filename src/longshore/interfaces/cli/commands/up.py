@@ -16,9 +16,9 @@ from longshore.core.definitions.schema import DEFINITIONS
 from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, command, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
 from longshore.interfaces.rest.app import create_app
@@ -46,19 +46,11 @@ def up(
     options: GlobalOptions,
     *,
     host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1, localhost only]"
-        ),
+        str | None, option("ADDRESS", "Address to listen on. [default: 127.0.0.1, localhost only]")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=65_535,
-            help="Port to listen on; 0 chooses a free port. [default: 8421]",
-        ),
+        option("N", "Port to listen on; 0 chooses a free port. [default: 8421]", min=0, max=65_535),
     ] = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run tasks in this process.")
@@ -84,7 +76,7 @@ def up(
         "worker.concurrency": concurrency,
         "worker.app": tuple(app) if app else None,
     }
-    settings = settings_for(options, flags, long_running=True)
+    settings = load_command_settings(options, flags, long_running=True).settings
     check_app_modules(settings.worker.app, Path.cwd())
     return asyncio.run(_up(settings, with_worker=worker))
 

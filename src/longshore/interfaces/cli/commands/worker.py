@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +16,9 @@ from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, command, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise
 from longshore.services.worker.group import WorkerGroup
@@ -49,35 +49,25 @@ def worker(
     ] = False,
     processes: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Number of worker processes. [default: the setting supervisor.processes]",
+        option(
+            "N", "Number of worker processes. [default: the setting supervisor.processes]", min=1
         ),
     ] = None,
     recycle_at: Annotated[
         str | None,
-        typer.Option(
-            metavar="HH:MM",
-            help="When to replace them each day. [default: the setting supervisor.recycle_at]",
+        option(
+            "HH:MM", "When to replace them each day. [default: the setting supervisor.recycle_at]"
         ),
     ] = None,
     log_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Log to this file, not to stderr. [default: the setting log_file]"
-        ),
+        option("FILE", "Log to this file, not to stderr. [default: the setting log_file]"),
     ] = None,
     log_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Log format: text or json. [default: the setting log_format]",
-        ),
+        str | None, option("NAME", "Log format: text or json. [default: the setting log_format]")
     ] = None,
     supervisor_fd: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=3, help="Socket to the supervisor.", hidden=True),
+        int | None, option("N", "Socket to the supervisor.", min=3, hidden=True)
     ] = None,
 ) -> int:
     """Run tasks until stopped.
@@ -100,7 +90,7 @@ def worker(
         "log_file": log_file,
         "log_format": log_format,
     }
-    settings = settings_for(options, flags, long_running=True)
+    settings = load_command_settings(options, flags, long_running=True).settings
     supervising = settings.supervisor.processes > 0 and supervisor_fd is None
     if recycle_at and not settings.supervisor.processes:
         message = "--recycle-at needs --processes: a worker cannot replace itself"
@@ -130,16 +120,11 @@ async def _run_worker(settings: Settings, supervisor_fd: int | None, *, burst: b
         channel = None
         if supervisor_fd is not None:
             channel = stack.enter_context(contextlib.closing(SupervisorChannel(supervisor_fd)))
-        async with open_command_services(settings) as services:
-            group = services.worker_group()
-            async with group:
-                signals = _listen(group, settings, channel)
-                _print_startup(services, group, burst=burst)
-                if burst:
-                    await services.run_until_idle(group)
-                else:
-                    await group.wait()
-            return signals.exit_code
+        async with open_command_services(settings) as services, services.worker_group() as group:
+            signals = _listen(group, settings, channel)
+            _print_startup(services, group, burst=burst)
+            await (services.run_until_idle(group) if burst else group.wait())
+        return signals.exit_code
 
 
 def _listen(
@@ -194,8 +179,12 @@ def check_app_modules(modules: Sequence[str], folder: Path) -> None:
     Raises:
         ConfigurationError: modules cannot be found; the message lists all of them.
     """
-    with _first_on_sys_path(str(folder)):
+    path = list(sys.path)
+    sys.path.insert(0, str(folder))
+    try:
         problems = [problem for module in modules if (problem := _import_problem(module))]
+    finally:
+        sys.path[:] = path
     if problems:
         raise ConfigurationError([f"worker.app: {problem}" for problem in problems])
 
@@ -211,13 +200,3 @@ def _import_problem(module: str) -> str | None:
         return None
     hint = "; leave out the .py" if module.endswith(".py") else ""
     return f"no module {module!r} in the current folder or among the installed packages{hint}"
-
-
-@contextlib.contextmanager
-def _first_on_sys_path(folder: str) -> Iterator[None]:
-    before = list(sys.path)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path[:] = before

@@ -41,36 +41,42 @@ def details_of(event: Event, now: datetime) -> str:
     return safe_excerpt(_details(event.body, now), limit=_MAX_CHARACTERS).replace("\n", " ")
 
 
+# By the type of the event; the table has the events whose fields need no formatting.
+_DETAILS: dict[type[e.EventBody], str] = {
+    e.TaskProcessingStarted: "attempt {body.attempt_number} by {body.worker_id}",
+    e.TaskProcessingFailed: "attempt {body.attempt_number}: {body.error}",
+    e.TaskReleased: "attempt {body.attempt_number}: {body.reason}",
+    e.TaskParked: "attempt {body.attempt_number}: {body.reason}",
+    e.TaskUnparked: "by {body.by}",
+    e.TaskFailed: "{body.error} ({body.error_category})",
+    e.TaskRevisionRequested: "by {body.by}: {body.feedback}",
+    e.JobFailureDetected: "{body.failed_key} failed",
+    e.JobResumed: "round {body.round} by {body.by}",
+}
+
+
 def _details(body: e.EventBody, now: datetime) -> str:
     match body:
         case e.TaskPending():
             return f"due {formats.relative_time(body.due_at, now)}" if body.due_at else body.name
-        case e.TaskProcessingStarted():
-            return f"attempt {body.attempt_number} by {body.worker_id}"
         case e.TaskHeartbeat():
             return _heartbeat(body)
-        case e.TaskProcessingFailed():
-            return f"attempt {body.attempt_number}: {body.error}"
-        case e.TaskReleased():
-            return f"attempt {body.attempt_number}: {body.reason}"
-        case e.TaskParked():
-            return f"attempt {body.attempt_number}: {body.reason}"
-        case e.TaskUnparked():
-            return f"by {body.by}"
         case e.TaskBudgetAdded() | e.JobBudgetAdded():
             more = Budget(usd=body.usd, tokens=body.tokens, minutes=body.minutes)
             return f"{more} by {body.by}"
         case e.TaskCompleted():
             return f"attempt {body.attempt_number}, took {formats.duration_text(body.duration)}"
-        case e.TaskFailed():
-            return f"{body.error} ({body.error_category})"
         case e.TaskTimeout():
             return f"after {formats.duration_text(body.elapsed)}, stopped with {body.signal}"
         case e.TaskCancelled() | e.JobCancelled():
             return f"by {body.by}" + (f": {body.reason}" if body.reason else "")
-        case e.TaskRevisionRequested():
-            return f"by {body.by}: {body.feedback}"
-    return _job_details(body)
+        case e.JobCreated():
+            return f"{formats.plural(body.total_tasks, 'task')}, request {body.request_id}"
+        case e.JobTasksAdded():
+            return f"{formats.plural(body.total_tasks_now, 'task')} now"
+        case e.JobCompleted():
+            return formats.plural(body.total_tasks, "task")
+    return _DETAILS.get(type(body), "").format(body=body)
 
 
 def _heartbeat(body: e.TaskHeartbeat) -> str:
@@ -78,18 +84,3 @@ def _heartbeat(body: e.TaskHeartbeat) -> str:
     memory = f", {formats.size(body.rss_bytes)}" if body.rss_bytes else ""
     doing = f", at {step!r}" if step else ""
     return f"no. {body.number}, {formats.duration_text(body.elapsed)} in{memory}{doing}"
-
-
-def _job_details(body: e.EventBody) -> str:
-    match body:
-        case e.JobCreated():
-            return f"{formats.plural(body.total_tasks, 'task')}, request {body.request_id}"
-        case e.JobTasksAdded():
-            return f"{formats.plural(body.total_tasks_now, 'task')} now"
-        case e.JobCompleted():
-            return formats.plural(body.total_tasks, "task")
-        case e.JobFailureDetected():
-            return f"{body.failed_key} failed"
-        case e.JobResumed():
-            return f"round {body.round} by {body.by}"
-    return ""

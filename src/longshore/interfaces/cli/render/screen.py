@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longshore.core.tasks.states import JobState, TaskState
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from longshore.interfaces.cli.options import GlobalOptions
+
+    Row = Mapping[str, RenderableType]
 
 _UNLIMITED_WIDTH = 10_000
 _ERROR_WIDTH = 30
@@ -37,16 +38,29 @@ _STYLES = {
     TaskState.CANCELLED.value: "magenta",
     JobState.RUNNING.value: "cyan",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    flexible: bool = False  # wraps first when the terminal is narrow
-    right: bool = False
-    optional: bool = False  # left out if it is empty in every row
+# How columns look, by their headings.
+_RIGHT = frozenset(
+    (
+        *("#", "ADDED", "AT", "ATTEMPT", "ATTEMPTS", "CACHE", "COST", "DURATION", "EXIT", "IN"),
+        *("IN PROGRESS", "INVARIANT", "LIMIT", "OUT", "PENDING", "RESERVED", "ROUND"),
+        *("RUNNING FOR", "SILENT FOR", "SPENT", "TASKS", "VERSION"),
+    )
+)
+_WRAPPED = frozenset(
+    (
+        "DESCRIPTION",
+        "ERROR",
+        "FINDING",
+        "NAME",
+        "QUEUE",
+        "RESULT",
+        "SERVER",
+        "TO DO",
+        "VALUE",
+        "WHAT",
+    )
+)
+_OMITTED_IF_EMPTY = frozenset(("ADDED", "CACHE", "COST", "DEFINITION", "IN", "OUT", "ROUND"))
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -89,8 +103,7 @@ def print_answer(options: GlobalOptions, document: Any, sentence: str) -> None:
 def print_listing(
     options: GlobalOptions,
     document: Any,
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[RenderableType]],
+    rows: Sequence[Row],
     *,
     empty: str,
     errors: Sequence[str] = (),
@@ -108,15 +121,13 @@ def print_listing(
     elif not rows:
         print_stderr(empty)
     else:
-        print_table(columns, rows, errors)
+        print_table(rows, errors)
         if cursor is not None:
             print_stderr(f"more results: --cursor {cursor}")
 
 
-def print_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]], errors: Sequence[str] = ()
-) -> None:
-    """Print rows below their titles.
+def print_table(rows: Sequence[Row], errors: Sequence[str] = ()) -> None:
+    """Print rows below their headings.
 
     Args:
         errors: For each row an error message: a last column, or lines below the table if the
@@ -125,39 +136,40 @@ def print_table(
     from rich.measure import Measurement
 
     screen = console()
-    plain = _table(columns, rows)
+    table = _table(rows)
     if not any(errors):
-        print_lines(plain)
+        print_lines(table)
         return
-    width = Measurement.get(screen, screen.options.update(width=_UNLIMITED_WIDTH), plain).maximum
+    width = Measurement.get(screen, screen.options.update(width=_UNLIMITED_WIDTH), table).maximum
     if width + _ERROR_WIDTH <= screen.width:
-        wider = [[*row, error] for row, error in zip(rows, errors, strict=True)]
-        print_lines(_table([*columns, Column("ERROR", flexible=True)], wider))
+        wider = zip(rows, errors, strict=True)
+        print_lines(_table([{**row, "ERROR": error} for row, error in wider]))
     else:
-        print_lines(plain)
+        print_lines(table)
         print()
-        print_pairs([(str(row[0]), error) for row, error in zip(rows, errors, strict=True)])
+        names = (str(next(iter(row.values()))) for row in rows)
+        print_pairs(list(zip(names, errors, strict=True)))
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]]) -> Table:
+def _table(rows: Sequence[Row]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    shown = [
-        index
-        for index, column in enumerate(columns)
-        if not column.optional or any(str(row[index]) for row in rows)
+    headings = [
+        heading
+        for heading in rows[0]
+        if heading not in _OMITTED_IF_EMPTY or any(str(row[heading]) for row in rows)
     ]
-    for index in shown:
+    for heading in headings:
         table.add_column(
-            columns[index].title,
-            no_wrap=not columns[index].flexible,
+            heading,
+            no_wrap=heading not in _WRAPPED,
             overflow="fold",
-            justify="right" if columns[index].right else "left",
+            justify="right" if heading in _RIGHT else "left",
         )
     for row in rows:
-        cells = [row[index] for index in shown]
+        cells = (row[heading] for heading in headings)
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 

@@ -18,7 +18,6 @@ from longshore.core.agents.trace_text import count_text, format_elapsed, format_
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import sanitise_prompt_input
 from longshore.interfaces.cli.render.screen import (
-    Column,
     console,
     print_pairs,
     print_table,
@@ -64,7 +63,7 @@ def _print_step(step: Entry) -> None:
         [
             ("model", _text(step, "model")),
             ("session", f"{_text(step, 'sessionId')}{resumed}"),
-            ("took", _duration(step)),
+            ("duration", _duration(step)),
             ("did", _counts(step)),
             ("tokens", _tokens(step)),
             ("cost", _cost(step)),
@@ -90,7 +89,7 @@ class _TimelineEntry:
     what: Text
     depth: int = 0
     number: str = ""
-    took: str = ""
+    duration: str = ""
     figures: tuple[str, ...] = ("", "", "", "")  # input, cache, output, cost
 
 
@@ -141,7 +140,7 @@ def _tool_entry(tool: Entry, at: datetime) -> _TimelineEntry:
         reason = f": {output}" if output else ""
         what.append(f"  {outcome}{reason}", _OUTCOME_STYLES[outcome])
     depth = 2 if _text(tool, "parent") else 1
-    return _TimelineEntry(at=at, rank=1, what=what, depth=depth, took=_duration(tool))
+    return _TimelineEntry(at=at, rank=1, what=what, depth=depth, duration=_duration(tool))
 
 
 def _retry_text(note: Entry) -> str:
@@ -163,46 +162,33 @@ def _rate_limit_text(note: Entry) -> str:
 
 def _print_timeline(entries: Sequence[_TimelineEntry], started_at: datetime | None) -> None:
     start = started_at or entries[0].at
-    figures = ("TOOK", "IN", "CACHE", "OUT", "COST")
     print_table(
         [
-            Column("AT", right=True),
-            Column("#", right=True),
-            Column("WHAT", flexible=True),
-            *(Column(title, right=True, optional=True) for title in figures),
-        ],
-        [
-            [
-                Text(
+            {
+                "AT": Text(
                     format_elapsed(max((entry.at - start) // timedelta(milliseconds=1), 0)), "dim"
                 ),
-                Text(entry.number, "dim"),
-                Padding(entry.what, (0, 0, 0, _INDENT * entry.depth)),
-                entry.took,
-                *entry.figures,
-            ]
+                "#": Text(entry.number, "dim"),
+                "WHAT": Padding(entry.what, (0, 0, 0, _INDENT * entry.depth)),
+                "DURATION": entry.duration,
+                **dict(zip(("IN", "CACHE", "OUT", "COST"), entry.figures, strict=True)),
+            }
             for entry in entries
-        ],
+        ]
     )
 
 
 def _print_todos(todos: Sequence[Entry]) -> None:
     print_table(
         [
-            Column("TO DO", flexible=True),
-            Column("STATE"),
-            Column("PENDING", right=True),
-            Column("IN PROGRESS", right=True),
-        ],
-        [
-            [
-                _text(todo, "subject"),
-                state_text(_text(todo, "state")),
-                format_elapsed(_count(todo, "pendingMs")),
-                format_elapsed(_count(todo, "inProgressMs")),
-            ]
+            {
+                "TO DO": _text(todo, "subject"),
+                "STATE": state_text(_text(todo, "state")),
+                "PENDING": format_elapsed(_count(todo, "pendingMs")),
+                "IN PROGRESS": format_elapsed(_count(todo, "inProgressMs")),
+            }
             for todo in todos
-        ],
+        ]
     )
 
 

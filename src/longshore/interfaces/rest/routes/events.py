@@ -1,17 +1,15 @@
-"""Events of a task, of a job with its tasks, and of the whole tenant: pages and streams."""
+"""Events and output of tasks, jobs and the whole tenant: pages, and streams that follow them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import APIRouter, Query, Response
 
-from longshore.core.ids import task_id_of
 from longshore.interfaces.rest.auth import Reader
-from longshore.interfaces.rest.openapi import answers, problem_responses, respond
-from longshore.interfaces.rest.params import LongLimit, last_event_id, server_sent_events
+from longshore.interfaces.rest.openapi import answers, respond, stream_route
+from longshore.interfaces.rest.requests import LongLimit, TaskId, last_event_id
 from longshore.services import documents as d
 from longshore.services.queries import EVENT_CURSOR_PATTERN
 
@@ -67,72 +65,105 @@ async def read_job_events(
     return respond(page)
 
 
-async def _job_events(
+@stream_route(router, "/jobs/{job_id}/events/stream")
+async def stream_job_events(
     operations: Reader,
     job_id: str,
     cursor: EventCursorParam = "",
     tasks: IncludeTasks = True,  # noqa: FBT002
     last_seen: Annotated[str | None, last_event_id(EVENT_CURSOR_PATTERN)] = None,
 ) -> AsyncIterator[d.StreamItem]:
-    return await operations.follow_job_events(job_id, tasks=tasks, cursor=last_seen or cursor)
-
-
-@router.get(
-    "/jobs/{job_id}/events/stream",
-    response_description="A stream of server-sent events.",
-    response_class=EventSourceResponse,
-    responses=problem_responses(404),
-)
-async def stream_job_events(
-    stream: Annotated[AsyncIterator[d.StreamItem], Depends(_job_events)],
-) -> AsyncIterator[ServerSentEvent]:
     """Follow the events of a job and its tasks, from the first, until the job has ended.
 
     Each event's id is its position; a client that was disconnected sends the last id as
     `Last-Event-ID` and continues after it, without gaps or duplicates. Ends with an event `end`.
     """
-    async for message in server_sent_events(stream):
-        yield message
+    return await operations.follow_job_events(job_id, tasks=tasks, cursor=last_seen or cursor)
 
 
 @router.get(_TASK_EVENTS_PATH, **answers(d.TaskEventPage, 404))
 async def read_task_events(
     operations: Reader,
-    job_id: str,
-    task_id: str,
+    task: TaskId,
     limit: LongLimit = 100,
     after: Annotated[
         int, Query(ge=0, le=10**15, description="`sequence` of the last event that was read.")
     ] = 0,
 ) -> Response:
     """List the events of a task, from the first."""
-    full_id = task_id_of(job_id, task_id)
-    return respond(await operations.list_task_events(full_id, after=after, limit=limit))
+    return respond(await operations.list_task_events(task, after=after, limit=limit))
 
 
-async def _task_events(
+@stream_route(router, f"{_TASK_EVENTS_PATH}/stream")
+async def stream_task_events(
     operations: Reader,
-    job_id: str,
-    task_id: str,
+    task: TaskId,
     after: Annotated[str, Query(pattern=_SEQUENCE_PATTERN)] = "0",
     last_seen: Annotated[str | None, last_event_id(_SEQUENCE_PATTERN)] = None,
 ) -> AsyncIterator[d.StreamItem]:
-    full_id = task_id_of(job_id, task_id)
-    return await operations.follow_task_events(full_id, after=int(last_seen or after))
-
-
-@router.get(
-    f"{_TASK_EVENTS_PATH}/stream",
-    response_description="A stream of server-sent events.",
-    response_class=EventSourceResponse,
-    responses=problem_responses(404),
-)
-async def stream_task_events(
-    stream: Annotated[AsyncIterator[d.StreamItem], Depends(_task_events)],
-) -> AsyncIterator[ServerSentEvent]:
     """Follow the events of a task, from the first, until the task has ended.
 
     `Last-Event-ID` is the sequence of the last event that the client has.
     """
-    async for message in server_sent_events(stream):
-        yield message
+    return await operations.follow_task_events(task, after=int(last_seen or after))
+
+
+# Output
+
+output_router = APIRouter(tags=["output"])
+_TASK_OUTPUT_PATH = "/jobs/{job_id}/tasks/{task_id}/output"
+_POSITION_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,15}$"
+_START_POSITION = "0.0"
+AfterParam = Annotated[
+    str, Query(pattern=_POSITION_PATTERN, description="`id` of the last chunk that was read.")
+]
+AttemptParam = Annotated[
+    int | None, Query(ge=1, le=10**9, description="Only the output of this attempt.")
+]
+FollowParam = Annotated[bool, Query(description="Continue until the job has ended.")]
+
+
+@output_router.get(_TASK_OUTPUT_PATH, **answers(d.OutputPage, 404))
+async def read_output(
+    operations: Reader,
+    task: TaskId,
+    limit: LongLimit = 100,
+    after: AfterParam = _START_POSITION,
+    attempt: AttemptParam = None,
+) -> Response:
+    """Read the output of a task so far: of all attempts in order, or of one."""
+    page = await operations.read_output(task, attempt=attempt, after=after, limit=limit)
+    return respond(page)
+
+
+@stream_route(output_router, f"{_TASK_OUTPUT_PATH}/stream")
+async def stream_output(
+    operations: Reader,
+    task: TaskId,
+    after: AfterParam = _START_POSITION,
+    attempt: AttemptParam = None,
+    last_seen: Annotated[str | None, last_event_id(_POSITION_PATTERN)] = None,
+) -> AsyncIterator[d.StreamItem]:
+    """Follow the output of a task: stored chunks, then new ones, without gaps or duplicates.
+
+    Each event's id is its position; a client that was disconnected sends the last id as
+    `Last-Event-ID` and continues after it. The stream ends with an event `end` when the task, or
+    the requested attempt, has ended.
+    """
+    return await operations.follow_task_output(task, attempt=attempt, after=last_seen or after)
+
+
+@stream_route(output_router, "/jobs/{job_id}/output/stream")
+async def stream_job_output(
+    operations: Reader,
+    job_id: str,
+    follow: FollowParam = True,  # noqa: FBT002 - query parameters have names
+    attempt: AttemptParam = None,
+) -> AsyncIterator[d.StreamItem]:
+    """Follow the output of all tasks of a job, by time, until the job has ended.
+
+    Each chunk names its task and its position there. The stream of a whole job has no position to
+    continue from: a client that was disconnected starts again and drops what it has, or follows
+    single tasks. Ends with an event `end`.
+    """
+    return await operations.follow_job_output(job_id, follow=follow, attempt=attempt)

@@ -1,26 +1,37 @@
-"""Jobs: submit, add tasks, list, read, cancel, resume; tasks of all jobs, and ids by prefix."""
+"""Jobs, their tasks and their budgets: submit, list, read, cancel, resume, review."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import AwareDatetime
 
+from longshore.core.budgets import Budget
+from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, comment_problem
 from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import Problem
 from longshore.interfaces.rest import schemas as s
-from longshore.interfaces.rest.auth import Operator, Reader, Submitter
-from longshore.interfaces.rest.openapi import answers, respond, respond_with_etag
-from longshore.interfaces.rest.params import (
+from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
+from longshore.interfaces.rest.errors import ApiProblem
+from longshore.interfaces.rest.openapi import (
+    answers,
+    problem_responses,
+    respond,
+    respond_with_etag,
+)
+from longshore.interfaces.rest.requests import (
     MAX_PAGE_SIZE,
     Body,
     Cursor,
     Limit,
     LongLimit,
-    Moment,
     OptionalBody,
     RequestId,
+    TaskId,
+    parse_model,
 )
-from longshore.interfaces.rest.parsing import parse_model
 from longshore.services import documents as d
 
 router = APIRouter(tags=["jobs"])
@@ -48,10 +59,11 @@ async def list_jobs(
     status: Annotated[JobState | None, Query()] = None,
     name: Annotated[str | None, Query(max_length=200, description="The whole name.")] = None,
     created_from: Annotated[
-        Moment | None, Query(alias="createdFrom", description="Created at this time or later.")
+        AwareDatetime | None,
+        Query(alias="createdFrom", description="Created at this time or later."),
     ] = None,
     created_before: Annotated[
-        Moment | None, Query(alias="createdBefore", description="Created before this time.")
+        AwareDatetime | None, Query(alias="createdBefore", description="Created before this time.")
     ] = None,
 ) -> Response:
     """List the jobs that match all conditions, newest first.
@@ -164,3 +176,158 @@ async def resume_job(operations: Operator, job_id: str, document: OptionalBody) 
 async def explain_job(operations: Reader, job_id: str) -> Response:
     """Explain what the job waits for, and what would resolve it."""
     return respond(await operations.why(job_id))
+
+
+# One task
+
+task_router = APIRouter(prefix="/jobs/{job_id}/tasks/{task_id}", tags=["tasks"])
+
+
+@task_router.get("", **answers(d.TaskDocument, 404))
+async def read_task(operations: Reader, task: TaskId) -> Response:
+    """Read a task."""
+    return respond(await operations.get_task(task))
+
+
+@task_router.get("/result", **answers(d.ResultDocument, 404, 409))
+async def read_result(operations: Reader, task: TaskId) -> Response:
+    """Read the result that the task hands to its dependents."""
+    return respond(await operations.get_result(task))
+
+
+@task_router.get("/artifacts", **answers(d.ArtifactList, 404))
+async def list_artifacts(
+    operations: Reader,
+    task: TaskId,
+    limit: LongLimit = 100,
+    after: Annotated[
+        str, Query(max_length=1_024, description="`name` of the last file that was read.")
+    ] = "",
+) -> Response:
+    """List the files that the attempts of the task stored."""
+    return respond(await operations.list_artifacts(task, limit=limit, after=after))
+
+
+@task_router.get(
+    "/artifacts/{name:path}",
+    response_class=StreamingResponse,
+    responses={
+        **problem_responses(404),
+        200: {
+            "description": "The file.",
+            "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def read_artifact(operations: Reader, task: TaskId, name: str) -> StreamingResponse:
+    """Download one of these files."""
+    artifact = await operations.open_artifact(task, name)
+    # A browser must not run the file.
+    headers = {"Content-Length": str(artifact.size), "Content-Disposition": "attachment"}
+    return StreamingResponse(
+        artifact.chunks, headers=headers, media_type="application/octet-stream"
+    )
+
+
+@task_router.post(
+    "/cancel",
+    **answers(d.TaskDocument, 404, 409, body=s.CancelRequestDocument, body_required=False),
+)
+async def cancel_task(operations: Operator, task: TaskId, document: OptionalBody) -> Response:
+    """Cancel a task; a running one is `processing` until its worker has stopped it."""
+    reason = parse_model(s.CancelRequestDocument, document).reason
+    return respond(await operations.cancel_task(task, reason=reason))
+
+
+@task_router.post(
+    "/approve",
+    **answers(d.TaskDocument, 404, 409, body=s.ApproveRequestDocument, body_required=False),
+)
+async def approve_task(operations: Operator, task: TaskId, document: OptionalBody) -> Response:
+    """Approve the result in review: the task completes, and its dependents continue."""
+    attempt = parse_model(s.ApproveRequestDocument, document).attempt
+    return respond(await operations.approve(task, attempt=attempt))
+
+
+@task_router.post(
+    "/revise", **answers(d.RevisedTaskDocument, 404, 409, body=s.ReviseRequestDocument)
+)
+async def revise_task(operations: Operator, task: TaskId, document: Body) -> Response:
+    """Send the result in review back: a new attempt gets it, and the feedback."""
+    request = parse_model(s.ReviseRequestDocument, document)
+    problem = comment_problem(request.feedback, limit=FEEDBACK_LIMIT_CHARACTERS)
+    if problem is not None:
+        errors = [Problem("feedback", problem)]
+        raise ApiProblem(422, "invalid", "the request has problems", errors)
+    return respond(await operations.revise(task, request.feedback, attempt=request.attempt))
+
+
+@task_router.get("/why", **answers(d.WhyDocument, 404))
+async def explain_task(operations: Reader, task: TaskId) -> Response:
+    """Explain what the task waits for: the whole chain, and what would resolve it."""
+    return respond(await operations.why(task))
+
+
+# Budgets
+
+budget_router = APIRouter(tags=["budgets"])
+_ADD_ROUTE = answers(d.BudgetStatusDocument, 404, 409, body=s.AddBudgetRequestDocument)
+
+
+@budget_router.get("/budget", **answers(d.BudgetStatusDocument))
+async def read_daily_budget(operations: Reader) -> Response:
+    """Read what the tenant's agents may spend today (UTC), and what they have spent."""
+    return respond(await operations.get_budget())
+
+
+@budget_router.post("/budget", **_ADD_ROUTE)
+async def add_daily_budget(
+    operations: Admin, document: Body, request_id: RequestId = None
+) -> Response:
+    """Add to today's budget of the tenant; tasks that are parked because of it continue.
+
+    Needs a key with the scope `admin`.
+    """
+    amount = _parse_amount(document)
+    return respond(await operations.add_budget(None, amount, request_id=request_id))
+
+
+@budget_router.get("/jobs/{job_id}/budget", **answers(d.BudgetStatusDocument, 404))
+async def read_job_budget(operations: Reader, job_id: str) -> Response:
+    """Read what all tasks of a job together may spend, and have spent."""
+    return respond(await operations.get_budget(job_id))
+
+
+@budget_router.post("/jobs/{job_id}/budget", **_ADD_ROUTE)
+async def add_job_budget(
+    operations: Operator, job_id: str, document: Body, request_id: RequestId = None
+) -> Response:
+    """Add to the budget of a job; its tasks that are parked because of it continue."""
+    amount = _parse_amount(document)
+    return respond(await operations.add_budget(job_id, amount, request_id=request_id))
+
+
+@budget_router.get("/jobs/{job_id}/tasks/{task_id}/budget", **answers(d.BudgetStatusDocument, 404))
+async def read_task_budget(operations: Reader, task: TaskId) -> Response:
+    """Read what a task may spend in all its attempts, and has spent."""
+    return respond(await operations.get_budget(task))
+
+
+@budget_router.post("/jobs/{job_id}/tasks/{task_id}/budget", **_ADD_ROUTE)
+async def add_task_budget(
+    operations: Operator,
+    task: TaskId,
+    document: Body,
+    request_id: RequestId = None,
+) -> Response:
+    """Add to the budget of a task; if it is parked because of it, it continues."""
+    amount = _parse_amount(document)
+    return respond(await operations.add_budget(task, amount, request_id=request_id))
+
+
+def _parse_amount(document: Any) -> Budget:
+    request = parse_model(s.AddBudgetRequestDocument, document)
+    amount = Budget(usd=request.usd, tokens=request.tokens, minutes=request.minutes)
+    if not amount:
+        raise ApiProblem(422, "invalid", "nothing is added: expected usd, tokens or minutes")
+    return amount

@@ -6,13 +6,11 @@ denies what a policy does not allow, notes each call, and compares both ways.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
-from longshore.adapters.aws.deploy.stacks.template import Json, arn, import_value, statement, sub
 from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
 from longshore.adapters.aws.names import (
     EVENT_INDEXES,
@@ -20,14 +18,30 @@ from longshore.adapters.aws.names import (
     NAME_INDEX,
     STATE_INDEX,
 )
-from longshore.core.tasks.states import Priority
+
+Json = dict[str, Any]
+
+
+def sub(text: str, **values: Any) -> Json:
+    """Text with placeholders for the account, the region and other values."""
+    return {"Fn::Sub": [text, values] if values else text}
+
+
+def arn(service: str, rest: str) -> Json:
+    """The ARN of a resource in this account and region."""
+    return sub(f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{rest}")
+
+
+def import_value(config: StageConfig, name: str) -> Json:
+    """The value that a stack of the stage exports."""
+    return {"Fn::ImportValue": f"longshore-{config.stage}-{name}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What may be done, and with what."""
 
-    resource: str  # a key of PLACES
+    resource: str  # a key of RESOURCES
     actions: tuple[str, ...]
     reason: str
 
@@ -40,53 +54,44 @@ class IamResource:
     arns: Callable[[StageConfig], list[Any]]
 
 
-def _table(name: str) -> IamResource:
-    return IamResource(f"table `{name}`", lambda config: [import_value(config, f"{name}-table")])
+def _exported(label: str, name: str) -> IamResource:
+    return IamResource(label, lambda config: [import_value(config, name)])
 
 
 def _indexes(table: str, *indexes: str) -> IamResource:
-    def arns(config: StageConfig) -> list[Any]:
-        whole = import_value(config, f"{table}-table")
-        return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
-
-    return IamResource(f"indexes of `{table}`: {', '.join(indexes)}", arns)
-
-
-def _event_indexes(config: StageConfig) -> list[Any]:
-    """Those that are filled: no other is ever asked."""
-    filled = ALL_INDEXES if config.settings.get("aws.event_indexes") == "all" else DEFAULT_INDEXES
-    return _indexes("events", *(EVENT_INDEXES[number - 1] for number in sorted(filled))).arns(
-        config
+    return IamResource(
+        f"indexes of `{table}`: {', '.join(indexes)}",
+        lambda config: _index_arns(config, table, indexes),
     )
 
 
+def _index_arns(config: StageConfig, table: str, indexes: Iterable[str]) -> list[Any]:
+    whole = import_value(config, f"{table}-table")
+    return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
+
+
+def _event_indexes(config: StageConfig) -> list[Any]:
+    """Only the indexes that are filled are queried."""
+    filled = ALL_INDEXES if config.settings.get("aws.event_indexes") == "all" else DEFAULT_INDEXES
+    return _index_arns(config, "events", [EVENT_INDEXES[number - 1] for number in sorted(filled)])
+
+
 def _blobs(prefix: str) -> IamResource:
-    def arns(config: StageConfig) -> list[Any]:
-        bucket = import_value(config, "bucket")
-        return [sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}/{prefix}*", Bucket=bucket)]
-
-    return IamResource(f"blobs `{prefix}*`", arns)
+    return IamResource(f"blobs `{prefix}*`", lambda config: [_bucket_arn(config, f"/{prefix}*")])
 
 
-def _bucket(config: StageConfig) -> list[Any]:
+def _bucket_arn(config: StageConfig, suffix: str = "") -> Json:
     bucket = import_value(config, "bucket")
-    return [sub("arn:${AWS::Partition}:s3:::${Bucket}", Bucket=bucket)]
+    return sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}{suffix}", Bucket=bucket)
 
 
-def _queues(config: StageConfig) -> list[Any]:
-    names = config.names
-    return [
-        arn("sqs", names.queue(queue, priority)) for queue in config.queues for priority in Priority
-    ]
-
-
-def _dead_letter_queues(config: StageConfig) -> list[Any]:
-    names = config.names
-    return [
-        arn("sqs", names.dead_letter_queue(queue, priority))
-        for queue in config.queues
-        for priority in Priority
-    ]
+def _queues(label: str, suffix: str) -> IamResource:
+    return IamResource(
+        label,
+        lambda config: [
+            arn("sqs", f"longshore-{config.stage}-{lane}{suffix}") for lane in config.lanes
+        ],
+    )
 
 
 def _consumer(name: str) -> IamResource:
@@ -96,19 +101,17 @@ def _consumer(name: str) -> IamResource:
 
 
 RESOURCES: Final[dict[str, IamResource]] = {
-    "ledger": _table("ledger"),
-    "ledger stream": IamResource(
-        "stream of `ledger`", lambda config: [import_value(config, "ledger-stream")]
-    ),
+    "ledger": _exported("table `ledger`", "ledger-table"),
+    "ledger stream": _exported("stream of `ledger`", "ledger-stream"),
     "listings": _indexes("ledger", LISTING_INDEX, NAME_INDEX, STATE_INDEX),
     "open rows": _indexes("ledger", STATE_INDEX),
-    "events": _table("events"),
+    "events": _exported("table `events`", "events-table"),
     "event indexes": IamResource("indexes of `events` that are filled", _event_indexes),
-    "output": _table("output"),
-    "config": _table("config"),
-    "bus": IamResource("bus", lambda config: [import_value(config, "bus")]),
-    "queues": IamResource("every queue and priority", _queues),
-    "dead letters": IamResource("their dead-letter queues", _dead_letter_queues),
+    "output": _exported("table `output`", "output-table"),
+    "config": _exported("table `config`", "config-table"),
+    "bus": _exported("bus", "bus"),
+    "queues": _queues("every queue and priority", ""),
+    "dead letters": _queues("their dead-letter queues", "-dead"),
     # AWS knows no narrower resource for listing queues.
     "queue names": IamResource("`*`: AWS knows no narrower", lambda _: ["*"]),
     "streams": IamResource(
@@ -118,7 +121,7 @@ RESOURCES: Final[dict[str, IamResource]] = {
     "dispatcher-events": _consumer("dispatcher"),
     "history-events": _consumer("history"),
     "undelivered-events": _consumer("undelivered"),
-    "bucket": IamResource("bucket", _bucket),
+    "bucket": IamResource("bucket", lambda config: [_bucket_arn(config)]),
     "documents": _blobs("jobs/"),
     "files": _blobs("task/logs/"),
     "large events": _blobs("events/"),
@@ -176,32 +179,6 @@ _ALERT_RECORDS = Grant(
     "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "alerts once for each problem"
 )
 
-_DISPATCHER = (
-    _ROWS,
-    _ENQUEUE,
-    Grant("documents", (_GET_OBJECT,), "graphs of jobs"),
-    _LARGE_EVENTS,
-    _BLOB_EXISTENCE,
-)
-_SWEEPER = (
-    Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
-    _OPEN_ROWS,
-    _ENQUEUE,
-    *_READ_DEAD_LETTERS,
-    Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
-    Grant("config", (_GET, _UPDATE), "definitions; wakes a worker"),
-    Grant("documents", _PUT_LARGE_OBJECT, "finishes what was begun"),
-    _LARGE_EVENTS,
-    _BLOB_EXISTENCE,
-)
-_HEALTH_CHECK = (
-    Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
-    _OPEN_ROWS,
-    *_APPEND_EVENTS,
-    *_READ_DEAD_LETTERS,
-    _ALERT_RECORDS,
-    _BLOB_EXISTENCE,
-)
 _API = (
     _ROWS,
     Grant("listings", (_QUERY,), "lists jobs and tasks"),
@@ -220,36 +197,9 @@ _API = (
     Grant("dead letters", (_REMOVE,), "forgets those that lead nowhere"),
     _ALERT_RECORDS,
 )
-# Functions dispatch and sweep for it.
-_WORKER = (
-    Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
-    Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
-    Grant("open rows", (_QUERY,), "takes over from workers that died"),
-    Grant("output", (_PUT,), "what tasks print"),
-    Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
-    *_APPEND_EVENTS,
-    Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
-    Grant("files", _PUT_LARGE_OBJECT, "files of attempts"),
-    _BLOB_EXISTENCE,
-)
 
 
-def _merge_grants(*lists: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant for each resource."""
-    by_resource: dict[str, list[Grant]] = {}
-    for grant in itertools.chain.from_iterable(lists):
-        by_resource.setdefault(grant.resource, []).append(grant)
-    return tuple(
-        Grant(
-            resource,
-            tuple(sorted({action for grant in grants for action in grant.actions})),
-            "; ".join(dict.fromkeys(grant.reason for grant in grants)),
-        )
-        for resource, grants in by_resource.items()
-    )
-
-
-GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
+_GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
     "relay": (
         Grant(
             "ledger stream",
@@ -270,28 +220,92 @@ GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
         _BLOB_EXISTENCE,
         _SECRETS,
     ),
-    "dispatcher": (_event_source_grant("dispatcher-events"), *_merge_grants(_DISPATCHER)),
+    "dispatcher": (
+        _event_source_grant("dispatcher-events"),
+        _ROWS,
+        _ENQUEUE,
+        Grant("documents", (_GET_OBJECT,), "graphs of jobs"),
+        _LARGE_EVENTS,
+        _BLOB_EXISTENCE,
+    ),
     "dlq-processor": (
         _event_source_grant("dead letters"),
         Grant("ledger", (_GET, _UPDATE), "fails the task"),
         *_APPEND_EVENTS,
         Grant("lost messages", (_PUT_OBJECT,), "keeps messages that lead nowhere"),
     ),
-    "sweeper": _merge_grants(_SWEEPER),
-    "health-check": (*_merge_grants(_HEALTH_CHECK), _SECRETS),
+    "sweeper": (
+        Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
+        _OPEN_ROWS,
+        _ENQUEUE,
+        *_READ_DEAD_LETTERS,
+        Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
+        Grant("config", (_GET, _UPDATE), "definitions; wakes a worker"),
+        Grant("documents", _PUT_LARGE_OBJECT, "finishes what was begun"),
+        _LARGE_EVENTS,
+        _BLOB_EXISTENCE,
+    ),
+    "health-check": (
+        Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
+        _OPEN_ROWS,
+        *_APPEND_EVENTS,
+        *_READ_DEAD_LETTERS,
+        _ALERT_RECORDS,
+        _BLOB_EXISTENCE,
+        _SECRETS,
+    ),
     "health-check-single": (
         Grant("ledger", (_GET,), "the task's row"),
         Grant("config", (_GET,), "its definition"),
     ),
-    "api": (*_merge_grants(_API), _SECRETS),
-    "worker": _merge_grants(_WORKER),
-    "server": _merge_grants(_API),
+    "api": (*_API, _SECRETS),
+    # Functions dispatch and sweep for it.
+    "worker": (
+        Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
+        Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
+        Grant("open rows", (_QUERY,), "takes over from workers that died"),
+        Grant("output", (_PUT,), "what tasks print"),
+        Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
+        *_APPEND_EVENTS,
+        Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
+        Grant("files", _PUT_LARGE_OBJECT, "files of attempts"),
+        _BLOB_EXISTENCE,
+    ),
+    "server": _API,
 }
+
+
+def _merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """One grant for each resource."""
+    by_resource: dict[str, list[Grant]] = {}
+    for grant in grants:
+        by_resource.setdefault(grant.resource, []).append(grant)
+    return tuple(
+        Grant(
+            resource,
+            tuple(sorted({action for grant in same for action in grant.actions})),
+            "; ".join(dict.fromkeys(grant.reason for grant in same)),
+        )
+        for resource, same in by_resource.items()
+    )
+
+
+GRANTS: Final = {name: _merge_grants(grants) for name, grants in _GRANTS.items()}
 """By function or service."""
 
 
 def statements_of(config: StageConfig, name: str) -> list[Json]:
-    """The sentences of a policy."""
+    """The statements of a role's policy."""
     return [
-        statement(grant.actions, RESOURCES[grant.resource].arns(config)) for grant in GRANTS[name]
+        policy_statement(grant.actions, RESOURCES[grant.resource].arns(config))
+        for grant in GRANTS[name]
     ]
+
+
+def policy_statement(actions: Iterable[str], resources: list[Any]) -> Json:
+    """A policy statement that allows actions."""
+    return {
+        "Effect": "Allow",
+        "Action": sorted(actions),
+        "Resource": resources[0] if len(resources) == 1 else resources,
+    }

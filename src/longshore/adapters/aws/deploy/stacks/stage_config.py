@@ -5,94 +5,109 @@ All problems are reported together. An unknown name is an error.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, replace
 from difflib import get_close_matches
-from types import UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from longshore.adapters.aws.names import Names
 from longshore.core.ids import is_name
+from longshore.core.inspection import CloudAccount
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
 
 # As in the settings: with '-', the queues of two stages could have the same names.
 _STAGE = re.compile(r"[a-z][a-z0-9]{0,19}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_SETTING = re.compile(r"[a-z_]+(\.[a-z_]+)?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUEUE_NAME_LIMIT = 80  # of SQS
 # The retention times of CloudWatch.
 _LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1827, 3653)
-# The sizes of Fargate: CPU units, and the range of MiB with each.
+# The sizes of Fargate: CPU units, and the MiB that each can have.
 _FARGATE_MEMORY_MIB = {
-    256: (512, 2048),
-    512: (1024, 4096),
-    1024: (2048, 8192),
-    2048: (4096, 16_384),
+    256: (512, 1024, 2048),
+    512: range(1024, 4097, 1024),
+    1024: range(2048, 8193, 1024),
+    2048: range(4096, 16_385, 1024),
+    4096: range(8192, 30_721, 1024),
+    8192: range(16_384, 61_441, 4096),
+    16_384: range(32_768, 122_881, 8192),
 }
-_FARGATE_MEMORY_MIB |= {4096: (8192, 30_720), 8192: (16_384, 61_440), 16_384: (32_768, 122_880)}
-_FARGATE_MEMORY_STEP_MIB = {8192: 4096, 16_384: 8192}
-ARCHITECTURES: Final = ("x86_64", "arm64")
-PYTHONS: Final = ("3.12", "3.13")
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_Texts = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _setting_texts(values: object) -> object:
+    """Settings as their environment variables have them."""
+    if not isinstance(values, Mapping):
+        return values
+    lists = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+    return {
+        name: ",".join(str(item).lower() if isinstance(item, bool) else str(item) for item in items)
+        for name, items in lists.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class AlarmsConfig:
     """Alarms and their receivers."""
 
     enabled: bool = True
-    email: tuple[str, ...] = ()  # each address must confirm
+    email: _Texts = ()  # each address must confirm
     topic: str | None = None  # the ARN of your own SNS topic instead
-    oldest_message_minutes: int = 15
+    oldest_message_minutes: int = Field(default=15, ge=1, le=1440)
 
     @property
-    def has_topic(self) -> bool:
-        """Whether alarms notify people."""
-        return self.enabled and bool(self.topic or self.email)
+    def oldest_message_s(self) -> int:
+        return 60 * self.oldest_message_minutes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ApiConfig:
     """The API behind API Gateway."""
 
-    requests_per_second: int = 100
-    burst: int = 200
+    requests_per_second: int = Field(default=100, ge=1, le=10_000)
+    burst: int = Field(default=200, ge=1, le=5_000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class FunctionsConfig:
     """Common properties of all functions."""
 
-    python: str = "3.13"
-    architecture: str = "x86_64"
-    memory_mib: int = 512
+    python: Literal["3.12", "3.13"] = "3.13"
+    architecture: Literal["x86_64", "arm64"] = "x86_64"
+    memory_mib: int = Field(default=512, ge=256, le=10_240)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ContainerConfig:
     """A service on ECS; it is deployed only if it has an image."""
 
     image: str | None = None
-    count: int = 1
+    count: int = Field(default=1, ge=0, le=1_000)
     cpu: int = 1024
     memory_mib: int = 4096
-    subnets: tuple[str, ...] = ()
-    security_groups: tuple[str, ...] = ()
+    subnets: _Texts = ()
+    security_groups: _Texts = ()
     public_ip: bool = False
-    command: tuple[str, ...] = ()  # empty: Longshore's own
-    secrets: tuple[str, ...] = ()  # variables whose values are SSM parameters of the stage
+    command: _Texts = ()  # empty: Longshore's own
+    # Variables whose values are SSM parameters of the stage.
+    secrets: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
     target_group: str | None = None  # of your own load balancer, for the server
-    hosts: tuple[str, ...] = ()  # host names of the server
+    hosts: _Texts = ()  # host names of the server
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class StageConfig:
     """The configuration of a stage."""
 
     stage: str
-    queues: tuple[str, ...] = ("default",)
+    queues: _Texts = ("default",)
     bucket: str | None = None  # None: longshore-{stage}-{account}-{region}
     schedules: bool = True  # whether the health check is scheduled; the sweeper always is
     protected: bool = True  # against deletion; with point-in-time recovery
@@ -102,12 +117,25 @@ class StageConfig:
     functions: FunctionsConfig = field(default_factory=FunctionsConfig)
     worker: ContainerConfig = field(default_factory=ContainerConfig)
     server: ContainerConfig = field(default_factory=ContainerConfig)
-    settings: Mapping[str, str] = field(default_factory=dict)  # of functions and containers
+    # Of functions and containers.
+    settings: Annotated[dict[str, str], BeforeValidator(_setting_texts)] = field(
+        default_factory=dict
+    )
 
     @property
     def names(self) -> Names:
         """The names of the resources; the default bucket needs account and region."""
         return Names(stage=self.stage, bucket=self.bucket or "")
+
+    @property
+    def lanes(self) -> list[str]:
+        """Every queue and priority, as in the names of their SQS queues."""
+        return [
+            f"{queue}-{priority.name.lower()}" for queue in self.queues for priority in Priority
+        ]
+
+
+_STAGE_CONFIG = TypeAdapter(StageConfig)
 
 
 def read_stage_config(stage: str, document: Mapping[str, Any], origin: str) -> StageConfig:
@@ -116,89 +144,39 @@ def read_stage_config(stage: str, document: Mapping[str, Any], origin: str) -> S
     Raises:
         ConfigurationError: with all problems.
     """
-    problems: list[str] = []
-    values = _read_section(StageConfig, {**document, "stage": stage}, "", problems)
-    if not problems:
-        config = StageConfig(**values)
+    # An empty section of a YAML file is null.
+    content = {name: value for name, value in document.items() if value is not None}
+    try:
+        # As JSON: pydantic then takes a list for a tuple, and is strict otherwise.
+        config = _STAGE_CONFIG.validate_json(json.dumps({**content, "stage": stage}, default=str))
         problems = list(_check_config(config))
+    except ValidationError as error:
+        problems = [_problem(detail) for detail in error.errors(include_url=False)]
     if problems:
         raise ConfigurationError([f"{origin}: {problem}" for problem in problems])
     return config
 
 
-def with_bucket(config: StageConfig, account: str, region: str) -> StageConfig:
+def _problem(detail: Any) -> str:
+    """What pydantic says about a value, with its path in the document."""
+    *sections, name = detail["loc"]
+    if detail["type"] != "unexpected_keyword_argument":
+        return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}, not {detail['input']!r}"
+    section = functools.reduce(getattr, sections, StageConfig(stage="any"))
+    names = [item.name for item in fields(section)]
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"
+    return f"unknown name {'.'.join(detail['loc'])!r}; {hint}"
+
+
+def with_bucket(config: StageConfig, account: CloudAccount) -> StageConfig:
     """The configuration with the name of the bucket, which contains account and region."""
-    return (
-        config if config.bucket else replace(config, bucket=default_bucket(config, account, region))
-    )
-
-
-def default_bucket(config: StageConfig, account: str, region: str) -> str:
-    """The default name of the bucket."""
-    return f"longshore-{config.stage}-{account}-{region}"
-
-
-def _read_section(kind: type, document: Any, path: str, problems: list[str]) -> dict[str, Any]:
-    if not isinstance(document, Mapping):
-        problems.append(f"{path.rstrip('.') or 'the file'} must be a mapping")
-        return {}
-    hints = get_type_hints(kind)
-    types = {item.name: hints[item.name] for item in fields(kind)}
-    values = {}
-    for name, value in document.items():
-        if name not in types:
-            close = get_close_matches(str(name), types, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(types)}"
-            problems.append(f"unknown name {path + str(name)!r}{hint}")
-        else:
-            values[name] = _value(types[name], value, f"{path}{name}", problems)
-    return values
-
-
-def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
-    if is_dataclass(kind) and isinstance(kind, type):
-        inner = _read_section(kind, {} if value is None else value, f"{path}.", problems)
-        return kind(**inner)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        if value is None:
-            return None
-        kind = next(option for option in arguments if option is not type(None))
-        return _value(kind, value, path, problems)
-    if origin is tuple:
-        if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
-            return tuple(value)
-        problems.append(f"{path} must be a list of strings, not {value!r}")
-    elif isinstance(origin, type) and issubclass(origin, Mapping):
-        return _settings(value, path, problems)
-    # A boolean is an int in Python, but `count: yes` is a mistake.
-    elif type(value) is kind:
-        return value
-    else:
-        expected = {bool: "true or false", int: "a whole number", str: "a string (in quotes?)"}
-        problems.append(f"{path} must be {expected[kind]}, not {value!r}")
-    return None
-
-
-def _settings(value: Any, path: str, problems: list[str]) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        problems.append(f"{path} must map names of settings to values")
-        return {}
-    problems += [
-        f"{path}: {name!r} is not a setting name, such as worker.task_timeout"
-        for name in value
-        if not _SETTING.fullmatch(str(name))
-    ]
-    return {str(name): _setting_text(setting) for name, setting in value.items()}
-
-
-def _setting_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    default = f"longshore-{config.stage}-{account.id}-{account.region}"
+    return replace(config, bucket=config.bucket or default)
 
 
 def _check_config(config: StageConfig) -> Iterator[str]:
+    """Problems that are not about a single value's type or range."""
     if not _STAGE.fullmatch(config.stage):
         yield (
             f"{config.stage!r} is not a valid stage name: use at most 20 lower-case letters and"
@@ -206,24 +184,6 @@ def _check_config(config: StageConfig) -> Iterator[str]:
         )
     if config.bucket is not None and not _BUCKET.fullmatch(config.bucket):
         yield f"bucket: {config.bucket!r} is not a valid bucket name"
-    yield from _queue_problems(config)
-    if config.log_retention_days not in _LOG_RETENTION_DAYS:
-        days = config.log_retention_days
-        near = min(_LOG_RETENTION_DAYS, key=lambda option: abs(option - days))
-        yield f"log_retention_days: CloudWatch has {near} days, not {days}"
-    yield from _check_range(
-        "alarms.oldest_message_minutes", config.alarms.oldest_message_minutes, 1, 1440
-    )
-    if config.alarms.topic and config.alarms.email:
-        yield "alarms: set a topic or email addresses, not both"
-    yield from _check_range("api.requests_per_second", config.api.requests_per_second, 1, 10_000)
-    yield from _check_range("api.burst", config.api.burst, 1, 5_000)
-    yield from _function_problems(config.functions)
-    yield from _container_problems("worker", config.worker)
-    yield from _container_problems("server", config.server)
-
-
-def _queue_problems(config: StageConfig) -> Iterator[str]:
     if not config.queues:
         yield "queues: at least one is required"
     if len(set(config.queues)) < len(config.queues):
@@ -234,40 +194,25 @@ def _queue_problems(config: StageConfig) -> Iterator[str]:
             yield f"queues: {queue!r} is not a name: use 1 to 64 letters, digits, '-' and '_'"
         elif (excess := longest - _QUEUE_NAME_LIMIT) > 0:
             yield f"queues: {queue!r} is too long by {excess} characters for SQS"
+    if (days := config.log_retention_days) not in _LOG_RETENTION_DAYS:
+        near = min(_LOG_RETENTION_DAYS, key=lambda option: abs(option - days))
+        yield f"log_retention_days: CloudWatch has {near} days, not {days}"
+    if config.alarms.topic and config.alarms.email:
+        yield "alarms: set a topic or email addresses, not both"
+    yield from _container_problems("worker", config.worker)
+    yield from _container_problems("server", config.server)
 
 
-def _function_problems(config: FunctionsConfig) -> Iterator[str]:
-    if config.python not in PYTHONS:
-        yield f"functions.python must be one of {', '.join(PYTHONS)}, not {config.python!r}"
-    if config.architecture not in ARCHITECTURES:
-        yield f"functions.architecture must be one of {', '.join(ARCHITECTURES)}"
-    yield from _check_range("functions.memory_mib", config.memory_mib, 256, 10_240)
-
-
-def _container_problems(name: str, config: ContainerConfig) -> Iterator[str]:
-    yield from _check_range(f"{name}.count", config.count, 0, 1_000)
-    for variable in config.secrets:
-        if not _VARIABLE.fullmatch(variable):
-            yield f"{name}.secrets: {variable!r} is not the name of a variable"
-    least, most = _FARGATE_MEMORY_MIB.get(config.cpu, (0, 0))
-    step = _FARGATE_MEMORY_STEP_MIB.get(config.cpu, 1024)
-    smallest_of_all = config.cpu == min(_FARGATE_MEMORY_MIB) and config.memory_mib == least
-    if not most:
-        sizes = ", ".join(map(str, _FARGATE_MEMORY_MIB))
-        yield f"{name}.cpu: Fargate has {sizes}, not {config.cpu}"
-    elif not (least <= config.memory_mib <= most and config.memory_mib % step == 0) and not (
-        smallest_of_all
-    ):
+def _container_problems(name: str, container: ContainerConfig) -> Iterator[str]:
+    sizes = _FARGATE_MEMORY_MIB.get(container.cpu)
+    if sizes is None:
+        units = ", ".join(map(str, _FARGATE_MEMORY_MIB))
+        yield f"{name}.cpu: Fargate has {units}, not {container.cpu}"
+    elif container.memory_mib not in sizes:
         yield (
-            f"{name}.memory_mib: with {config.cpu} units of cpu, Fargate has {least} to {most} in"
-            f" steps of {step}, not {config.memory_mib}"
+            f"{name}.memory_mib: with {container.cpu} units of cpu, Fargate has {sizes[0]} to"
+            f" {sizes[-1]} in steps of {sizes[-1] - sizes[-2]}, not {container.memory_mib}"
         )
-    if config.image and not config.subnets:
-        yield f"{name}.subnets: at least one is required"
-    if config.image and not config.security_groups:
-        yield f"{name}.security_groups: at least one is required"
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> Iterator[str]:
-    if not low <= value <= high:
-        yield f"{name} must be {low} to {high}, not {value}"
+    for required in ("subnets", "security_groups"):
+        if container.image and not getattr(container, required):
+            yield f"{name}.{required}: at least one is required"

@@ -1,42 +1,74 @@
-"""Reads the JSON body of a request, with limits for everything that a client controls.
+"""Reads requests: JSON bodies, and parameters that several routes have.
 
-The framework's parser has no limit of size or depth, takes the last of two equal keys, and accepts
-NaN. Compressed bodies are decompressed here, up to the same limit of size.
+Everything that a client controls has a limit. The framework's parser has no limit of size or depth,
+takes the last of two equal keys, and accepts NaN. Compressed bodies are decompressed here, up to
+the same limit of size.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Header, Query, Request
 from pydantic import BaseModel, ValidationError
 
-from longshore.errors import Problem
+from longshore.core.ids import task_id_of
 from longshore.interfaces.document_files import UnreadableDocument, parse_json
-from longshore.interfaces.rest.errors import ApiProblem
+from longshore.interfaces.rest.errors import ApiProblem, invalid_request
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
+MAX_PAGE_SIZE = 100
+MAX_LONG_PAGE_SIZE = 1_000
+"""For small items: output chunks, events, ids."""
+
 _JSON = "application/json"
 _GZIP_BITS = 16 + zlib.MAX_WBITS
-# Longer numbers take quadratic time to parse.
 
 
-async def read_json_body(request: Request) -> Any:
-    """The body as a document.
-
-    Raises:
-        ApiProblem: it is not JSON, too large, or its encoding is not supported.
-    """
+async def _read_document(request: Request) -> Any:
     return _parse(await _read_body(request, request.app.state.body_bytes))
 
 
-async def read_optional_json_body(request: Request) -> Any:
-    """The body as a document; an empty body is an empty object."""
-    if (data := await _read_body(request, request.app.state.body_bytes)) == b"":
-        return {}
-    return _parse(data)
+async def _read_optional_document(request: Request) -> Any:
+    return _parse(await _read_body(request, request.app.state.body_bytes) or b"{}")
+
+
+async def _join_task_id(job_id: str, task_id: str) -> str:
+    return task_id_of(job_id, task_id)
+
+
+Body = Annotated[Any, Depends(_read_document)]
+OptionalBody = Annotated[Any, Depends(_read_optional_document)]
+"""A body that may be empty, which is an empty object."""
+TaskId = Annotated[str, Depends(_join_task_id)]
+"""The global id of the task that the path names."""
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="The largest number of items.")]
+LongLimit = Annotated[
+    int, Query(ge=1, le=MAX_LONG_PAGE_SIZE, description="The largest number of items.")
+]
+Cursor = Annotated[
+    str | None, Query(max_length=1_000, description="`cursor` of the previous page.")
+]
+RequestId = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=256,
+        description="A request that is sent again with the same key is carried out once.",
+    ),
+]
+
+
+def last_event_id(pattern: str) -> Any:
+    """The header by which a client continues a stream."""
+    return Header(
+        alias="Last-Event-ID",
+        pattern=pattern,
+        description="The last id that the client received; the stream continues after it.",
+    )
 
 
 def parse_model(model: type[ModelT], document: Any) -> ModelT:
@@ -48,11 +80,7 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        errors = [
-            Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
-            for entry in error.errors()
-        ]
-        raise ApiProblem(422, "invalid", "the request has problems", errors) from None
+        raise invalid_request(error) from None
 
 
 def _parse(data: bytes) -> Any:

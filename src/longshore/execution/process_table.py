@@ -1,0 +1,72 @@
+"""Reads the process table: start times, groups, descendants, memory."""
+
+from __future__ import annotations
+
+import os
+
+_PROC = "/proc"
+# Without it (macOS), processes are reached by group signals only.
+PROC_IS_AVAILABLE = os.path.isdir(_PROC)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_ENDED_STATES = (b"Z", b"X")
+
+
+def _stat_fields(process_id: int) -> list[bytes] | None:
+    try:
+        with open(f"{_PROC}/{process_id}/stat", "rb") as file:
+            # The second field is the command's name in parentheses and may contain any character.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
+def _all_processes() -> dict[int, list[bytes]]:
+    """Returns the fields of all processes, by process id."""
+    ids = (
+        [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()] if PROC_IS_AVAILABLE else ()
+    )
+    return {process_id: fields for process_id in ids if (fields := _stat_fields(process_id))}
+
+
+def start_time_of(process_id: int) -> str | None:
+    """Returns the start time in ticks since boot, or None; with the id it identifies a process."""
+    fields = _stat_fields(process_id)
+    return fields[19].decode() if fields else None
+
+
+def is_alive(process_id: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    fields = _stat_fields(process_id)
+    return fields is not None and fields[0] not in _ENDED_STATES
+
+
+def rss_bytes_of(process_id: int) -> int:
+    """Returns the resident memory; 0 if the process has ended or is not visible."""
+    fields = _stat_fields(process_id)
+    return int(fields[21]) * _PAGE_BYTES if fields else 0
+
+
+def group_members(group_id: int) -> list[int]:
+    """Returns the ids of the live processes whose session or group is ``group_id``."""
+    members = []
+    for process_id, fields in _all_processes().items():
+        group, session = int(fields[2]), int(fields[3])
+        if fields[0] not in _ENDED_STATES and group_id in (group, session):
+            members.append(process_id)
+    return members
+
+
+def descendants(of: int) -> dict[int, int]:
+    """Returns the live descendants of a process: process id to resident memory in bytes."""
+    processes = _all_processes()
+    below: set[int] = set()
+    added = {of}
+    # A child may have a smaller process id than its parent: repeat until nothing is added.
+    while added:
+        below |= added
+        added = {child for child, fields in processes.items() if int(fields[1]) in below} - below
+    return {
+        process_id: int(processes[process_id][21]) * _PAGE_BYTES
+        for process_id in below - {of}
+        if processes[process_id][0] not in _ENDED_STATES
+    }
