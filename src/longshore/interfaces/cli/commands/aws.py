@@ -116,7 +116,6 @@ class _Target:
     ("longshore aws deploy --stage dev --config my.yaml", "as in another file"),
     ("longshore aws deploy --stage dev --render templates", "only write the templates"),
     output=False,
-    remote=False,
 )
 def deploy(
     options: GlobalOptions,
@@ -186,7 +185,6 @@ def _print_step(step: DeployProgress) -> None:
     ("longshore aws destroy --stage dev", "asks first; retains tables and blobs"),
     ("longshore aws destroy --stage dev --with-data --yes", "everything, without asking"),
     output=False,
-    remote=False,
 )
 def destroy(
     options: GlobalOptions,
@@ -243,7 +241,6 @@ def destroy(
 @command(
     ("longshore aws status --stage dev", "what is deployed, and where"),
     ("longshore aws status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
-    remote=False,
 )
 async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:
     """Show the stacks of an AWS deployment, and how to use it.
@@ -317,7 +314,6 @@ def _status_text(status: str | None) -> Text:
 
 @command(
     ("longshore aws undelivered list", "events that the bus or a consumer did not accept"),
-    remote=False,
 )
 async def undelivered_list(
     options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None
@@ -365,7 +361,6 @@ async def undelivered_list(
 @command(
     ("longshore aws undelivered replay 000001894017600000-17", "one event"),
     ("longshore aws undelivered replay --all", "when the consumer works again"),
-    remote=False,
 )
 async def undelivered_replay(
     options: GlobalOptions,

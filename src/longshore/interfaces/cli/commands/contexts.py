@@ -23,7 +23,7 @@ _Name = Annotated[str, argument("NAME", "Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
-@command(("longshore contexts list", "the current context has a star"), remote=False)
+@command(("longshore contexts list", "the current context has a star"))
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     saved = contexts.load(load_command_settings(options).settings.contexts_file)
@@ -59,7 +59,6 @@ def list_(options: GlobalOptions) -> None:
     ("longshore contexts add prod --server https://… < key.txt", "reads it from a file"),
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
     output=False,
-    remote=False,
 )
 def add(
     options: GlobalOptions,
@@ -118,7 +117,6 @@ def _read_key(url: str) -> str:
     ("longshore contexts use prod", "commands use this server"),
     ("longshore contexts use --none", "commands use the data folder"),
     output=False,
-    remote=False,
 )
 def use(
     options: GlobalOptions,
@@ -140,7 +138,7 @@ def use(
     )
 
 
-@command(("longshore contexts remove prod", "with its key"), output=False, remote=False)
+@command(("longshore contexts remove prod", "with its key"), output=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     path = load_command_settings(options).settings.contexts_file

@@ -277,6 +277,7 @@ class _Selection:
     ("longshore dead replay job-k3x_fetch", "one task"),
     ("longshore dead replay --category network --since 1h", "shows the number and asks"),
     ("longshore dead replay --all --yes", "everything, without asking"),
+    remote=True,
 )
 def replay(
     options: GlobalOptions,

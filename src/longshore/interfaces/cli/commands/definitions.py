@@ -73,6 +73,7 @@ async def show(
 @command(
     ("longshore definitions apply definitions/", "every file of a folder"),
     ("longshore definitions apply resize.yaml --check", "validate and store nothing"),
+    remote=True,
 )
 async def apply(
     options: GlobalOptions,
@@ -135,7 +136,6 @@ async def delete(client: ApiClient, name: _Name) -> None:
 @command(
     ("longshore definitions schema > definition.schema.json", "completion in an editor"),
     output=False,
-    remote=False,
 )
 def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""

@@ -71,7 +71,7 @@ _GRACE_S = 1.0
 _FRAMES_PER_SECOND = 8
 
 
-@command(("longshore demo", "takes about 15 seconds"), output=False, remote=False)
+@command(("longshore demo", "takes about 15 seconds"), output=False)
 async def demo(options: GlobalOptions) -> int:
     """Watch a job of five tasks survive the crash of a worker.
 

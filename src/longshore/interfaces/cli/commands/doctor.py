@@ -47,7 +47,6 @@ _CREDENTIAL_VARIABLES = {
     ("longshore settings", "the settings of this folder, and their origin"),
     ("LONGSHORE_WORKER_CONCURRENCY=8 longshore settings", "the environment overrides the file"),
     ("longshore settings -o json", "with descriptions and variables"),
-    remote=False,
 )
 def settings(options: GlobalOptions) -> None:
     """Show every setting with its value and its origin.
@@ -75,7 +74,6 @@ def settings(options: GlobalOptions) -> None:
     ("longshore doctor", "check everything"),
     ("longshore doctor --audit", "also check every stored row, event and output"),
     ("longshore doctor -o json", "for a monitor"),
-    remote=False,
 )
 def doctor(
     options: GlobalOptions,

@@ -49,6 +49,7 @@ _PROBLEMS = (
     ("longshore submit job.yaml", "workers run it"),
     ("longshore submit job.yaml --wait", "run it here and wait until it has ended"),
     ("generate-job | longshore submit - -o json", "from another program"),
+    remote=True,
 )
 async def submit(
     options: GlobalOptions,
