@@ -13,7 +13,7 @@ from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.client import open_server
 from longshore.interfaces.cli.contexts import ServerContext
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render.screen import print_listing
+from longshore.interfaces.cli.render import screen
 from longshore.interfaces.cli.services import load_command_settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     saved = contexts.load(load_command_settings(options).settings.contexts_file)
     by_name = sorted(saved.by_name.items())
-    print_listing(
+    screen.print_listing(
         options,
         {
             "contexts": [

@@ -26,8 +26,7 @@ from longshore.errors import ConfigurationError
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
 from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.services import load_command_settings
 from longshore.settings import DEFAULT, Settings, describe
 
@@ -56,9 +55,9 @@ def settings(options: GlobalOptions) -> None:
     """
     rows = describe(load_command_settings(options))
     if options.json:
-        print_json([asdict(row) for row in rows])
+        screen.print_json([asdict(row) for row in rows])
         return
-    print_table(
+    screen.print_table(
         [
             {
                 "SETTING": row.name,
@@ -102,9 +101,9 @@ def doctor(
         answer: dict[str, object] = {"ok": not failed, "checks": [asdict(item) for item in checks]}
         if audit:
             answer["audit"] = audits[0].as_json() if audits else None
-        print_json(answer)
+        screen.print_json(answer)
     else:
-        print_table(
+        screen.print_table(
             [
                 {
                     "CHECK": check.name,
