@@ -21,9 +21,9 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from longshore.adapters.aws.attributes import Item, decode_document, encode_document
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
@@ -37,8 +37,8 @@ from longshore.adapters.aws.tables import (
     retry_unknown_outcome,
 )
 from longshore.core.events.codec import from_wire, to_wire
-from longshore.core.events.event import Event, EventContext, next_moment
-from longshore.core.events.types import EntityType, EventBody
+from longshore.core.events.event import Event, NewEvent, next_event
+from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists, BackendUnavailable
@@ -204,32 +204,14 @@ class DynamoEventLog:
         item: Item = encode_document(document)["M"]
         return item | {"properties": encode_document(properties)}
 
-    async def append(
-        self,
-        *,
-        tenant: str,
-        app: str,
-        entity_id: str,
-        body: EventBody,
-        context: EventContext,
-        now: datetime,
-    ) -> Event:
-        entity = f"{body.ENTITY}#{entity_id}"
-        key = config_key(f"sequence#{tenant}", entity)
+    async def append(self, **new: Unpack[NewEvent]) -> Event:
+        entity = f"{new['body'].ENTITY}#{new['entity_id']}"
+        key = config_key(f"sequence#{new['tenant']}", entity)
         for attempt in range(_ATTEMPTS):
             last = await self._tables.get(self._names.config, key)
             count = int(last["count"]["N"]) if last else 0
             last_at = from_ms(int(last["at"]["N"])) if last else None
-            event = Event(
-                entity_type=body.ENTITY,
-                entity_id=entity_id,
-                tenant=tenant,
-                app=app,
-                sequence=count + 1,
-                at=next_moment(now, last_at),
-                body=body,
-                context=context,
-            )
+            event = next_event(new, count, last_at)
             if await self._try_append(key, count, event):
                 await self._publish([event])
                 return event
