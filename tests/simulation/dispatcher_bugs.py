@@ -35,7 +35,7 @@ DISPATCHER_BUGS = (
     ),
     Bug(
         "tasks are read before their job",
-        at="services.dispatcher:Dispatcher._try_settle_job",
+        at="services.dispatcher:Dispatcher._settle_job",
         do=(
             Drop("= _read_rows()"),
             Before(
@@ -72,9 +72,7 @@ DISPATCHER_BUGS = (
     Bug(
         "a task that failed is recorded as completed",
         at="core.jobs.job:_with_recorded_ends",
-        do=After(
-            "NumberSet() COMPLETED", "completed = completed | NumberSet(numbers[TaskState.FAILED])"
-        ),
+        do=After("= NumberSet", "completed = completed | failed"),
     ),
     Bug(
         "a failure after a resume is not reported",

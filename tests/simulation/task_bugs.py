@@ -205,11 +205,11 @@ TASK_BUGS = (
     Bug(
         "a late message runs a completed task again",
         at="core.queues:triage",
-        do=Drop("COMPLETED"),
+        do=Condition("PENDING", "row.state in (TaskState.PENDING, TaskState.COMPLETED)"),
     ),
     Bug(
         "an event is trusted more than the row",
-        at="services.dispatcher:Dispatcher._try_settle_job",
+        at="services.dispatcher:Dispatcher._settle_job",
         do=Drop("terminal"),
     ),
 )

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final
 
 from longshore.core.ids import is_task_id
 from longshore.core.tasks.lease import is_over
@@ -105,34 +105,17 @@ def triage(
     """
     if row is None:
         return TriageDecision(action=MessageAction.REJECT)
-    match row.state:
-        case TaskState.PENDING:
-            if row.due_at is not None and now < row.due_at:
-                return TriageDecision(action=MessageAction.DELAY, until=row.due_at)
-            return TriageDecision(action=MessageAction.RUN)
-        case TaskState.PROCESSING:
-            return _triage_leased(row, now, margin, holder_dead=holder_dead)
-        case (
-            TaskState.COMPLETED
-            | TaskState.FAILED
-            | TaskState.CANCELLED
-            | TaskState.WAITING
-            | TaskState.IN_REVIEW
-            | TaskState.PARKED
-        ):
-            # Waiting, in review, parked: the task is enqueued when it becomes pending.
-            return TriageDecision(action=MessageAction.DROP)
-        case _:
-            assert_never(row.state)
-
-
-def _triage_leased(
-    row: TaskRow, now: datetime, margin: timedelta, *, holder_dead: bool
-) -> TriageDecision:
-    lease = row.lease
-    if lease is None or (holder_dead and lease.local) or is_over(lease, now=now, margin=margin):
-        return TriageDecision(action=MessageAction.TAKE_OVER)
-    return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)
+    if row.state is TaskState.PENDING:
+        if row.due_at is not None and now < row.due_at:
+            return TriageDecision(action=MessageAction.DELAY, until=row.due_at)
+        return TriageDecision(action=MessageAction.RUN)
+    if row.state is TaskState.PROCESSING:
+        lease = row.lease
+        if lease is None or (holder_dead and lease.local) or is_over(lease, now=now, margin=margin):
+            return TriageDecision(action=MessageAction.TAKE_OVER)
+        return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)
+    # It has ended, or it is waiting, in review or parked, and is enqueued when it becomes pending.
+    return TriageDecision(action=MessageAction.DROP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -878,7 +878,7 @@ def task_health_document(task: TaskRow, check: CheckedTask | None) -> TaskHealth
         status=task.state,
         health=check.health if check else None,
         elapsed_ms=_milliseconds(check.elapsed) if check else None,
-        silent_ms=_milliseconds(check.silence) if check else None,
+        silent_ms=_milliseconds(check.time_since_last_event) if check else None,
         last_event_type=check.last_event_type if check else None,
         worker_id=check.worker_id if check else None,
     )

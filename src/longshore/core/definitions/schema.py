@@ -175,15 +175,9 @@ def _read_duration(value: Any) -> timedelta:
     return duration
 
 
-_EXIT_CODE_RANGE = (1, 255)
-
-
 def _read_exit_codes(value: Any) -> tuple[int, ...]:
-    least, most = _EXIT_CODE_RANGE
-    if not isinstance(value, list) or not all(
-        type(code) is int and least <= code <= most for code in value
-    ):
-        raise expected(f"a list of exit codes from {least} to {most}")
+    if not isinstance(value, list) or not all(type(n) is int and 1 <= n <= 255 for n in value):
+        raise expected("a list of exit codes from 1 to 255")
     return tuple(value)
 
 
@@ -246,7 +240,7 @@ _DURATION_TYPE = FieldType(
 )
 _EXIT_CODES_SCHEMA = {
     "type": "array",
-    "items": {"type": "integer", "minimum": _EXIT_CODE_RANGE[0], "maximum": _EXIT_CODE_RANGE[1]},
+    "items": {"type": "integer", "minimum": 1, "maximum": 255},
 }
 _RETRY_TYPE = _object_type(
     RetryPolicy,

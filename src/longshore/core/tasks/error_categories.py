@@ -191,16 +191,10 @@ CLASS_NAMES = _inverted(
 )
 
 STATUS_NUMBERS = {
-    400: ErrorCategory.VALIDATION,
-    401: ErrorCategory.AUTH,
-    403: ErrorCategory.AUTH,
-    404: ErrorCategory.NOT_FOUND,
-    407: ErrorCategory.AUTH,
+    **dict.fromkeys((400, 413, 415, 422), ErrorCategory.VALIDATION),
+    **dict.fromkeys((401, 403, 407), ErrorCategory.AUTH),
+    **dict.fromkeys((404, 410), ErrorCategory.NOT_FOUND),
     408: ErrorCategory.TIMEOUT,
-    410: ErrorCategory.NOT_FOUND,
-    413: ErrorCategory.VALIDATION,
-    415: ErrorCategory.VALIDATION,
-    422: ErrorCategory.VALIDATION,
     429: ErrorCategory.RATE_LIMIT,
     # Also those that only one provider uses, such as 529 for "overloaded".
     **dict.fromkeys(range(500, 600), ErrorCategory.SERVER_ERROR),
@@ -359,37 +353,29 @@ def _by_code_name(name: str) -> ErrorCategory | None:
 def _codes(error: BaseException) -> Iterator[Any]:
     yield safe_getattr(error, "errno")
     yield safe_getattr(error, "code")
-    response = safe_getattr(error, "response")
-    if isinstance(response, Mapping):
-        yield _entry(response, "Error", "Code")
+    match safe_getattr(error, "response"):
+        case {"Error": {"Code": code}}:
+            yield code
 
 
 def _by_status(error: BaseException) -> ErrorCategory | None:
-    categories = (STATUS_NUMBERS.get(_whole_number(status)) for status in _statuses(error))
-    return next(filter(None, categories), None)
+    for status in _statuses(error):
+        if isinstance(status, str) and len(status) == 3 and status.isdecimal():
+            status = int(status)
+        if isinstance(status, int) and (category := STATUS_NUMBERS.get(status)):
+            return category
+    return None
 
 
 def _statuses(error: BaseException) -> Iterator[Any]:
     for name in ("status", "status_code", "code"):
         yield safe_getattr(error, name)
-    response = safe_getattr(error, "response")
-    if isinstance(response, Mapping):
-        yield _entry(response, "ResponseMetadata", "HTTPStatusCode")
-    else:
-        yield safe_getattr(response, "status_code")
-        yield safe_getattr(response, "status")
-
-
-def _entry(mapping: Mapping[Any, Any], outer: str, inner: str) -> Any:
-    within = mapping.get(outer)
-    return within.get(inner) if isinstance(within, Mapping) else None
-
-
-def _whole_number(value: Any) -> int:
-    """Returns the value as a status number; 0 if it is not a number."""
-    if isinstance(value, str) and len(value) == 3 and value.isdecimal():
-        return int(value)
-    return value if isinstance(value, int) else 0
+    match safe_getattr(error, "response"):
+        case {"ResponseMetadata": {"HTTPStatusCode": status}}:
+            yield status
+        case response:
+            yield safe_getattr(response, "status_code")
+            yield safe_getattr(response, "status")
 
 
 def _by_name(error: BaseException) -> ErrorCategory | None:
