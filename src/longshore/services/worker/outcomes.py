@@ -13,7 +13,6 @@ from longshore.core.documents import Document
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptEnding
 from longshore.services.resilience import log_and_continue
@@ -36,15 +35,11 @@ async def hold_queue(
         return
     queue, now = row.spec.queue, context.backend.clock.now()
     about = {"queue": queue, "task_id": row.id, "lasts": str(lasts)}
-    with log_and_continue(logger, "hold.failed", **about):
-        try:
-            hold = await context.backend.queue_controls.hold(
-                queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
-            )
-        except BackendUnavailable as error:
-            logger.warning("hold.unavailable", extra={**about, "error": str(error)})
-        else:
-            logger.warning("queue.held", extra={**about, "until": str(hold.until)})
+    with log_and_continue(logger, "hold.failed", unavailable="hold.unavailable", **about):
+        hold = await context.backend.queue_controls.hold(
+            queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
+        )
+        logger.warning("queue.held", extra={**about, "until": str(hold.until)})
 
 
 def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
