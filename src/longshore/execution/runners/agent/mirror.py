@@ -20,7 +20,7 @@ from threading import Event
 from typing import NamedTuple
 
 from longshore.core.agents.repositories import DEFAULT_REF, RepositoryAddress, cache_name, is_commit
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.git import (
     NO_TRANSPORT,
     Git,

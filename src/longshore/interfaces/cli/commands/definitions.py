@@ -139,7 +139,7 @@ async def delete(client: ApiClient, name: _Name) -> None:
 )
 def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""
-    from longshore.core.definitions.schema import definition_schema
+    from longshore.core.definitions.reader import definition_schema
 
     del options
     print_json(definition_schema())
