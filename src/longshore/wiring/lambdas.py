@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.client import read_parameters
-from longshore.adapters.aws.events.event_bus import EventBridgeBus
+from longshore.adapters.aws.events.event_bus import EventBridgeBus, event_in_message
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.sqs import SqsClient
@@ -76,7 +76,7 @@ class EventArchive:
         Raises:
             UsageError: the message holds no event.
         """
-        await self._log.save([lambda_records.event_in_queue_record(record)])
+        await self._log.save([event_in_message(record["body"])])
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +102,7 @@ class LambdaServices(Services):
         return undelivered_events(self)
 
     def read_event(self, record: Record) -> Event:
-        return lambda_records.event_in_queue_record(record)
+        return event_in_message(record["body"])
 
     def read_dead_message(self, record: Record) -> DeadMessage:
         now = self.backend.clock.now()
