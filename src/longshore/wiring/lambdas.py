@@ -114,7 +114,15 @@ def undelivered_events(services: Services) -> UndeliveredEvents:
     )
 
 
-read_event = lambda_records.event_in_queue_record
+def read_event(record: Record) -> Event:
+    """The event in a message from the bus.
+
+    Raises:
+        UsageError: the message holds no event.
+    """
+    return event_in_message(record["body"])
+
+
 read_undelivered = lambda_records.undelivered_in_record
 open_services_with_secrets = partial(open_lambda_services, secrets=True)
 """All services, able to send alerts."""
