@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.ids import split_task_id
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt

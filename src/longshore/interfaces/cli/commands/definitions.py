@@ -136,7 +136,7 @@ async def delete(client: ApiClient, name: _Name) -> None:
 )
 def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""
-    from longshore.core.definitions.schema import definition_schema
+    from longshore.core.definitions.reader import definition_schema
 
     del options
     screen.print_json(definition_schema())
