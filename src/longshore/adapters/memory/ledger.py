@@ -188,9 +188,12 @@ class MemoryLedger:
             if row.state is TaskState.PENDING
             and row.due_at is not None
             and row.due_at <= due_by
-            and (row.enqueued_at is None or row.enqueued_at < enqueued_before)
             and (
-                row.enqueued_at is None or row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+                row.enqueued_at is None
+                or (
+                    row.enqueued_at < enqueued_before
+                    and row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+                )
             )
         ]
         return [task_id for _, task_id in sorted(due)[:limit]]
