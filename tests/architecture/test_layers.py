@@ -19,7 +19,10 @@ VERIFICATION = ROOT / "verification"
 FACADES = {"", "aws", "core.text.durations", "retry"}
 _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
-_EXECUTION = {"execution", "execution.forkserver", "execution.host", "execution.runners"}
+_EXECUTION = {
+    *("execution", "execution.forkserver", "execution.host", "execution.process_table"),
+    "execution.runners",
+}
 # Layer -> layers that it may import besides its own. The longest prefix of a module's name counts.
 # An adapter's own layer is its folder; adapters/shared has what several adapters need.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -32,8 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters.shared.failpoints": set(),
     "services": _PURE | {"ports", "settings"},
     "execution": _PURE,
-    "execution.forkserver": _PURE | {"execution", "execution.runners"},
-    "execution.host": _PURE | {"execution", "ports", "adapters.shared.failpoints"},
+    "execution.process_table": set(),  # reads /proc for the host and for the fork server
+    "execution.forkserver": _PURE | {"execution", "execution.process_table", "execution.runners"},
+    "execution.host": _PURE
+    | {"execution", "execution.process_table", "ports", "adapters.shared.failpoints"},
     "execution.runners": _PURE | {"execution", "ports"},
     "interfaces": _INNER - {"ports"},
     "wiring": _INNER | _EXECUTION | {"adapters", "interfaces"},

@@ -65,27 +65,27 @@ FAULTS = (
     ),
     _fault(
         "a result is not promised",
-        Change("core.tasks.attempts:complete", Argument("change() COMPLETED", "durable", "False")),
+        Change("core.tasks.task:complete", Argument("change() COMPLETED", "durable", "False")),
     ),
     _fault(
         "a failure is not promised",
-        Change("core.tasks.attempts:_end_attempt", Argument("change() FAILED", "durable", "False")),
+        Change("core.tasks.task:_end_attempt", Argument("change() FAILED", "durable", "False")),
     ),
     _fault(
         "a checkpoint is not promised",
-        Change("core.tasks.attempts:save_checkpoint", Argument("change()", "durable", "False")),
+        Change("core.tasks.task:save_checkpoint", Argument("change()", "durable", "False")),
     ),
     _fault(
         "a claim that leaves the machine is not promised",
-        Change("core.tasks.attempts:claim", Argument("change()", "durable", "False")),
+        Change("core.tasks.task:claim", Argument("change()", "durable", "False")),
     ),
     _fault(
         "a renewal that leaves the machine is not promised",
-        Change("core.tasks.attempts:renew", Value("= local", "False and $2")),
+        Change("core.tasks.task:renew", Value("= local", "False and $2")),
     ),
     _fault(
         "an approval is not promised",
-        Change("core.tasks.operator:approve", Argument("change()", "durable", "False")),
+        Change("core.tasks.task:approve", Argument("change()", "durable", "False")),
     ),
     _fault(
         "a key is not promised",

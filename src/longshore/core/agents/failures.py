@@ -16,17 +16,15 @@ from datetime import timedelta
 from enum import Enum, unique
 from typing import Any, NamedTuple
 
-from longshore.core.tasks.error_categories import (
-    ErrorCategory,
-    category_of,
-    message_of,
-    safe_getattr,
-)
 from longshore.core.tasks.failures import (
+    ErrorCategory,
     Failure,
+    category_of,
     error_text,
     failure_of,
     failure_of_exit,
+    message_of,
+    safe_getattr,
     timeout_text,
 )
 
