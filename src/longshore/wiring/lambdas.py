@@ -14,12 +14,13 @@ from functools import cached_property, partial
 
 from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.client import read_parameters
-from longshore.adapters.aws.events.event_bus import EventBridgeBus
+from longshore.adapters.aws.events.event_bus import EventBridgeBus, event_in_message
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.system import SystemClock
 from longshore.core.dead_letters import DeadMessage
+from longshore.core.events.event import Event
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.change_stream import Record
