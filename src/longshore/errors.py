@@ -89,7 +89,10 @@ class InvalidJob(UsageError):
         super().__init__(self.problems)
 
     def __str__(self) -> str:
-        lines = [f"{problem.path}: {problem.message}" for problem in self.problems]
+        lines = [
+            f"{problem.path}: {problem.message}" if problem.path else problem.message
+            for problem in self.problems
+        ]
         return "the job was not accepted:\n  " + "\n  ".join(lines)
 
 

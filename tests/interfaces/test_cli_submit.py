@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -156,8 +157,10 @@ def test_an_unknown_definition_is_rejected_before_anything_is_stored(
         ("tasks: [", "line 1"),
         ("tasks:\n  - {taskId: a, taskId: b}\n", "line 2: 'taskId' occurs twice"),
         ("a: !!python/object:os.system {}", "line 1"),
-        ("", "expected an object"),
-        ("[1, 2]", "expected an object"),
+        ("", "\n  expected an object"),
+        ("[1, 2]", "\n  expected an object"),
+        ('{"tasks": [{"taskId": "a", "name": "command", "input": NaN}]}', "NaN is not JSON"),
+        ('{"tasks": ' + "[" * 5_000 + "]" * 5_000 + "}", "nested too deeply"),
     ],
 )
 def test_an_invalid_file_is_rejected_with_the_line_of_the_error(
@@ -167,6 +170,16 @@ def test_an_invalid_file_is_rejected_with_the_line_of_the_error(
 
     assert answer.code == ExitCode.USAGE
     assert expected in answer.err
+
+
+def test_a_json_file_with_an_error_is_not_read_as_yaml(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text('{"tasks": [{taskId: a, name: command}]}')
+
+    answer = inside("submit", str(file))
+
+    assert answer.code == ExitCode.USAGE
+    assert "job.json, line 1: it is not JSON" in answer.err
 
 
 def test_a_missing_file_is_named(inside: Inside) -> None:

@@ -7,7 +7,6 @@ JSON values: a date is a text.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from dataclasses import dataclass, field
@@ -45,10 +44,14 @@ def read_document(file: Path) -> Any:
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         text = data.decode()
-        if text.lstrip()[:1] in ("{", "["):
-            # JSON is read much faster; the YAML parser describes the errors of both.
-            with contextlib.suppress(UnreadableDocument):
+        if file.suffix == ".json" or text.lstrip()[:1] in ("{", "["):
+            try:
                 return parse_json(text)
+            except UnreadableDocument as error:
+                # YAML may begin like JSON.
+                is_syntax = isinstance(error.__cause__, json.JSONDecodeError)
+                if file.suffix == ".json" or not is_syntax:
+                    raise
         return parse_yaml(text, value_limit=JOB_FILE_VALUE_LIMIT)[0]
     except OSError as error:
         message = f"{name} cannot be read: {error.strerror}"
