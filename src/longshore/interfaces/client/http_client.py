@@ -133,22 +133,17 @@ class HttpClient(HttpTransport, _Operations):
             read_job(job, limit=MAX_TASKS_PER_JOB)
         except InvalidJob as error:
             problems += error.problems
-        exists = dict.fromkeys([definition.name for definition in own], True)
-        exists |= dict.fromkeys(BUILTIN_DEFINITIONS, True)
+        names = {*BUILTIN_DEFINITIONS, *(definition.name for definition in own)}
         for path, name in referenced_definitions(job):
-            if name not in exists:
-                exists[name] = await self._definition_exists(name)
-            if not exists[name]:
+            try:
+                if name not in names:
+                    await self.get_definition(name)
+            except NotFound:
                 problems.append(Problem(path=path, message=f"no definition is called {name!r}"))
+            else:
+                names.add(name)
         if problems:
             raise InvalidJob(problems)
-
-    async def _definition_exists(self, name: str) -> bool:
-        try:
-            await self.get_definition(name)
-        except NotFound:
-            return False
-        return True
 
     async def list_jobs(
         self,

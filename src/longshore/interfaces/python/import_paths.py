@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def import_path_of(task: Any, module: str, name: str) -> ImportPath:
             " runs the program under `if __name__ == '__main__':`"
         )
         raise UsageError(message)
-    if loaded is None or _lookup(loaded, name) is not task:
+    if reduce(lambda value, part: getattr(value, part, None), name.split("."), loaded) is not task:
         message = (
             f"{shown} cannot be a task: that name is not the decorated function; decorate it"
             " where it is defined, and keep its name"
@@ -65,13 +66,6 @@ def import_path_of(task: Any, module: str, name: str) -> ImportPath:
     if module == _MAIN:
         return _script_import_path(loaded, name)
     return ImportPath(module, name, _source_dir_of(module, getattr(loaded, "__file__", None)))
-
-
-def _lookup(module: Any, name: str) -> Any:
-    value = module
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
 
 
 def _script_import_path(main: Any, name: str) -> ImportPath:
