@@ -5,8 +5,8 @@ every function that passes on the operation it receives. A *site* is an expressi
 entry point. Sites inside entry points are recorded as well, but faults are planned for the
 outermost site, whose code has to handle the outcome of the call.
 
-Entry points are recognised by the names of variables: ``self._tables.query(…)`` is one because a
-``TableReader`` is called ``tables`` everywhere; ``misnamed_variables`` checks this.
+Entry points are recognised by the names of variables: ``self._table.query(…)`` is one because a
+``Table`` is called ``table`` or ``…_table`` everywhere; ``misnamed_variables`` checks this.
 """
 
 import ast
@@ -24,15 +24,11 @@ FILES = (*sorted(ADAPTERS.rglob("*.py")), PACKAGE / "audit" / "dynamo_reader.py"
 
 ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {"AwsClient": ("call",)},
-    "tables": {
-        "TableReader": ("get", "batch_get", "query"),
-        "ConfigTable": ("get", "list_kind", "put", "update"),
-    },
+    "tables": {"Table": ("get", "query", "page", "put", "update", "write", "transact")},
     "sqs": {
         "SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace", "_run")
     },
-    "blobs": {"S3BlobStore": ("_call",), "_BlobReader": ("_get",)},
-    "segments": {"SegmentTable": ("_call",)},
+    "blobs": {"S3BlobStore": ("_call",)},
     "stack_client": {"CloudFormationStack": ("_call",)},
     "doctor_probe": {"Probe": ("call",)},
     "dynamo_reader": {"_DynamoReader": ("_call",)},
@@ -40,13 +36,8 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
 """By module and class. What begins with an underscore is an entry point only inside its class."""
 
 ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
-    "tables": (
-        "TableReader._get_batch",
-        "ConfigTable._write",
-        "retry_unknown_outcome",
-        "_get_item",
-        "_query_items",
-    ),
+    "client": ("retry_unknown_outcome",),
+    "tables": ("Table._repeat",),
     "sqs": ("SqsClient._url", "SqsClient._look_up_url", "SqsClient._run_batch"),
 }
 """Functions that belong to entry points, and are called by them alone."""
@@ -56,8 +47,10 @@ INJECTED_CALLS = {"_DynamoReader": "_aws_call"}
 
 CLASS_BY_VARIABLE = {
     "aws": "AwsClient",
-    "tables": "TableReader",
-    "config_table": "ConfigTable",
+    "table": "Table",
+    "config_table": "Table",
+    "events_table": "Table",
+    "ledger_table": "Table",
     "sqs": "SqsClient",
     "probe": "Probe",
 }

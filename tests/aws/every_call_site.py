@@ -104,8 +104,11 @@ def run_scenario(
     async def run() -> None:
         async with asyncio.timeout(_LIMIT_S):
             async with open_harness(folder, clock, aws, f"trial-{number}") as stage:
-                await scenario(stage)
-                result.problems += [str(item) for item in await stage.settle()]
+                try:
+                    await scenario(stage)
+                    result.problems += [str(item) for item in await stage.settle()]
+                finally:
+                    aws.stop_injecting()
 
     with without_backoff(), trace_callers():
         try:

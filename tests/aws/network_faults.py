@@ -180,6 +180,14 @@ class FaultInjectingAws(LoopAwareAws):
         self.injected[site] = fault
         return fault
 
+    def stop_injecting(self) -> None:
+        """Let all calls succeed, also those that are under way.
+
+        While a backend closes, the clock does not advance, and a slow response would never come.
+        """
+        self._plan = lambda _: None
+        self._clock.advance(SLOW_RESPONSE)
+
     async def client(self, service: str) -> Any:
         client = await super().client(service)
         if service not in self._patched_services:

@@ -7,7 +7,7 @@ from functools import wraps
 from itertools import count
 from typing import Any
 
-from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
+from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.errors import BackendUnavailable
@@ -51,7 +51,10 @@ class FaultyOutputAws(AwsClient):
         if error := self.before(number, operation):
             self.undelivered.append(super().call(service, operation, **parameters))
             raise error
-        answer = await super().call(service, operation, **parameters)
+        try:
+            answer = await super().call(service, operation, **parameters)
+        except CallRefused as refused:
+            raise self.after(number, operation) or refused from None
         self.edit_response(number, answer)
         if error := self.after(number, operation):
             raise error

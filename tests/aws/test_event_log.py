@@ -8,7 +8,7 @@ from longshore.adapters.aws.events.event_log import (
     ALL_INDEXES,
     DEFAULT_INDEXES,
     DynamoEventLog,
-    index_range_for,
+    query_for,
 )
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.ports.backend import Backend
@@ -47,10 +47,10 @@ class TestWithAllIndexes(AwsContract, QueryClauses):
 
 
 def test_a_query_uses_the_most_specific_index_that_is_enabled() -> None:
-    by_type = partial(index_range_for, "acme", event_type="Task Failed")
+    by_type = partial(query_for, "acme", event_type="Task Failed")
 
     assert by_type(indexes=ALL_INDEXES).index == "GSI4-index"
     assert by_type(app="shop", entity="TASK#a", indexes=ALL_INDEXES).index == "GSI7-index"
     assert by_type(indexes=DEFAULT_INDEXES).index is None
     assert by_type(app="shop", entity="TASK#a", indexes=DEFAULT_INDEXES).index == "GSI1-index"
-    assert index_range_for("acme", app="shop", indexes=DEFAULT_INDEXES).index is None
+    assert query_for("acme", app="shop", indexes=DEFAULT_INDEXES).index is None

@@ -37,7 +37,7 @@ def test_every_call_site_of_aws_is_reached_by_a_scenario() -> None:
     [
         ("async def f(aws: AwsClient): await aws.call('s3', 'get_object')", ["new:f"]),
         ("async def f(): await asyncio.gather(*(self._sqs.hide(n, m) for n in m))", ["new:f"]),
-        ("async def f(): return [x async for x in self._tables.query(t)]", ["new:f"]),
+        ("async def f(): return [x async for x in self._table.query(t)]", ["new:f"]),
         (
             "async def f(): await until(lambda: self._config_table.put(i)) or config_table.get(k)",
             ["new:f"] * 2,
@@ -62,13 +62,13 @@ def test_a_client_whose_variable_has_the_wrong_name_is_reported() -> None:
     reader.visit(
         ast.parse(
             "async def f(away: AwsClient | None):"
-            " self._rows = TableReader(away, clock); s3 = await away.client('s3')"
+            " self._rows = Table(away, name); s3 = await away.client('s3')"
         )
     )
 
     assert [text.partition(": ")[2] for text in reader.misnamed] == [
         "away is an AwsClient",
-        "_rows is a TableReader",
+        "_rows is a Table",
         "s3 is a client",
     ]
 

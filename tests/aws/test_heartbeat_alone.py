@@ -157,9 +157,9 @@ def test_a_receipt_that_has_expired_ends_the_heartbeat(work_queue: Queue) -> Non
 
 @pytest.fixture
 def new_client() -> Iterator[None]:
-    module._client.cache_clear()
+    module._shared_client.cache_clear()
     yield
-    module._client.cache_clear()
+    module._shared_client.cache_clear()
 
 
 @pytest.mark.usefixtures("new_client")

@@ -157,9 +157,10 @@ async def test_a_batch_that_arrives_after_its_marker_changes_nothing(
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
     await log.append(task, entries(1))
-    harness.aws.before = lambda number, _: OutcomeUnknown("late") if number == 2 else None
+    harness.aws.before = lambda number, _: OutcomeUnknown("late")
     with pytest.raises(OutcomeUnknown):
         await log.append(task, entries(2, 3, 4))
+    harness.aws.before = lambda number, _: None
 
     await log.append(task, [lost_marker(2, 4), entry(5)])
     await harness.aws.deliver()
@@ -172,9 +173,10 @@ async def test_a_batch_that_was_stored_although_its_response_was_lost_needs_no_m
     harness: OutputHarness,
 ) -> None:
     log, task = harness.open_log(), harness.new_task()
-    harness.aws.after = lambda number, _: OutcomeUnknown("lost") if number == 1 else None
+    harness.aws.after = lambda number, _: OutcomeUnknown("lost")
     with pytest.raises(OutcomeUnknown):
         await log.append(task, entries(1, 2, 3))
+    harness.aws.after = lambda number, _: None
 
     await log.append(task, [lost_marker(1, 3), entry(4)])
 

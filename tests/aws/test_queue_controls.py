@@ -182,7 +182,7 @@ class TestHoldWithFaults(_AwsBackend):
     async def test_a_hold_whose_response_was_lost_is_stored(
         self, backend: Backend, fault: CallFault
     ) -> None:
-        self.faulty_aws.inject("update_item", fault, fault)
+        self.faulty_aws.inject("put_item", fault, fault)
 
         assert await _current_holds(backend) == HOLD
         assert await backend.queue_controls.list_pauses() == [HOLD]
@@ -196,7 +196,7 @@ class TestHoldWithFaults(_AwsBackend):
         async def resume() -> None:
             ended.append(await backend.queue_controls.resume("a"))
 
-        self.faulty_aws.inject("update_item", response_lost_then(resume))
+        self.faulty_aws.inject("put_item", response_lost_then(resume))
 
         assert await _current_holds(backend) == HOLD
         assert ended == [HOLD]

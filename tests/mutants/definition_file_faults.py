@@ -58,7 +58,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a definition goes with its file",
         at="services.definitions:DefinitionSync._forget_removed",
-        do=After("delete()", "await self._backend.definitions.delete(tenant, known.name)"),
+        do=After("delete()", "await self.backend.definitions.delete(tenant, record.name)"),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
@@ -118,7 +118,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="expanded aliases are not counted",
         at="interfaces.document_files:_NodeConverter.convert",
-        do=Drop("+= _count"),
+        do=Drop("+= count"),
         caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(

@@ -93,7 +93,7 @@ OUTPUT_FAULTS = (
     _fault(
         name="an entry is written over in memory",
         at="adapters.memory.logs:MemoryOutputLog.append",
-        do=After("if", "kept[place] = entry"),
+        do=After("if", "stored[position] = chunk"),
         caught_by=f"{_MEMORY}::test_an_entry_that_is_kept_already_changes_nothing",
     ),
     _fault(

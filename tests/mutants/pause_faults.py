@@ -163,7 +163,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a later pause takes the place of the first in memory",
         at="adapters.memory.queues:MemoryQueueControls.pause",
-        do=Replace("setdefault()", "held = self._pauses[$1] = $2"),
+        do=Replace("setdefault()", "pause = self._pauses[$1] = $2"),
         caught_by=f"{_MEMORY}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
@@ -244,13 +244,13 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a reason of any length is kept",
-        at="services.operator_commands:QueuePauser.pause_queue",
+        at="services.operator_commands:OperatorCommands.pause_queue",
         do=Drop("= _checked_reason()"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(
         name="a resume without effect is answered as done",
-        at="services.operator_commands:QueuePauser.resume_queue",
+        at="services.operator_commands:OperatorCommands.resume_queue",
         do=Condition(
             "is not",
             (

@@ -25,25 +25,25 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="what waits for an approval is left to the dispatcher",
-        at="services.operator_commands:ReviewDecisions.approve",
+        at="services.operator_commands:OperatorCommands.approve",
         do=Drop("settle()"),
         caught_by=f"{_REVIEWING}::test_a_task_that_waited_for_an_approval_continues_at_once",
     ),
     _fault(
         name="one who decides twice is refused",
-        at="services.operator_commands:ReviewDecisions._already_decided",
+        at="services.operator_commands:OperatorCommands._already_decided",
         do=Value("return in", "False"),
         caught_by=f"{_REVIEWING}::test_a_decision_is_about_the_result_that_was_seen",
     ),
     _fault(
         name="one who decides twice and names no attempt is refused",
-        at="services.operator_commands:ReviewDecisions._already_decided",
+        at="services.operator_commands:OperatorCommands._already_decided",
         do=Condition("attempt", False, nth=2),
         caught_by=f"{_REVIEWING}::test_a_revision_that_is_requested_twice_happens_once",
     ),
     _fault(
         name="a decision by another reviewer or with other feedback is answered as one's own",
-        at="services.operator_commands:ReviewDecisions._already_decided",
+        at="services.operator_commands:OperatorCommands._already_decided",
         do=Value("return replace()", "True"),
         caught_by=f"{_REVIEWING}::test_a_revision_that_is_requested_twice_happens_once",
     ),
@@ -55,20 +55,20 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="only the last decision counts as made",
-        at="services.operator_commands:ReviewDecisions._already_decided",
+        at="services.operator_commands:OperatorCommands._already_decided",
         do=Value("return in", "$1 in $2[-1:]"),
         caught_by=f"{_REVIEWING}::test_a_repeated_decision_succeeds_after_a_later_decision",
     ),
     _fault(
         name="a revision whose answer was lost is asked for again",
-        at="services.operator_commands:ReviewDecisions._decide",
+        at="services.operator_commands:OperatorCommands._decide",
         do=Argument("make_command()", "attempt", "None"),
         caught_by=f"{_REVIEWING}::"
         "test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_asked_for_again",
     ),
     _fault(
         name="what cannot be decided has to wait for the history",
-        at="services.operator_commands:ReviewDecisions._already_decided",
+        at="services.operator_commands:OperatorCommands._already_decided",
         do=Condition("state", False),
         caught_by="unit/services/test_late_history.py::"
         "test_what_was_not_decided_yet_is_refused_without_the_history",
@@ -105,31 +105,31 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="a task is cancelled for a reason that no store can keep",
-        at="services.operator_commands:Canceller.cancel_task",
+        at="services.operator_commands:OperatorCommands.cancel_task",
         do=Drop("= _checked_reason()"),
         caught_by=f"{_TASKS}::test_a_reason_that_cannot_be_kept_changes_nothing",
     ),
     _fault(
         name="a job is cancelled for a reason that no store can keep",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Drop("= _checked_reason()"),
         caught_by=f"{_TASKS}::test_a_reason_that_cannot_be_kept_changes_nothing",
     ),
     _fault(
         name="another tenant's job is cancelled",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Argument("get_job()", 0, "None"),
         caught_by=f"{_TASKS}::test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed",
     ),
     _fault(
         name="the job does not record a cancelled task",
-        at="services.operator_commands:Canceller.cancel_task",
+        at="services.operator_commands:OperatorCommands.cancel_task",
         do=Drop("settle()"),
         caught_by=f"{_TASKS}::test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked",
     ),
     _fault(
         name="a cancellation whose answer was lost takes back a resume",
-        at="services.operator_commands:Canceller.cancel_task",
+        at="services.operator_commands:OperatorCommands.cancel_task",
         do=Argument("RequestCancel()", "round", None),
         caught_by=f"{_TASKS}::"
         "test_a_cancellation_whose_answer_was_lost_does_not_take_back_a_resume",
@@ -154,13 +154,13 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="another tenant's job is resumed",
-        at="services.operator_commands:Resumer.resume",
-        do=Drop("get_job()"),
+        at="services.operator_commands:OperatorCommands.resume",
+        do=Argument("get_job()", 0, "None"),
         caught_by=f"{_TASKS}::test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed",
     ),
     _fault(
         name="a task of another job is resumed with this one",
-        at="services.operator_commands:Resumer.resume",
+        at="services.operator_commands:OperatorCommands.resume",
         do=Condition("split_task_id()", "split_task_id(task_id)"),
         caught_by=f"{_TASKS}::test_a_task_of_another_job_is_not_resumed_with_this_one",
     ),

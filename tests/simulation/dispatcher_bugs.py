@@ -35,7 +35,7 @@ DISPATCHER_BUGS = (
     ),
     Bug(
         "tasks are read before their job",
-        at="services.dispatcher:Dispatcher._try_settle_job",
+        at="services.dispatcher:Dispatcher._settle_job",
         do=(
             Drop("= _read_rows()"),
             Before(

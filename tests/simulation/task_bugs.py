@@ -209,7 +209,7 @@ TASK_BUGS = (
     ),
     Bug(
         "an event is trusted more than the row",
-        at="services.dispatcher:Dispatcher._try_settle_job",
+        at="services.dispatcher:Dispatcher._settle_job",
         do=Drop("terminal"),
     ),
 )

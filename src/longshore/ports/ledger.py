@@ -10,20 +10,11 @@ from typing import Protocol
 from longshore.core.pages import Page
 from longshore.core.tasks.changes import Change, Effect
 from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 
 AnyChange = Change[TaskRow] | Change[JobRow]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedTask:
-    """A processing task according to an index: a hint before a consistent read."""
-
-    task_id: str
-    worker_id: str
-    fence: int
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +25,6 @@ class FailedTask:
     queue: str
     category: ErrorCategory | None  # None: unknown
     failed_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedTask:
-    """A parked task according to an index."""
-
-    task_id: str
-    due_at: datetime | None  # when it resumes by itself
 
 
 class Ledger(Protocol):
@@ -150,14 +133,14 @@ class Ledger(Protocol):
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
-        """Returns processing tasks, the earliest end of lease first; with ``expired_by`` only
-        those whose lease ends at or before it."""
+    ) -> list[tuple[str, Lease]]:
+        """Returns ids and leases of processing tasks, the earliest end of lease first; with
+        ``expired_by`` only those whose lease ends at or before it."""
         ...
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
-        """Returns parked tasks: first by the time at which they resume by themselves, then those
-        that do not; with ``due_by`` only those that resume at or before it."""
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
+        """Returns ids of parked tasks: first by the time at which they resume by themselves, then
+        those that do not; with ``due_by`` only those that resume at or before it."""
         ...
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:

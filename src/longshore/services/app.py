@@ -36,7 +36,7 @@ from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, read_post_mortem
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
-from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
+from longshore.services.operator_commands import OperatorCommands
 from longshore.services.queries import EventFeed, Queries
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer
@@ -123,19 +123,13 @@ class ApplicationServices(Protocol):
     @property
     def producer(self) -> Producer: ...
     @property
-    def canceller(self) -> Canceller: ...
-    @property
-    def resumer(self) -> Resumer: ...
-    @property
-    def review_decisions(self) -> ReviewDecisions: ...
+    def operator_commands(self) -> OperatorCommands: ...
     @property
     def budget_operations(self) -> BudgetOperations: ...
     @property
     def explainer(self) -> Explainer: ...
     @property
     def dead_letters(self) -> DeadLetters: ...
-    @property
-    def queue_pauser(self) -> QueuePauser: ...
     @property
     def health_check(self) -> HealthCheck: ...
     @property
@@ -337,7 +331,7 @@ class Application:
             CommandRefused: the job has ended.
             UsageError: the reason is too long, or not text.
         """
-        await self.services.canceller.cancel_job(
+        await self.services.operator_commands.cancel_job(
             job_id, by=self.caller.name, reason=reason, tenant=self.caller.tenant
         )
         return await self.services.queries.job_document(
@@ -352,7 +346,7 @@ class Application:
             CommandRefused: the task has ended.
             UsageError: the reason is too long, or not text.
         """
-        row = await self.services.canceller.cancel_task(
+        row = await self.services.operator_commands.cancel_task(
             self.caller.tenant, task_id, by=self.caller.name, reason=reason
         )
         return await self._task_document(row)
@@ -377,7 +371,7 @@ class Application:
             if not keys:
                 raise CommandRefused(job_id, _NOTHING_TO_RESUME)
         ids = {task_id_of(job_id, key): key for key in keys}
-        resumed = await self.services.resumer.resume(
+        resumed = await self.services.operator_commands.resume(
             job_id, list(ids), by=self.caller.name, tenant=self.caller.tenant
         )
         return d.ResumeResultDocument(
@@ -397,7 +391,7 @@ class Application:
         Raises:
             CommandRefused: the result of this attempt is not in review.
         """
-        row = await self.services.review_decisions.approve(
+        row = await self.services.operator_commands.approve(
             self.caller.tenant, task_id, by=self.caller.name, attempt=attempt
         )
         return await self._task_document(row)
@@ -415,7 +409,7 @@ class Application:
             CommandRefused: the result of this attempt is not in review, it was revised too often,
                 or the feedback is empty or too long.
         """
-        row = await self.services.review_decisions.revise(
+        row = await self.services.operator_commands.revise(
             self.caller.tenant, task_id, by=self.caller.name, feedback=feedback, attempt=attempt
         )
         (event,) = await self.services.queries.latest_events([row])
@@ -819,7 +813,9 @@ class Application:
         """
         return d.from_record(
             d.PausedQueueDocument,
-            await self.services.queue_pauser.pause_queue(name, by=self.caller.name, reason=reason),
+            await self.services.operator_commands.pause_queue(
+                name, by=self.caller.name, reason=reason
+            ),
         )
 
     @over_http(d.PausedQueueDocument, "POST", "queues/{name}/resume")
@@ -830,7 +826,7 @@ class Application:
             CommandRefused: the queue is neither paused nor held.
             UsageError: the name is not valid.
         """
-        ended = await self.services.queue_pauser.resume_queue(name, by=self.caller.name)
+        ended = await self.services.operator_commands.resume_queue(name, by=self.caller.name)
         if ended is None:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)

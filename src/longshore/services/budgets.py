@@ -370,7 +370,7 @@ class BudgetOperations:
         return await self._unpark_due() + await self._unpark_one_per_budget()
 
     async def _unpark_one_per_budget(self) -> int:
-        ids = [task.task_id for task in await list_all(self.backend.ledger.parked_tasks)]
+        ids = await list_all(self.backend.ledger.parked_tasks)
         rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
         first: dict[tuple[str, str], TaskRow] = {}
         for row in rows:
@@ -408,10 +408,10 @@ class BudgetOperations:
             now = self.backend.clock.now()
             due = await self.backend.ledger.parked_tasks(limit=AT_ONCE, due_by=now)
             progress = False
-            for task in due:
-                with log_and_continue(logger, "task.unpark_failed", task_id=task.task_id):
+            for task_id in due:
+                with log_and_continue(logger, "task.unpark_failed", task_id=task_id):
                     command = c.Unpark(scope=BudgetScope.DAY, by=_SWEEPER, due=True)
-                    if await self._unpark(task.task_id, command):
+                    if await self._unpark(task_id, command):
                         progress, done = True, done + 1
         return done
 

@@ -43,7 +43,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.ports.task_queue import Message
 from longshore.services import documents as d
-from longshore.services.operator_commands import Resumer
+from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import AT_ONCE, iter_history, iter_tasks
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
@@ -86,7 +86,7 @@ class DeadLetters:
 
     backend: Backend
     transitions: Transitions
-    resumer: Resumer
+    operator_commands: OperatorCommands
     app: str
     skew_margin: timedelta
     # Ids of messages without a task that were logged.
@@ -217,7 +217,7 @@ class DeadLetters:
                 moved_on[task_id] = _describe_state(row)
         rounds: dict[str, int] = {}
         for job_id, task_ids in by_job.items():
-            resumed = await self.resumer.resume(job_id, task_ids, by=by)
+            resumed = await self.operator_commands.resume(job_id, task_ids, by=by)
             rounds |= dict.fromkeys(resumed.tasks, resumed.round)
             moved_on |= resumed.refused
         return d.ReplayResultDocument(

@@ -447,7 +447,7 @@ class HealthCheck:
     async def _processing(self) -> list[TaskRow]:
         """Returns the rows of all processing tasks of every tenant, from one listing."""
         leased = await list_all(self.backend.ledger.leased_tasks)
-        ids = list(dict.fromkeys(task.task_id for task in leased))
+        ids = list(dict.fromkeys(task_id for task_id, _ in leased))
         batch = await read_rows(self.backend.ledger, ids)
         return [row for row in batch.rows if row.state is TaskState.PROCESSING]
 
@@ -534,7 +534,7 @@ class HealthCheck:
     async def _read_parked(
         self, tenants: Collection[str] | None, backlogs: BacklogByTenant
     ) -> None:
-        ids = [task.task_id for task in await list_all(self.backend.ledger.parked_tasks)]
+        ids = await list_all(self.backend.ledger.parked_tasks)
         read = await read_rows(self.backend.ledger, ids)
         items: dict[str, list[BacklogItem]] = defaultdict(list)
         for row in read.rows:

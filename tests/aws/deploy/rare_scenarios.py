@@ -213,7 +213,7 @@ def _run_sweeper(scenarios: RareScenarios) -> None:
 
     cancelled = scenarios.submit("cancelled", make_task("a"), make_task("b"))
     installation.claim(f"{cancelled}_a")
-    scenarios.crash_midway(lambda all_: all_.canceller.cancel_job(cancelled, by="test"))
+    scenarios.crash_midway(lambda all_: all_.operator_commands.cancel_job(cancelled, by="test"))
     failed = scenarios.submit(
         "failed", make_task("a"), make_task(f"b{_LONG}"), make_task(f"c{_LONG}")
     )

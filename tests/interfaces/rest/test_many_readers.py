@@ -294,5 +294,5 @@ async def test_output_of_several_tasks_is_read_once_and_in_order_of_time(
         got = [piece async for piece in pieces]
         of_one = [entry.data async for entry in output_follow.read_stored(backend, f"{job_id}_b")]
 
-        assert [(piece.key, piece.chunk.data) for piece in got] == expected
+        assert [(key, chunk.data) for key, chunk in got] == expected
         assert of_one == [data for key, data in expected if key == "b"]

@@ -133,7 +133,7 @@ async def test_a_task_added_behind_a_failed_task_waits_and_runs_after_a_resume(
         await harness.finish()
         job = await harness.job()
         assert (job.state, list(job.blocked)) == (JobState.FAILED, [1])
-        await harness.resumer.resume(job_id(), [id_of("a")], by="ann")
+        await harness.operator_commands.resume(job_id(), [id_of("a")], by="ann")
         await harness.finish()
         assert (await harness.job()).state is JobState.COMPLETED
 
@@ -259,7 +259,7 @@ async def test_nothing_is_added_to_a_job_that_has_ended_or_is_being_cancelled(
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"))
         await harness.claim(id_of("a"))
-        await harness.canceller.cancel_job(job_id(), by="ann")
+        await harness.operator_commands.cancel_job(job_id(), by="ann")
         with pytest.raises(CommandRefused, match="being cancelled"):
             await harness.add_tasks(make_task("b"))
 
@@ -333,7 +333,7 @@ async def test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_t
             try:
                 await dying.add_tasks(make_task("b", "a"), make_task("c"))
             except Crash:
-                await harness.canceller.cancel_job(job_id(), by="ann")
+                await harness.operator_commands.cancel_job(job_id(), by="ann")
             else:
                 break
 

@@ -38,8 +38,8 @@ class _NotRepresentable(ValueError):
     """DynamoDB cannot store the document as a map."""
 
 
-def encode_document(document: dict[str, Any]) -> Attribute:
-    """A document as a map, or as JSON text if DynamoDB cannot store it as a map."""
+def encode_document(document: Any) -> Attribute:
+    """A document as a value of DynamoDB, or as JSON text if that cannot represent it."""
     try:
         return _encode(document, _MAX_DEPTH)
     except _NotRepresentable:

@@ -30,17 +30,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 # The client library lets some of its errors through.
 import aiohttp
 from botocore.exceptions import BotoCoreError
 
-from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
+from longshore.adapters.aws.client import (
+    AwsClient,
+    AwsResponse,
+    CallRefused,
+    retry_unknown_outcome,
+)
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.tables import new_token, retry_unknown_outcome
+from longshore.adapters.aws.tables import new_token
 from longshore.core.documents import validate_key
 from longshore.errors import (
     BackendError,
@@ -67,35 +72,67 @@ _NO_SUCH_KEY, _HEAD_NOT_FOUND, _NO_SUCH_UPLOAD = "NoSuchKey", "404", "NoSuchUplo
 _PRECONDITION_FAILED = "PreconditionFailed"
 
 
+@dataclass(frozen=True, slots=True)
 class S3BlobStore:
     """See ``ports.blobs.BlobStore``."""
 
-    def __init__(self, aws: AwsClient, names: Names) -> None:
-        self._aws = aws
-        self._bucket = names.bucket
+    aws: AwsClient
+    names: Names
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
         validate_key(key)
-        if isinstance(data, bytes):
-            if len(data) <= PART_BYTES:
-                return await self._put_whole(key, data)
-            data = _split(data)
-        parts = _regroup_parts(data)
-        first = await anext(parts, b"")
-        second = await anext(parts, None)
-        if second is None:
-            return await self._put_whole(key, first)
-        return await self._put_multipart(key, _chain(first, second, parts))
+        parts = _regroup(_stream(data) if isinstance(data, bytes) else data)
+        first, second = await anext(parts, b""), await anext(parts, None)
+        if second is not None:
+            return await self._put_multipart(key, _stream(first, second, then=parts))
+        await retry_unknown_outcome(
+            lambda: self._call("put_object", alters=True, Key=key, Body=first)
+        )
+        return len(first)
 
     async def get(self, key: str) -> bytes:
-        chunks = [chunk async for chunk in self.stream(key)]
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return b"".join([chunk async for chunk in self.stream(key)])
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         validate_key(key)
-        async with _BlobReader(self._aws, self._bucket, key) as reader:
-            while chunk := await reader.read():
+        try:
+            answer = await self._call("get_object", expects=(_NO_SUCH_KEY,), Key=key)
+        except CallRefused as refused:
+            raise NotFound("blob", key) from refused
+        body, version, offset, failures = answer["Body"], answer["ETag"], 0, 0
+        try:
+            while True:
+                try:
+                    chunk: bytes = await body.read(_CHUNK_BYTES)
+                except _CONNECTION_ERRORS as error:
+                    body.close()
+                    failures += 1
+                    # At the end the checksum is wrong, and the data was returned already.
+                    if failures == _READ_ATTEMPTS or offset >= answer["ContentLength"]:
+                        message = f"s3.get_object: {type(error).__name__}"
+                        raise BackendUnavailable(message) from error
+                    body = await self._reopen(key, version, offset)
+                    continue
+                if not chunk:
+                    return
+                offset, failures = offset + len(chunk), 0
                 yield chunk
+        finally:
+            body.close()
+
+    async def _reopen(self, key: str, version: str, offset: int) -> Any:
+        try:
+            answer = await self._call(
+                "get_object",
+                expects=(_NO_SUCH_KEY, _PRECONDITION_FAILED),
+                Key=key,
+                Range=f"bytes={offset}-",
+                IfMatch=version,
+            )
+        except CallRefused as refused:
+            message = "s3.get_object: the blob was replaced or removed while it was read"
+            raise BackendUnavailable(message) from refused
+        return answer["Body"]
 
     async def size(self, key: str) -> int | None:
         validate_key(key)
@@ -129,24 +166,18 @@ class S3BlobStore:
     async def url(self, key: str, *, expires_in: timedelta) -> str | None:
         """A URL that is valid for a week at most, and not longer than the credentials."""
         validate_key(key)
-        client = await self._aws.client("s3")
+        client = await self.aws.client("s3")
         seconds = int(min(expires_in, _URL_LIFETIME_LIMIT).total_seconds())
         try:
             address: str = await client.generate_presigned_url(
                 "get_object",
-                Params={"Bucket": self._bucket, "Key": key},
+                Params={"Bucket": self.names.bucket, "Key": key},
                 ExpiresIn=max(seconds, 1),
             )
         except BotoCoreError as error:
             message = f"s3.generate_presigned_url: {type(error).__name__}"
             raise BackendRejected(message) from error
         return address
-
-    async def _put_whole(self, key: str, data: bytes) -> int:
-        await retry_unknown_outcome(
-            lambda: self._call("put_object", alters=True, Key=key, Body=data)
-        )
-        return len(data)
 
     async def _put_multipart(self, key: str, parts: AsyncIterator[bytes]) -> int:
         token = new_token()
@@ -191,9 +222,7 @@ class S3BlobStore:
             await asyncio.gather(*sending, return_exceptions=True)
 
     async def _upload_part(self, upload: dict[str, str], number: int, part: bytes) -> AwsResponse:
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempts_left in reversed(range(_PART_ATTEMPTS)):
             try:
                 answer = await self._call(
                     "upload_part",
@@ -203,13 +232,13 @@ class S3BlobStore:
                     ChecksumAlgorithm=_CHECKSUM,
                     **upload,
                 )
+                break
             except BackendUnavailable:
                 # Retried even if throttled: one part must not fail the whole upload.
-                if attempt == _PART_ATTEMPTS:
+                if not attempts_left:
                     raise
-            else:
-                sums = {name: answer[name] for name in answer if name.startswith("Checksum")}
-                return {"PartNumber": number, "ETag": answer["ETag"], **sums}
+        sums = {name: answer[name] for name in answer if name.startswith("Checksum")}
+        return {"PartNumber": number, "ETag": answer["ETag"], **sums}
 
     async def _complete_upload(
         self, upload: dict[str, str], sent: list[AwsResponse], token: str
@@ -238,87 +267,18 @@ class S3BlobStore:
             return None
 
     async def _call(self, operation: str, **parameters: Any) -> AwsResponse:
-        return await self._aws.call("s3", operation, Bucket=self._bucket, **parameters)
+        return await self.aws.call("s3", operation, Bucket=self.names.bucket, **parameters)
 
 
-class _BlobReader:
-    """Reads one version of a blob to its end, and reconnects if the connection breaks."""
-
-    def __init__(self, aws: AwsClient, bucket: str, key: str) -> None:
-        self._aws = aws
-        self._blob: dict[str, Any] = {"Bucket": bucket, "Key": key}
-        self._body: Any = None
-        self._version = ""
-        self._size = 0
-        self._offset = 0
-
-    async def __aenter__(self) -> _BlobReader:
-        try:
-            answer = await self._get(_NO_SUCH_KEY)
-        except CallRefused as refused:
-            raise NotFound("blob", self._blob["Key"]) from refused
-        self._body, self._version, self._size = (
-            answer["Body"],
-            answer["ETag"],
-            answer["ContentLength"],
-        )
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
-
-    async def read(self) -> bytes:
-        """The next chunk; empty at the end."""
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                if self._body is None:
-                    await self._resume()
-                chunk: bytes = await self._body.read(_CHUNK_BYTES)
-            except _CONNECTION_ERRORS as error:
-                self._close()
-                # At the end the checksum is wrong, and the data was returned already.
-                if attempt == _READ_ATTEMPTS or self._offset >= self._size:
-                    message = f"s3.get_object: {type(error).__name__}"
-                    raise BackendUnavailable(message) from error
-            else:
-                self._offset += len(chunk)
-                return chunk
-
-    async def _resume(self) -> None:
-        try:
-            answer = await self._get(
-                _NO_SUCH_KEY,
-                _PRECONDITION_FAILED,
-                Range=f"bytes={self._offset}-",
-                IfMatch=self._version,
-            )
-        except CallRefused as refused:
-            message = "s3.get_object: the blob was replaced or removed while it was read"
-            raise BackendUnavailable(message) from refused
-        self._body = answer["Body"]
-
-    async def _get(self, *expects: str, **more: Any) -> AwsResponse:
-        return await self._aws.call("s3", "get_object", expects=expects, **self._blob, **more)
-
-    def _close(self) -> None:
-        if self._body is not None:
-            self._body.close()
-            self._body = None
+async def _stream(*chunks: bytes, then: AsyncIterator[bytes] | None = None) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+    if then is not None:
+        async for chunk in then:
+            yield chunk
 
 
-async def _split(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), PART_BYTES):
-        yield data[at : at + PART_BYTES]
-
-
-async def _regroup_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _regroup(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Regroup chunks into parts, which grow, because an upload has at most 10,000 parts."""
     buffer = bytearray()
     number = 0
@@ -330,10 +290,3 @@ async def _regroup_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             number += 1
     if buffer:
         yield bytes(buffer)
-
-
-async def _chain(first: bytes, second: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    yield second
-    async for part in others:
-        yield part

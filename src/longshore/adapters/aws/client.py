@@ -10,9 +10,11 @@ is conditional or idempotent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession, get_session
@@ -30,8 +32,12 @@ from botocore.exceptions import (
 from botocore.loaders import Loader
 
 from longshore.errors import BackendError, BackendRejected, BackendUnavailable, OutcomeUnknown
+from longshore.ports.clock import Clock
+
+T = TypeVar("T")
 
 _SERVER_ERROR = 500
+_UNKNOWN_OUTCOME_ATTEMPTS = 3  # the client library retries each of them
 _PARAMETERS_PER_PAGE = 10  # SSM's limit
 _THROTTLING_CODES = frozenset(
     {
@@ -187,6 +193,33 @@ def _backend_error(error: ClientError, code: str, call: str, *, alters: bool) ->
     if status >= _SERVER_ERROR:
         return OutcomeUnknown(text) if alters else BackendUnavailable(text)
     return BackendRejected(text)
+
+
+async def attempts(clock: Clock, number: int, first_backoff: timedelta) -> AsyncIterator[int]:
+    """Count attempts from 1, with an exponential backoff before each but the first."""
+    for attempt in range(1, number + 1):
+        if attempt > 1:
+            await clock.sleep(first_backoff * 2 ** (attempt - 2))
+        yield attempt
+
+
+async def retry_unknown_outcome(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an idempotent call while its outcome is unknown.
+
+    Raises:
+        OutcomeUnknown: all answers were lost, or one was lost and then AWS was unavailable.
+    """
+    for attempt in range(1, _UNKNOWN_OUTCOME_ATTEMPTS + 1):
+        try:
+            return await call()
+        except OutcomeUnknown:
+            if attempt == _UNKNOWN_OUTCOME_ATTEMPTS:
+                raise
+        except BackendUnavailable as error:
+            if attempt > 1:  # an earlier attempt may have succeeded
+                raise OutcomeUnknown(str(error)) from error
+            raise
+    raise AssertionError  # the last attempt returns or raises
 
 
 async def read_parameters(aws: AwsClient, stage: str) -> dict[str, str]:

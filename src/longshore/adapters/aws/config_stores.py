@@ -13,6 +13,7 @@ from builtins import list as List  # noqa: N812
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from weakref import WeakValueDictionary
 
 from longshore.adapters.aws.attributes import (
@@ -22,15 +23,15 @@ from longshore.adapters.aws.attributes import (
     number_attribute,
     string_attribute,
 )
-from longshore.adapters.aws.client import AwsClient, CallRefused
+from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.tables import (
     NOT_EXISTS,
-    ConfigTable,
+    Query,
+    Table,
     config_key,
     kind_of,
     new_token,
-    retry_unknown_outcome,
 )
 from longshore.adapters.shared import codec
 from longshore.core.api_keys import KeyRecord
@@ -41,16 +42,8 @@ from longshore.errors import AlreadyExists, BackendUnavailable, UsageError, Vers
 DEFINITION_LIMIT_BYTES = 390_000
 """Of a definition as JSON. An item has at most 400 KB, with its names and numbers."""
 
-_SOLE_NAME = "."  # the name of an item that is alone of its kind
 _STORE_LABEL = "the config table"
-_TRANSACTION_CANCELLED = "TransactionCanceledException"
-_CONDITION_FAILED, _TRANSACTION_CONFLICT, _NO_REASON = (
-    "ConditionalCheckFailed",
-    "TransactionConflict",
-    "None",
-)
 _CONFLICT_ATTEMPTS = 10
-_READ_BATCH = 16
 
 
 class DynamoDefinitions:
@@ -67,7 +60,7 @@ class DynamoDefinitions:
     """
 
     def __init__(self, aws: AwsClient, names: Names) -> None:
-        self._config_table = ConfigTable(aws, names)
+        self._config_table = Table(aws, names.config)
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, tenant: str, definition: Definition) -> Definition:
@@ -78,69 +71,15 @@ class DynamoDefinitions:
             return await self._put(tenant, stored)
 
     async def _put(self, tenant: str, definition: Definition) -> Definition:
-        head = await self._head(tenant, definition.name)
-        if (
-            head is not None
-            and _is_active(head)
-            and _same_content(newest := _decode_definition(head), definition)
-        ):
+        key = _head_key(tenant, definition.name)
+        head = await self._config_table.get(key)
+        if head and _is_active(head) and _same_content(newest := _decode(head), definition):
             return newest
-        stored = await self._write_version(
-            tenant, definition, after=_newest_version(head) if head else 0
-        )
-        await self._move_head(tenant, stored)
-        return stored
-
-    async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
-        if version is not None:
-            item = await self._config_table.get(*_version_key(tenant, name, version))
-            return _decode_definition(item) if item else None
-        head = await self._head(tenant, name)
-        return _decode_definition(head) if head and _is_active(head) else None
-
-    async def list(self, tenant: str) -> List[Definition]:
-        heads = await self._config_table.list_kind(_heads_kind(tenant))
-        return [_decode_definition(head) for head in heads if _is_active(head)]
-
-    async def delete(self, tenant: str, name: str) -> bool:
-        head = await self._head(tenant, name)
-        if head is None or not _is_active(head):
-            return False
-        token = string_attribute(new_token())
-        # Up to the version that was read: a newer one was put after this delete.
-        refused_by = await self._config_table.update(
-            _heads_kind(tenant),
-            name,
-            "SET #deleted = :this, #delete_token = :token",
-            condition="#deleted < :this",
-            values={":this": head["newest"], ":token": token},
-        )
-        return refused_by is None or refused_by.get("delete_token") == token
-
-    async def _head(self, tenant: str, name: str) -> Item | None:
-        return await self._config_table.get(_heads_kind(tenant), name)
-
-    async def _write_version(
-        self, tenant: str, definition: Definition, *, after: int
-    ) -> Definition:
-        """Write under the first free number, or return the same content found on the way to it."""
-        version = after
-        while True:
-            version += 1
-            stored = replace(definition, version=version)
-            key = config_key(*_version_key(tenant, stored.name, version))
-            body = string_attribute(_encode_definition(stored))
-            existing = await self._config_table.put(key | {"body": body})
-            if existing is None:
-                return stored
-            if _same_content(other := _decode_definition(existing), definition):
-                return other
-
-    async def _move_head(self, tenant: str, stored: Definition) -> None:
+        after = int(head["newest"]["N"]) if head else 0
+        stored = await self._write_version(tenant, definition, after)
         # If the head is there or further already, there is nothing to do.
         await self._config_table.update(
-            _heads_kind(tenant),
-            stored.name,
+            key,
             "SET #newest = :this, #body = :body, #deleted = if_not_exists(#deleted, :none)",
             condition="attribute_not_exists(#newest) OR #newest < :this",
             values={
@@ -149,14 +88,53 @@ class DynamoDefinitions:
                 ":none": number_attribute(0),
             },
         )
+        return stored
+
+    async def _write_version(self, tenant: str, definition: Definition, after: int) -> Definition:
+        """Write under the first free number, or return the same content found on the way to it."""
+        for version in count(after + 1):
+            stored = replace(definition, version=version)
+            body = {"body": string_attribute(_encode_definition(stored))}
+            key = _version_key(tenant, stored.name, version)
+            existing = await self._config_table.put(key | body, condition=NOT_EXISTS)
+            if existing is None:
+                return stored
+            if _same_content(other := _decode(existing), definition):
+                return other
+        raise AssertionError  # the numbers do not end
+
+    async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
+        key = _head_key(tenant, name) if version is None else _version_key(tenant, name, version)
+        item = await self._config_table.get(key)
+        return _decode(item) if item and (version is not None or _is_active(item)) else None
+
+    async def list(self, tenant: str) -> List[Definition]:
+        query = Query(partition=("kind", kind_of("definitions", tenant)))
+        heads = self._config_table.query(query)
+        return [_decode(head) async for head in heads if _is_active(head)]
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        key = _head_key(tenant, name)
+        head = await self._config_table.get(key)
+        if head is None or not _is_active(head):
+            return False
+        token = string_attribute(new_token())
+        # Up to the version that was read: a newer one was put after this delete.
+        refused_by = await self._config_table.update(
+            key,
+            "SET #deleted = :this, #delete_token = :token",
+            condition="#deleted < :this",
+            values={":this": head["newest"], ":token": token},
+        )
+        return refused_by is None or refused_by.get("delete_token") == token
 
 
-def _heads_kind(tenant: str) -> str:
-    return kind_of("definitions", tenant)
+def _head_key(tenant: str, name: str) -> Item:
+    return config_key(kind_of("definitions", tenant), name)
 
 
-def _version_key(tenant: str, name: str, version: int) -> tuple[str, str]:
-    return kind_of("definition", tenant, name), f"{version:010}"
+def _version_key(tenant: str, name: str, version: int) -> Item:
+    return config_key(kind_of("definition", tenant, name), f"{version:010}")
 
 
 def _encode_definition(definition: Definition) -> str:
@@ -170,16 +148,12 @@ def _encode_definition(definition: Definition) -> str:
     return body
 
 
-def _decode_definition(item: Item) -> Definition:
+def _decode(item: Item) -> Definition:
     return codec.definition_from_json(item["body"]["S"])
 
 
-def _newest_version(head: Item) -> int:
-    return int(head["newest"]["N"])
-
-
 def _is_active(head: Item) -> bool:
-    return _newest_version(head) > int(head["deleted"]["N"])
+    return int(head["newest"]["N"]) > int(head["deleted"]["N"])
 
 
 def _same_content(definition: Definition, other: Definition) -> bool:
@@ -199,96 +173,61 @@ class DynamoApiKeys:
     """
 
     def __init__(self, aws: AwsClient, names: Names) -> None:
-        self._aws = aws
-        self._table_name = names.config
-        self._config_table = ConfigTable(aws, names)
+        self._config_table = Table(aws, names.config)
 
     async def add(self, record: KeyRecord) -> None:
-        token = new_token()
-        if not await retry_unknown_outcome(lambda: self._add(record, token)):
+        writes = [
+            {"Put": self._config_table.request(NOT_EXISTS, Item=item)}
+            for item in _key_items(record)
+        ]
+        for _ in range(_CONFLICT_ATTEMPTS):
+            reasons = await self._config_table.transact(*writes)
+            if reasons != {"TransactionConflict"}:  # with a concurrent transaction
+                break
+        if "ConditionalCheckFailed" in reasons:
             raise AlreadyExists("key", record.id)
+        if reasons:
+            message = f"dynamodb.transact_write_items: {', '.join(sorted(reasons))}"
+            raise BackendUnavailable(message)
 
     async def find(self, key_hash: str) -> KeyRecord | None:
-        item = await self._config_table.get(kind_of("key", key_hash), _SOLE_NAME)
-        return _decode_key(item) if item else None
+        item = await self._config_table.get(config_key(kind_of("key", key_hash)))
+        if item is None:
+            return None
+        record = codec.key_from_json(item["body"]["S"])
+        if revoked := item.get("revoked_us"):
+            return replace(record, revoked_at=codec.from_us(int(revoked["N"])))
+        return record
 
     async def list(self, tenant: str) -> List[KeyRecord]:
-        items = await self._config_table.list_kind(_tenant_keys_kind(tenant))
-        hashes = [item["hash"]["S"] for item in items]
-        records: List[KeyRecord | None] = []
-        for at in range(0, len(hashes), _READ_BATCH):
-            batch = hashes[at : at + _READ_BATCH]
-            records += await asyncio.gather(*(self.find(key_hash) for key_hash in batch))
+        references = self._config_table.query(Query(partition=("kind", kind_of("keys", tenant))))
+        hashes = [item["hash"]["S"] async for item in references]
+        records = await asyncio.gather(*(self.find(key_hash) for key_hash in hashes))
         return [record for record in records if record is not None]
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
-        existing = await self._config_table.get(kind_of("key-id", key_id), _SOLE_NAME)
+        existing = await self._config_table.get(config_key(kind_of("key-id", key_id)))
         if existing is None or existing["tenant"] != string_attribute(tenant):
             return False
         token = string_attribute(new_token())
         refused_by = await self._config_table.update(
-            kind_of("key", existing["hash"]["S"]),
-            _SOLE_NAME,
+            config_key(kind_of("key", existing["hash"]["S"])),
             "SET #revoked_us = :now, #revoke_token = :token",
             condition="attribute_exists(#kind) AND attribute_not_exists(#revoked_us)",
             values={":now": number_attribute(codec.to_us(now)), ":token": token},
         )
         return refused_by is None or refused_by.get("revoke_token") == token
 
-    async def _add(self, record: KeyRecord, token: str) -> bool:
-        """Write all items of a record. Returns False if its id or hash is taken."""
-        reasons: set[str] = set()
-        for _ in range(_CONFLICT_ATTEMPTS):
-            try:
-                await self._aws.call(
-                    "dynamodb",
-                    "transact_write_items",
-                    alters=True,
-                    expects=(_TRANSACTION_CANCELLED,),
-                    TransactItems=[{"Put": self._put_if_new(item)} for item in _key_items(record)],
-                    ClientRequestToken=token,
-                )
-            except CallRefused as refused:
-                reasons = {reason["Code"] for reason in refused.response["CancellationReasons"]}
-            else:
-                return True
-            if _CONDITION_FAILED in reasons:
-                return False
-            # Retry a conflict with a concurrent transaction, until it is decided.
-            if reasons - {_NO_REASON, _TRANSACTION_CONFLICT}:
-                break
-        message = f"dynamodb.transact_write_items: {', '.join(sorted(reasons - {_NO_REASON}))}"
-        raise BackendUnavailable(message)
-
-    def _put_if_new(self, item: Item) -> dict[str, object]:
-        return {
-            "TableName": self._table_name,
-            "Item": item,
-            "ConditionExpression": NOT_EXISTS,
-            "ExpressionAttributeNames": {"#kind": "kind"},
-        }
-
 
 def _key_items(record: KeyRecord) -> Iterator[Item]:
     reference = {"hash": string_attribute(record.hash), "tenant": string_attribute(record.tenant)}
-    created = f"{codec.to_us(record.created_at):020}"
     stored = {"body": string_attribute(codec.to_json(replace(record, revoked_at=None)))}
     if record.revoked_at is not None:
         stored["revoked_us"] = number_attribute(codec.to_us(record.revoked_at))
-    yield config_key(kind_of("key", record.hash), _SOLE_NAME) | stored
-    yield config_key(kind_of("key-id", record.id), _SOLE_NAME) | reference
-    yield config_key(_tenant_keys_kind(record.tenant), f"{created}#{record.id}") | reference
-
-
-def _tenant_keys_kind(tenant: str) -> str:
-    return kind_of("keys", tenant)
-
-
-def _decode_key(item: Item) -> KeyRecord:
-    record = codec.key_from_json(item["body"]["S"])
-    if revoked := item.get("revoked_us"):
-        return replace(record, revoked_at=codec.from_us(int(revoked["N"])))
-    return record
+    yield config_key(kind_of("key", record.hash)) | stored
+    yield config_key(kind_of("key-id", record.id)) | reference
+    by_age = f"{codec.to_us(record.created_at):020}#{record.id}"
+    yield config_key(kind_of("keys", record.tenant), by_age) | reference
 
 
 class DynamoBudgets:
@@ -306,21 +245,20 @@ class DynamoBudgets:
     """
 
     def __init__(self, aws: AwsClient, names: Names) -> None:
-        self._config_table = ConfigTable(aws, names)
+        self._config_table = Table(aws, names.config)
 
     async def get(self, tenant: str, name: str) -> SharedBudget | None:
-        item = await self._config_table.get(_budget_kind(tenant, name), _SOLE_NAME)
-        return (
-            codec.shared_budget_from_json(decompress_text(item["body"]["B"], _STORE_LABEL))
-            if item
-            else None
-        )
+        item = await self._config_table.get(config_key(kind_of("budget", tenant, name)))
+        if item is None:
+            return None
+        return codec.shared_budget_from_json(decompress_text(item["body"]["B"], _STORE_LABEL))
 
     async def commit(self, budget: SharedBudget) -> None:
         expected = budget.version - 1
+        change = string_attribute(budget.change_id)
         values: Item = {
             ":version": number_attribute(budget.version),
-            ":change": string_attribute(budget.change_id),
+            ":change": change,
             ":body": {"B": compress_text(codec.to_json(budget))},
         }
         condition = "attribute_not_exists(#version)"
@@ -328,15 +266,10 @@ class DynamoBudgets:
             condition = "#version = :expected AND #change <> :change"
             values[":expected"] = number_attribute(expected)
         existing = await self._config_table.update(
-            _budget_kind(budget.tenant, budget.name),
-            _SOLE_NAME,
+            config_key(kind_of("budget", budget.tenant, budget.name)),
             "SET #version = :version, #change = :change, #body = :body",
             condition=condition,
             values=values,
         )
-        if existing is not None and existing.get("change") != string_attribute(budget.change_id):
+        if existing is not None and existing.get("change") != change:
             raise VersionConflict(budget.name, expected)
-
-
-def _budget_kind(tenant: str, name: str) -> str:
-    return kind_of("budget", tenant, name)

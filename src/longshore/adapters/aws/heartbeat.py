@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 
 from longshore.errors import LongshoreError
@@ -67,6 +66,9 @@ class _Run:
         self.hidden_until: float | None = None  # None: the queue's timeout
         self.thread = threading.Thread(target=beat, args=(self,), name="sqs-heartbeat", daemon=True)
 
+    def is_live(self) -> bool:
+        return not self.stopped.is_set() and self.thread.is_alive()
+
 
 class SQSHeartbeat:
     """Extends the visibility timeout of one message at intervals, until it is stopped."""
@@ -99,35 +101,30 @@ class SQSHeartbeat:
         """
         _validate(queue_url, receipt_handle, interval_sec, visibility_timeout_sec, age_sec)
         self._queue_url = queue_url
+        self._queue = queue_url.rsplit("/", 1)[-1]
         self._receipt_handle = receipt_handle
         self._interval_sec = interval_sec
         self._timeout_sec = visibility_timeout_sec
         self._on_lost = on_lost
         self._on_ceiling = on_ceiling
         self._ends_at = _now() - age_sec + CEILING_SEC - _CEILING_MARGIN_SEC
-        self._client = _shared_client() if client is None else client
+        with _client_lock:
+            self._client = _shared_client() if client is None else client
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._error: HeartbeatLost | None = None
 
     def __repr__(self) -> str:
         state = "running" if self.running else "not running"
-        suffix = (
-            self._receipt_handle[-_RECEIPT_SUFFIX_LENGTH:]
-            if len(self._receipt_handle) > 4 * _RECEIPT_SUFFIX_LENGTH
-            else ""
-        )
+        # At most a quarter of the receipt handle.
+        suffix = self._receipt_handle[3 * _RECEIPT_SUFFIX_LENGTH :][-_RECEIPT_SUFFIX_LENGTH:]
         return f"<SQSHeartbeat of {self._queue!r}, receipt …{suffix}, {state}>"
-
-    @property
-    def _queue(self) -> str:
-        return self._queue_url.rsplit("/", 1)[-1]
 
     @property
     def running(self) -> bool:
         """Whether the message is being kept hidden."""
         with self._lock:
-            return self._live_run() is not None
+            return self._run is not None and self._run.is_live()
 
     @property
     def seconds_left(self) -> float:
@@ -137,7 +134,7 @@ class SQSHeartbeat:
     def start(self) -> None:
         """Start, unless it runs already. A restart clears the error."""
         with self._lock:
-            if self._live_run() is not None:
+            if self._run is not None and self._run.is_live():
                 return
             self._error = None
             run = _Run(self._beat)
@@ -158,15 +155,13 @@ class SQSHeartbeat:
         if run.thread is threading.current_thread():
             return
         run.thread.join(self._interval_sec + _STOP_TIMEOUT_SEC)
-        if run.thread.is_alive():
-            self._abandon(run)
-
-    def _abandon(self, run: _Run) -> None:
+        if not run.thread.is_alive():
+            return
         with self._lock:
             run.abandoned = True
             if self._error is None and (run.hidden_until is None or _now() >= run.hidden_until):
                 self._error = HeartbeatLost(self._queue, _CALL_STUCK)
-        logger.warning("heartbeat.call_stuck", extra=self._log_fields())
+        logger.warning("heartbeat.call_stuck", extra={"queue": self._queue})
 
     def check_for_errors(self) -> HeartbeatLost | None:
         """The first error since the start, or None."""
@@ -177,12 +172,7 @@ class SQSHeartbeat:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Stop.
 
         Raises:
@@ -196,12 +186,6 @@ class SQSHeartbeat:
             raise lost
         error.add_note(str(lost))
 
-    def _live_run(self) -> _Run | None:
-        run = self._run
-        if run is None or run.stopped.is_set() or not run.thread.is_alive():
-            return None
-        return run
-
     # In the thread ------------------------------------------------------------------------------
 
     def _beat(self, run: _Run) -> None:
@@ -210,9 +194,8 @@ class SQSHeartbeat:
             left = self.seconds_left
             if not announced and left < self._interval_sec + self._timeout_sec:
                 announced = True
-                logger.warning(
-                    "heartbeat.ceiling", extra=self._log_fields(seconds_left=round(left))
-                )
+                fields = {"queue": self._queue, "seconds_left": round(left)}
+                logger.warning("heartbeat.ceiling", extra=fields)
                 self._run_callback(self._on_ceiling, left)
             if run.stopped.wait(min(self._interval_sec, left)):
                 return
@@ -249,7 +232,7 @@ class SQSHeartbeat:
             if run.abandoned or run is not self._run:
                 return
             self._error = error
-        logger.warning("heartbeat.lost", extra=self._log_fields(reason=reason))
+        logger.warning("heartbeat.lost", extra={"queue": self._queue, "reason": reason})
         self._run_callback(self._on_lost, error)
 
     def _run_callback(self, callback: Callable[[Any], object] | None, argument: object) -> None:
@@ -258,33 +241,35 @@ class SQSHeartbeat:
         try:
             callback(argument)
         except Exception:  # the edge of a thread
-            logger.exception("heartbeat.callback_failed", extra=self._log_fields())
-
-    def _log_fields(self, **facts: object) -> dict[str, object]:
-        return {"queue": self._queue, **facts}
+            logger.exception("heartbeat.callback_failed", extra={"queue": self._queue})
 
 
 def _validate(
     queue_url: str, receipt_handle: str, interval_sec: float, timeout_sec: int, age_sec: float
 ) -> None:
-    # The receipt handle is never quoted.
-    for name, text in (("queue_url", queue_url), ("receipt_handle", receipt_handle)):
-        if not isinstance(text, str) or not text.strip():
-            message = f"{name} must be a non-empty string"
-            raise ValueError(message)
-    if not _is_number(interval_sec) or interval_sec <= 0:
-        message = f"interval_sec must be a number of seconds above 0, not {interval_sec!r}"
-        raise ValueError(message)
-    if not _is_number(age_sec) or age_sec < 0:
-        message = f"age_sec must be a number of seconds, 0 or more, not {age_sec!r}"
-        raise ValueError(message)
     whole = isinstance(timeout_sec, int) and not isinstance(timeout_sec, bool)
-    if not whole or not interval_sec < timeout_sec <= CEILING_SEC:
-        message = (
-            "visibility_timeout_sec must be whole seconds, more than interval_sec "
-            f"({interval_sec!r}) and at most {CEILING_SEC}, not {timeout_sec!r}"
-        )
-        raise ValueError(message)
+    interval_is_valid = _is_number(interval_sec) and interval_sec > 0
+    valid_by_rule = {  # the receipt handle is never quoted
+        "queue_url must be a non-empty string": _is_text(queue_url),
+        "receipt_handle must be a non-empty string": _is_text(receipt_handle),
+        f"interval_sec must be a number of seconds above 0, not {interval_sec!r}": (
+            interval_is_valid
+        ),
+        f"age_sec must be a number of seconds, 0 or more, not {age_sec!r}": (
+            _is_number(age_sec) and age_sec >= 0
+        ),
+        f"visibility_timeout_sec must be whole seconds, more than interval_sec ({interval_sec!r})"
+        f" and at most {CEILING_SEC}, not {timeout_sec!r}": (
+            whole and interval_is_valid and interval_sec < timeout_sec <= CEILING_SEC
+        ),
+    }
+    for rule, valid in valid_by_rule.items():
+        if not valid:
+            raise ValueError(rule)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_number(value: object) -> bool:
@@ -298,13 +283,8 @@ def _reason_of(error: BaseException) -> str:
     return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else type(error).__name__
 
 
-def _shared_client() -> Any:
-    with _client_lock:
-        return _client()
-
-
 @cache
-def _client() -> Any:
+def _shared_client() -> Any:
     # Few retries and short timeouts: a call ends long before the next is due.
     config = import_module("botocore.config").Config(
         connect_timeout=5,

@@ -35,7 +35,7 @@ from datetime import datetime
 from longshore.adapters.aws.attributes import Item, number_attribute, string_attribute
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.tables import NOT_EXISTS, ConfigTable, config_key, kind_of, new_token
+from longshore.adapters.aws.tables import NOT_EXISTS, Query, Table, config_key, kind_of, new_token
 from longshore.adapters.shared import codec
 from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
 from longshore.ports.clock import Clock
@@ -43,7 +43,6 @@ from longshore.ports.clock import Clock
 _POLL_INTERVAL_S = 1.0
 _PAUSED_KIND = kind_of("paused")
 _HOLD_PREFIX = "held#"  # before the name of a queue; no queue name contains it
-_ENDED_CONDITION = "(attribute_exists(#end_token) AND #token <> :token)"
 
 
 class DynamoQueueControls:
@@ -57,56 +56,48 @@ class DynamoQueueControls:
         *,
         poll_interval_s: float = _POLL_INTERVAL_S,
     ) -> None:
-        self._config_table = ConfigTable(aws, names)
+        self._config_table = Table(aws, names.config)
         self._clock = clock
         self._shared_poll = _SharedPoll(self._paused_names, interval_s=poll_interval_s)
 
     async def pause(
         self, name: str, *, by: str, reason: str | None = None, now: datetime
     ) -> QueuePause:
-        token = string_attribute(new_token())
-        item: Item = {
-            **config_key(_PAUSED_KIND, name),
-            "paused_by": string_attribute(by),
-            "at_us": number_attribute(codec.to_us(now)),
-            "token": token,
-        }
-        if reason is not None:
-            item["reason"] = string_attribute(reason)
-        existing = await self._config_table.put(
-            item,
-            condition=f"{NOT_EXISTS} OR {_ENDED_CONDITION}",
-            values={":token": token},
-        )
-        self._shared_poll.poll_now()
-        return _decode(item if existing is None else existing)
+        return await self._store(name, QueuePause(name=name, by=by, reason=reason, at=now))
 
     async def hold(
         self, name: str, *, until: datetime, by: str, reason: str, now: datetime
     ) -> QueuePause:
         until = capped_hold_end(until, now)
-        values: Item = {
-            ":by": string_attribute(by),
-            ":reason": string_attribute(reason),
-            ":at": number_attribute(codec.to_us(now)),
-            ":until": number_attribute(codec.to_us(until)),
-            ":latest": number_attribute(codec.to_us(now + MAX_HOLD)),
-            ":token": string_attribute(new_token()),
-        }
-        existing = await self._config_table.update(
-            _PAUSED_KIND,
+        return await self._store(
             _HOLD_PREFIX + name,
-            "SET #paused_by = :by, #reason = :reason, #at_us = :at, #until_us = :until,"
-            " #token = :token REMOVE #end_token",
-            condition=(
-                f"{NOT_EXISTS} OR #until_us < :until OR #until_us > :latest OR {_ENDED_CONDITION}"
-            ),
-            values=values,
+            QueuePause(name=name, by=by, reason=reason, at=now, until=until),
+            replaces="#until_us < :until OR #until_us > :latest",
+            values={
+                ":until": number_attribute(codec.to_us(until)),
+                ":latest": number_attribute(codec.to_us(now + MAX_HOLD)),
+            },
+        )
+
+    async def _store(
+        self, name: str, pause: QueuePause, *, replaces: str = "", values: Item | None = None
+    ) -> QueuePause:
+        """Store a pause. Returns the existing pause if that has not ended."""
+        token = string_attribute(new_token())
+        item = config_key(_PAUSED_KIND, name) | {
+            "body": string_attribute(codec.to_json(pause)),
+            "token": token,
+        }
+        if pause.until is not None:
+            item["until_us"] = number_attribute(codec.to_us(pause.until))
+        ended = "(attribute_exists(#end_token) AND #token <> :token)"
+        existing = await self._config_table.put(
+            item,
+            condition=" OR ".join(filter(None, (NOT_EXISTS, ended, replaces))),
+            values={":token": token, **(values or {})},
         )
         self._shared_poll.poll_now()
-        if existing is not None:
-            return _decode(existing)
-        return QueuePause(name=name, by=by, reason=reason, at=now, until=until)
+        return pause if existing is None else _decode(existing)
 
     async def resume(self, name: str) -> QueuePause | None:
         # The hold first: after a crash in between, the operator sees the pause and resumes again.
@@ -116,13 +107,13 @@ class DynamoQueueControls:
 
     async def _end(self, name: str) -> QueuePause | None:
         """End a pause or a hold. Returns None if there is none, or another caller has ended it."""
-        item = await self._config_table.get(_PAUSED_KIND, name)
+        key = config_key(_PAUSED_KIND, name)
+        item = await self._config_table.get(key)
         if item is None or not self._is_active(item):
             return None
         end_token = string_attribute(new_token())
         existing = await self._config_table.update(
-            _PAUSED_KIND,
-            name,
+            key,
             "SET #end_token = :end_token",
             condition="#token = :current AND attribute_not_exists(#end_token)",
             values={":current": item["token"], ":end_token": end_token},
@@ -132,8 +123,8 @@ class DynamoQueueControls:
         return _decode(item) if ended else None
 
     async def list_pauses(self) -> list[QueuePause]:
-        items = await self._config_table.list_kind(_PAUSED_KIND)
-        pauses = [_decode(item) for item in items if self._is_active(item)]
+        items = self._config_table.query(Query(partition=("kind", _PAUSED_KIND)))
+        pauses = [_decode(item) async for item in items if self._is_active(item)]
         return sorted(pauses, key=lambda paused: (paused.name, paused.until is not None))
 
     async def paused_queues(
@@ -190,10 +181,4 @@ class _SharedPoll:
 
 
 def _decode(item: Item) -> QueuePause:
-    return QueuePause(
-        name=item["name"]["S"].removeprefix(_HOLD_PREFIX),
-        by=item["paused_by"]["S"],
-        reason=item["reason"]["S"] if "reason" in item else None,
-        at=codec.from_us(int(item["at_us"]["N"])),
-        until=codec.from_us(int(item["until_us"]["N"])) if "until_us" in item else None,
-    )
+    return codec.pause_from_json(item["body"]["S"])

@@ -15,6 +15,7 @@ from longshore.core.api_keys import KeyRecord
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
 from longshore.core.jobs.numbers import NumberSet
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.rows import JobRow, TaskRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,6 +39,7 @@ _task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
 job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
 definition_from_json = msgspec.json.Decoder(Definition).decode
 shared_budget_from_json = msgspec.json.Decoder(SharedBudget).decode
+pause_from_json = msgspec.json.Decoder(QueuePause).decode
 key_from_json = msgspec.json.Decoder(KeyRecord).decode
 value_from_json = msgspec.json.Decoder().decode
 

@@ -23,10 +23,11 @@ from longshore.core.jobs.numbers import NumberSet
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect
 from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
-from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
+from longshore.ports.ledger import AnyChange, FailedTask
 
 _FAR_FUTURE = timedelta(days=36500)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -37,7 +38,7 @@ _READ_TASK = (
 _LAST_CHARACTER = "\U0010ffff"
 _PREFIX_SCAN_LIMIT = 200
 # The index is named because SQLite may otherwise choose one with tasks of every state.
-_PARKED = "SELECT id, due_us FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
+_PARKED = "SELECT id FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
 _IDS = (
     "SELECT id, tenant FROM jobs WHERE id >= ?1 AND id < ?2 UNION ALL"
     " SELECT id, tenant FROM tasks WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3"
@@ -309,7 +310,7 @@ class SqliteLedger:
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
+    ) -> list[tuple[str, Lease]]:
         latest = codec.to_us(expired_by or self._database.clock.now() + _FAR_FUTURE)
         matches = await self._database.scan(
             "SELECT spec, body FROM tasks WHERE lease_expires_us <= ? ORDER BY"
@@ -317,28 +318,14 @@ class SqliteLedger:
             (latest, limit),
         )
         tasks = [codec.task_from_json(*row) for row in matches]
-        return [
-            LeasedTask(
-                task_id=task.id,
-                worker_id=task.lease.worker_id,
-                fence=task.lease.fence,
-                expires_at=task.lease.expires_at,
-            )
-            for task in tasks
-            if task.lease
-        ]
+        return [(task.id, task.lease) for task in tasks if task.lease]
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         if due_by is None:
             sql = f"{_PARKED} ORDER BY due_us NULLS LAST, id LIMIT ?"
-            matches = await self._database.scan(sql, (limit,))
-        else:
-            sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
-            matches = await self._database.scan(sql, (codec.to_us(due_by), limit))
-        return [
-            ParkedTask(task_id=task_id, due_at=None if due is None else codec.from_us(due))
-            for task_id, due in matches
-        ]
+            return await self._database.scan_column(sql, (limit,))
+        sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
+        return await self._database.scan_column(sql, (codec.to_us(due_by), limit))
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         failed = await self._database.scan(_FAILED, (tenant, limit))

@@ -39,7 +39,6 @@ from longshore.execution.protocol import (
     MESSAGE_LIMIT_BYTES,
     STATUS_READ_BYTES,
     ChildStatus,
-    ForkServerMessage,
     KillCause,
     decode_statuses,
     encode_message,
@@ -97,7 +96,7 @@ class ForkServer:
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()
-        self._send(ForkServerMessage.READY, 0)
+        self._send(0)
         running = True
         while running:
             for key, _ in self._selector.select():
@@ -120,7 +119,7 @@ class ForkServer:
         if not data:
             return False
         message = json.loads(data)
-        if message["type"] == ForkServerMessage.START:
+        if "kill" not in message:
             self._start(message, files)
             return True
         for slot in self._reapers.values():
@@ -128,10 +127,10 @@ class ForkServer:
                 slot.reaper.signal(slot.assignment, kill=message["kill"])
         return True
 
-    def _send(self, message: ForkServerMessage, number: int, **content: Any) -> None:
+    def _send(self, number: int, **content: Any) -> None:
         # If the worker has ended, the next read of the socket reports it.
         with contextlib.suppress(ConnectionError):
-            self._worker.send(encode_message(message, number, **content))
+            self._worker.send(encode_message(number, **content))
 
     def _start(self, request: dict[str, Any], files: list[int]) -> None:
         number = request["number"]
@@ -146,7 +145,7 @@ class ForkServer:
                 slot.reaper.start(number, files, memory=request["memory"])
                 self._ensure_idle_reaper()
         except OSError as error:
-            self._send(ForkServerMessage.REFUSED, number, error=str(error))
+            self._send(number, error=str(error))
         finally:
             for file in files:
                 os.close(file)

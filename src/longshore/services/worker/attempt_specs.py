@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,29 +28,29 @@ from longshore.services.transitions import Transitions
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class ConversationLog:
     """Stores what one attempt adds to its task's conversations."""
 
-    def __init__(self, documents: DocumentStore, transitions: Transitions, row: TaskRow) -> None:
-        self._documents = documents
-        self._transitions = transitions
-        self._row = row
-        self._parts = 0
+    documents: DocumentStore
+    transitions: Transitions
+    row: TaskRow
+    _parts: int = 0
 
     async def add(self, report: ConversationReport) -> None:
         """Store a part. If that fails, the next attempt may have to pay for the part again."""
-        spec = self._row.spec
+        spec = self.row.spec
         self._parts += 1
         key = conversation_part_key(
-            spec.job_id, spec.key, attempt=self._row.attempt, number=self._parts
+            spec.job_id, spec.key, attempt=self.row.attempt, number=self._parts
         )
         part = {
             "session": report.conversation,
-            "revision": self._row.revision,
+            "revision": self.row.revision,
             "entries": report.entries,
         }
-        with log_and_continue(logger, "conversation.store_failed", task_id=self._row.id):
-            await self._transitions.retry_unavailable(lambda: self._documents.store_key(key, part))
+        with log_and_continue(logger, "conversation.store_failed", task_id=self.row.id):
+            await self.transitions.retry_unavailable(lambda: self.documents.store_key(key, part))
 
 
 async def load_conversations(

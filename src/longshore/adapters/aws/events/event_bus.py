@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.client import AwsClient, attempts
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.messages import whole_seconds
 from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
-from longshore.adapters.aws.tables import attempts
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
 from longshore.errors import BackendUnavailable, UsageError

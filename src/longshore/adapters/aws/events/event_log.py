@@ -16,26 +16,24 @@ docs/explain/aws.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from longshore.adapters.aws.attributes import Item, decode_document, encode_document
-from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
+from longshore.adapters.aws.attributes import (
+    Item,
+    decode_document,
+    decode_value,
+    encode_document,
+    number_attribute,
+    string_attribute,
+)
+from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.ledger.items import id_of, key_of, tasks_query
 from longshore.adapters.aws.names import EVENT_INDEXES, Names
-from longshore.adapters.aws.tables import (
-    CONDITION_FAILED,
-    Query,
-    TableReader,
-    config_key,
-    retry_unknown_outcome,
-)
+from longshore.adapters.aws.tables import LAST_KEY, Query, Table, config_key
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, EventBody
@@ -51,70 +49,53 @@ ALL_INDEXES: Final = frozenset(range(1, 8))
 DEFAULT_INDEXES: Final = frozenset({1})
 """The numbers of the indexes in use: those of seed 001, or only the one by entity."""
 
-_ENTITIES_WITH_ROWS = {f"{EntityType.TASK}#", f"{EntityType.JOB}#"}
 _ATTEMPTS = 30
-_POLL_S = 0.05
+_POLL_INTERVAL = timedelta(milliseconds=50)
 _LISTING = "events"
-_TIMESTAMP = "TIMESTAMP#"
-_MAX_KEY = "~"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexRange:
-    """A range of one partition of an index."""
-
-    index: str | None  # None: the table itself
-    partition: tuple[str, str]
-    sort: str
-    prefix: str  # before the time
-    start: str = ""
-
-    @property
-    def low(self) -> str:
-        return f"{self.prefix}{_TIMESTAMP}{self.start}"
-
-    @property
-    def high(self) -> str:
-        return f"{self.prefix}{_TIMESTAMP}{_MAX_KEY}"
-
-    def since(self, at_ms: int) -> IndexRange:
-        """The part of the range from a time on."""
-        return replace(self, start=str(at_ms))
-
-
-def index_range_for(
+def query_for(
     tenant: str,
     *,
     app: str | None = None,
     event_type: str | None = None,
     entity: str | None = None,
+    since_ms: int | None = None,
+    after: int = 0,
     indexes: Set[int] = ALL_INDEXES,
-) -> IndexRange:
-    """The narrowest range that contains all matching events."""
-    tenant_prefix = f"TENANT#{tenant}#"
-    event_key, app_key = f"EVENT#{event_type}", f"APP#{app}"
-    present = (event_type is not None, app is not None, entity is not None)
+) -> Query:
+    """The query of the narrowest range that contains all matching events.
+
+    Args:
+        since_ms: Only events from this time on.
+        after: Only events with a higher sequence.
+        indexes: The numbers of the indexes in use.
+    """
+    tenant_key, by_type, by_app = f"TENANT#{tenant}", f"EVENT#{event_type}", f"APP#{app}"
+    # By the presence of a type, an app and an entity: the index, its partition, and the prefix of
+    # its sort keys before the time.
     ranges = {
-        (True, True, True): _index_range(7, event_key, f"{tenant_prefix}{app_key}#{entity}#"),
-        (True, True, False): _index_range(6, event_key, f"{tenant_prefix}{app_key}#"),
-        (True, False, True): _index_range(5, event_key, f"{tenant_prefix}{entity}#"),
-        (True, False, False): _index_range(4, event_key, tenant_prefix),
-        (False, True, False): _index_range(2, app_key, ""),
+        (True, True, True): (7, by_type, f"{tenant_key}#{by_app}#{entity}#"),
+        (True, True, False): (6, by_type, f"{tenant_key}#{by_app}#"),
+        (True, False, True): (5, by_type, f"{tenant_key}#{entity}#"),
+        (True, False, False): (4, by_type, f"{tenant_key}#"),
+        (False, True, False): (2, by_app, ""),
     }
-    number, index_range = ranges.get(present, (0, None))
-    if index_range is not None and number in indexes:
-        return index_range
-    if entity is not None:
-        return _index_range(1, entity, f"{entity.partition('#')[0]}#")[1]
-    return IndexRange(index=None, partition=("PK", f"TENANT#{tenant}"), sort="SK", prefix="")
-
-
-def _index_range(number: int, partition: str, prefix: str) -> tuple[int, IndexRange]:
-    return number, IndexRange(
-        index=EVENT_INDEXES[number - 1],
-        partition=(f"GSI{number}PK", partition),
-        sort=f"GSI{number}SK",
-        prefix=prefix,
+    present = (event_type is not None, app is not None, entity is not None)
+    number, partition, prefix = ranges.get(present, (0, "", ""))
+    if number not in indexes:
+        number, partition, prefix = 0, tenant_key, ""
+        if entity is not None:
+            number, partition, prefix = 1, entity, f"{entity.partition('#')[0]}#"
+    attributes = f"GSI{number}" if number else ""
+    return Query(
+        index=EVENT_INDEXES[number - 1] if number else None,
+        partition=(f"{attributes}PK", partition),
+        sort=f"{attributes}SK",
+        low=f"{prefix}TIMESTAMP#{'' if since_ms is None else since_ms}",
+        high=f"{prefix}TIMESTAMP#{LAST_KEY}",
+        where="#tenantId = :tenant AND #sequence > :after",
+        values={":tenant": string_attribute(tenant), ":after": number_attribute(after)},
     )
 
 
@@ -128,7 +109,6 @@ class DynamoEventLog:
         clock: Clock,
         bus: EventBus | None = None,
         *,
-        environment: str = "",
         retention: timedelta | None = None,
         history_timeout: timedelta = timedelta(seconds=5),
         indexes: Set[int] = DEFAULT_INDEXES,
@@ -137,17 +117,16 @@ class DynamoEventLog:
 
         Args:
             bus: Publishes events of entities without a row; the stream publishes the others.
-            environment: The environment that events name; by default the stage.
             retention: How long DynamoDB keeps an event; None: forever.
             history_timeout: How long a history waits for events that are on their way.
             indexes: The numbers of the indexes in use; may grow, never shrink.
         """
-        self._aws = aws
-        self._names = names
         self._clock = clock
         self._bus = bus
-        self._tables = TableReader(aws, clock)
-        self._environment = environment or names.stage
+        self._events_table = Table(aws, names.events)
+        self._ledger_table = Table(aws, names.ledger)
+        self._config_table = Table(aws, names.config)
+        self._environment = names.stage
         self._retention = retention
         self._history_timeout = history_timeout
         self._indexes = indexes
@@ -165,13 +144,13 @@ class DynamoEventLog:
             )
 
     async def _check_sequence(self, event: Event) -> None:
-        async for existing in self._entity_events(
-            event.tenant, event.entity, after=event.sequence - 1
-        ):
-            if existing.sequence == event.sequence and _comparable(existing) != _comparable(event):
-                raise AlreadyExists("event", event.id)
-            if existing.sequence >= event.sequence:
-                return
+        existing = await anext(
+            self._entity_events(event.tenant, event.entity, after=event.sequence - 1), None
+        )
+        if existing is None or existing.sequence != event.sequence:
+            return
+        if to_wire(existing, environment="") != to_wire(event, environment=""):
+            raise AlreadyExists("event", event.id)
 
     async def save(self, events: Sequence[Event]) -> None:
         """Write events whose sequence no other event has.
@@ -179,30 +158,19 @@ class DynamoEventLog:
         An event that exists already, because it was published twice, stays unchanged.
         """
         for event in events:
-            with contextlib.suppress(CallRefused):
-                await self._aws.call(
-                    "dynamodb",
-                    "put_item",
-                    alters=True,
-                    expects=(CONDITION_FAILED,),
-                    TableName=self._names.events,
-                    Item=self._item(event),
-                    ConditionExpression="attribute_not_exists(PK)",
-                )
+            item = self._item(event)
+            await self._events_table.put(item, condition="attribute_not_exists(#PK)")
 
     def _item(self, event: Event) -> Item:
-        now = self._clock.now()
         document = to_wire(
             event,
             environment=self._environment,
             ttl_at=event.at + self._retention if self._retention else None,
         )
-        document["receivedAt"] = to_ms(now)
+        document["receivedAt"] = to_ms(self._clock.now())
         for number in ALL_INDEXES - self._indexes:
             del document[f"GSI{number}PK"], document[f"GSI{number}SK"]
-        properties = document.pop("properties")
-        item: Item = encode_document(document)["M"]
-        return item | {"properties": encode_document(properties)}
+        return {name: encode_document(value) for name, value in document.items()}
 
     async def append(
         self,
@@ -217,74 +185,53 @@ class DynamoEventLog:
         entity = f"{body.ENTITY}#{entity_id}"
         key = config_key(f"sequence#{tenant}", entity)
         for attempt in range(_ATTEMPTS):
-            last = await self._tables.get(self._names.config, key)
-            count = int(last["count"]["N"]) if last else 0
-            last_at = from_ms(int(last["at"]["N"])) if last else None
+            last = await self._config_table.get(key)
             event = Event(
                 entity_type=body.ENTITY,
                 entity_id=entity_id,
                 tenant=tenant,
                 app=app,
-                sequence=count + 1,
-                at=next_moment(now, last_at),
+                sequence=int(last["count"]["N"]) + 1 if last else 1,
+                at=next_moment(now, from_ms(int(last["at"]["N"])) if last else None),
                 body=body,
                 context=context,
             )
-            if await self._try_append(key, count, event):
+            count = self._config_table.request(
+                "#count = :old" if last else "attribute_not_exists(#count)",
+                {
+                    ":new": number_attribute(event.sequence),
+                    ":at": number_attribute(to_ms(event.at)),
+                    **({":old": last["count"]} if last else {}),
+                },
+                Key=key,
+                UpdateExpression="SET #count = :new, #at = :at",
+            )
+            put = self._events_table.request(Item=self._item(event))
+            if not await self._config_table.transact({"Update": count}, {"Put": put}):
                 await self._publish([event])
                 return event
-            await asyncio.sleep(_POLL_S * secrets.randbelow(1 + attempt))
+            # A concurrent append has taken the sequence.
+            await asyncio.sleep(_POLL_INTERVAL.total_seconds() * secrets.randbelow(1 + attempt))
         message = f"dynamodb.transact_write_items: too many concurrent appends to {entity}"
         raise BackendUnavailable(message)
-
-    async def _try_append(self, key: Item, count: int, event: Event) -> bool:
-        """Append the event. Returns False if a concurrent append took its sequence."""
-        update: dict[str, Any] = {
-            "TableName": self._names.config,
-            "Key": key,
-            "UpdateExpression": "SET #n = :new, #a = :at",
-            "ConditionExpression": "#n = :old" if count else "attribute_not_exists(#n)",
-            "ExpressionAttributeNames": {"#n": "count", "#a": "at"},
-            "ExpressionAttributeValues": {
-                ":new": {"N": str(event.sequence)},
-                ":at": {"N": str(to_ms(event.at))},
-                **({":old": {"N": str(count)}} if count else {}),
-            },
-        }
-        put = {"TableName": self._names.events, "Item": self._item(event)}
-        token = secrets.token_hex(16)  # makes a repeated transaction idempotent
-
-        async def write() -> AwsResponse:
-            return await self._aws.call(
-                "dynamodb",
-                "transact_write_items",
-                alters=True,
-                expects=("TransactionCanceledException",),
-                TransactItems=[{"Update": update}, {"Put": put}],
-                ClientRequestToken=token,
-            )
-
-        try:
-            await retry_unknown_outcome(write)
-        except CallRefused:
-            return False
-        return True
 
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
         end = self._clock.elapsed() + self._history_timeout
-        polls = 0
+        polls_left = self._history_timeout // _POLL_INTERVAL  # also if our clock stands still
         last = await self._last_sequence(entity)
         while True:
             events = await self._read_history(tenant, entity, after, limit)
-            if last == 0 or _is_complete(events, after, min(last, after + limit)):
+            if not last:
                 return events
-            polls += 1
-            slept_s = polls * _POLL_S
-            if self._clock.elapsed() >= end or slept_s > self._history_timeout.total_seconds():
-                return _until_gap(events, after)
-            await asyncio.sleep(_POLL_S)
+            numbered = enumerate(events, after + 1)
+            until_gap = [event for number, event in numbered if event.sequence == number]
+            is_complete = len(until_gap) >= min(last - after, limit)
+            if is_complete or not polls_left or self._clock.elapsed() >= end:
+                return until_gap
+            polls_left -= 1
+            await asyncio.sleep(_POLL_INTERVAL.total_seconds())
 
     async def _read_history(self, tenant: str, entity: str, after: int, limit: int) -> list[Event]:
         events: dict[int, Event] = {}
@@ -297,9 +244,9 @@ class DynamoEventLog:
     async def _last_sequence(self, entity: str) -> int:
         """The last sequence of an entity that has a row, else 0."""
         kind, _, entity_id = entity.partition("#")
-        if f"{kind}#" not in _ENTITIES_WITH_ROWS or not entity_id:
+        if kind not in (EntityType.TASK, EntityType.JOB):
             return 0
-        item = await self._tables.get(self._names.ledger, key_of(entity_id))
+        item = await self._ledger_table.get(key_of(entity_id))
         return int(item["last"]["N"]) if item else 0
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
@@ -314,7 +261,7 @@ class DynamoEventLog:
         return newest
 
     def _entity_events(self, tenant: str, entity: str, *, after: int = 0) -> AsyncIterator[Event]:
-        return self._query_events(index_range_for(tenant, entity=entity), tenant, after=after)
+        return self._read(query_for(tenant, entity=entity, after=after))
 
     async def query(
         self,
@@ -327,20 +274,23 @@ class DynamoEventLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        after: tuple[int, str, int] | None = None
-        if cursor is not None:
-            at, name, sequence = decode_cursor(_LISTING, cursor, (int, str, int))
-            after = at, name, sequence
-        range_for = partial(index_range_for, app=app, event_type=event_type, indexes=self._indexes)
-        ranges = [range_for(tenant, entity=entity)]
+        start = tuple(decode_cursor(_LISTING, cursor, (int, str, int))) if cursor else None
+        entities = [entity]
         if job_id is not None and entity is None:
-            ranges = [range_for(tenant, entity=name) for name in await self._job_entities(job_id)]
+            entities = await self._job_entities(job_id)
         events: list[Event] = []
-        for index_range in ranges:
-            since = index_range if after is None else index_range.since(after[0])
+        for name in entities:
+            query = query_for(
+                tenant,
+                app=app,
+                event_type=event_type,
+                entity=name,
+                since_ms=start[0] if start else None,
+                indexes=self._indexes,
+            )
             count = 0
-            async for event in self._query_events(since, tenant):
-                if after is not None and _sort_key(event) <= after:
+            async for event in self._read(query):
+                if start is not None and _sort_key(event) <= start:
                     continue
                 if _matches(event, app, event_type, entity, job_id):
                     events.append(event)
@@ -354,43 +304,16 @@ class DynamoEventLog:
             page, encode_cursor(_LISTING, *_sort_key(page[-1])) if len(events) > limit else None
         )
 
-    async def _job_entities(self, job_id: str) -> list[str]:
+    async def _job_entities(self, job_id: str) -> list[str | None]:
         """The entities of the job and of its tasks that have rows."""
-        rows = self._tables.query(tasks_query(self._names.ledger, job_id))
+        rows = self._ledger_table.query(tasks_query(job_id))
         tasks = [f"{EntityType.TASK}#{id_of(item)}" async for item in rows]
         return [f"{EntityType.JOB}#{job_id}", *tasks]
 
-    async def _query_events(
-        self, index_range: IndexRange, tenant: str, *, after: int | None = None
-    ) -> AsyncIterator[Event]:
-        where, values = "#tenantId = :tenant", {":tenant": {"S": tenant}}
-        if after is not None:
-            where += " AND #sequence > :after"
-            values[":after"] = {"N": str(after)}
-        query = Query(
-            table=self._names.events,
-            partition=index_range.partition,
-            sort=index_range.sort,
-            index=index_range.index,
-            low=index_range.low,
-            high=index_range.high,
-            where=where,
-            values=values,
-        )
-        async for item in self._tables.query(query):
-            yield _decode(item)
-
-
-def _decode(item: Item) -> Event:
-    properties = decode_document(item["properties"])
-    envelope = decode_document(
-        {"M": {name: value for name, value in item.items() if name != "properties"}}
-    )
-    return from_wire(envelope | {"properties": properties})
-
-
-def _comparable(event: Event) -> dict[str, Any]:
-    return to_wire(event, environment="")
+    async def _read(self, query: Query) -> AsyncIterator[Event]:
+        async for item in self._events_table.query(query):
+            document = {name: decode_value(value) for name, value in item.items()}
+            yield from_wire(document | {"properties": decode_document(item["properties"])})
 
 
 def _sort_key(event: Event) -> tuple[int, str, int]:
@@ -409,16 +332,3 @@ def _matches(
         and event_type in (None, event.type)
         and entity in (None, event.entity)
     )
-
-
-def _is_complete(events: Sequence[Event], after: int, last: int) -> bool:
-    return [event.sequence for event in events][: last - after] == list(range(after + 1, last + 1))
-
-
-def _until_gap(events: Sequence[Event], after: int) -> list[Event]:
-    complete: list[Event] = []
-    for event in events:
-        if event.sequence != after + 1 + len(complete):
-            break
-        complete.append(event)
-    return complete

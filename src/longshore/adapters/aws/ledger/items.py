@@ -26,7 +26,7 @@ from typing import Any
 from zlib import crc32
 
 from longshore.adapters.aws.attributes import Item, compress_text, decompress_text
-from longshore.adapters.aws.tables import Query
+from longshore.adapters.aws.tables import LAST_KEY, Query
 from longshore.adapters.shared import codec
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
@@ -41,11 +41,9 @@ Row = TaskRow | JobRow
 OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
 NEVER = "never"  # after every moment
 PROCESSING = "p"
-INDEX_ATTRIBUTES = ("g1", "s1", "g2", "s2", "g3", "s3", "t")
 BUCKET_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 """The letters of the hash in a job's id."""
 OTHER_BUCKET = "~"
-_MAX_KEY = "~"  # after every task key
 _JOB_PREFIX = "job-"
 
 
@@ -72,14 +70,13 @@ def buckets_of(prefix: str) -> str:
     return BUCKET_LETTERS + OTHER_BUCKET if _JOB_PREFIX.startswith(prefix) else ""
 
 
-def tasks_query(table: str, job_id: str, first: str = "") -> Query:
+def tasks_query(job_id: str, first: str = "") -> Query:
     """The tasks of a job, from one task key on."""
     return Query(
-        table=table,
         partition=("bucket", bucket_of(job_id)),
         sort="id",
         low=task_id_of(job_id, first),
-        high=task_id_of(job_id, _MAX_KEY),
+        high=task_id_of(job_id, LAST_KEY),
     )
 
 
@@ -108,16 +105,15 @@ def item_of(change: AnyChange, shards: int) -> Item:
     The key of ``listing`` is written only if the row is new.
     """
     row = change.row
+    body, spec = _non_default_fields(row), ""
     if isinstance(row, TaskRow):
-        spec, body = codec.to_json(_non_default_fields(row.spec)), _encode_task(row)
-    else:
-        spec, body = "", codec.to_json(_non_default_fields(row))
+        spec = codec.to_json(_non_default_fields(body.pop("spec")))
+    documents = (spec, codec.to_json(body), _encode_events(change.events))
     item: Item = {
         "v": {"N": str(row.version)},
         "change": {"S": row.change_id},
         "last": {"N": str(row.last_sequence)},
-        # Three documents, one per line.
-        "row": {"B": compress_text("\n".join((spec, body, _encode_events(change.events))))},
+        "row": {"B": compress_text("\n".join(documents))},
     }
     for name, text in index_keys(row, shards, new=not change.expected_version).items():
         item[name] = {"S": text}
@@ -151,12 +147,6 @@ def _encode_events(events: tuple[Event, ...]) -> str:
     )
 
 
-def _encode_task(row: TaskRow) -> str:
-    body = _non_default_fields(row)
-    del body["spec"]
-    return codec.to_json(body)
-
-
 def _non_default_fields(value: Any) -> dict[str, Any]:
     """The fields of a row or spec that are not at their default."""
     return {
@@ -188,34 +178,25 @@ def index_keys(row: Row, shards: int, *, new: bool) -> dict[str, str]:
 
 def _task_keys(row: TaskRow, shard: int, *, new: bool) -> dict[str, str]:
     spec = row.spec
-    keys: dict[str, str] = {}
+    keys = {"t": PROCESSING} if row.state is TaskState.PROCESSING else {}
     if new:
-        keys |= {
-            "g1": listing_partition(spec.tenant, shard),
-            "s1": time_key(spec.created_at, row.id),
-        }
-    if row.state is TaskState.PENDING:
-        due, enqueued = timestamp_key(row.due_at), timestamp_key(row.enqueued_at)
-        keys |= {"g2": f"{OPEN}#{shard}", "s2": f"{due}#{enqueued}#{row.id}"}
-    elif row.state is TaskState.PROCESSING:
-        keys["t"] = PROCESSING
-        if new:
-            keys |= {
-                "g2": f"{OPEN}#{shard}",
-                "s2": f"{timestamp_key(None)}#{timestamp_key(None)}#{row.id}",
-            }
-    elif row.state is TaskState.PARKED:
-        due = NEVER if row.due_at is None else timestamp_key(row.due_at)
-        keys |= {"g2": f"{PARKED}#{shard}", "s2": f"{due}#{row.id}"}
-    elif row.state is TaskState.FAILED:
-        ended = time_key(row.finished_at or spec.created_at, row.id)
-        keys |= {"g2": f"{FAILED}#{shard}", "s2": f"{spec.tenant}#{ended}"}
-    return keys
-
-
-def keeps_state_index_key(row: Row) -> bool:
-    """Whether a change of the row leaves its key in ``state`` unchanged."""
-    return isinstance(row, TaskRow) and row.state is TaskState.PROCESSING
+        keys["g1"] = listing_partition(spec.tenant, shard)
+        keys["s1"] = time_key(spec.created_at, row.id)
+    match row.state:
+        case TaskState.PENDING:
+            due, enqueued = timestamp_key(row.due_at), timestamp_key(row.enqueued_at)
+            group, sort = OPEN, f"{due}#{enqueued}#{row.id}"
+        case TaskState.PROCESSING if new:
+            group, sort = OPEN, f"{timestamp_key(None)}#{timestamp_key(None)}#{row.id}"
+        case TaskState.PARKED:
+            due = NEVER if row.due_at is None else timestamp_key(row.due_at)
+            group, sort = PARKED, f"{due}#{row.id}"
+        case TaskState.FAILED:
+            ended = time_key(row.finished_at or spec.created_at, row.id)
+            group, sort = FAILED, f"{spec.tenant}#{ended}"
+        case _:
+            return keys
+    return keys | {"g2": f"{group}#{shard}", "s2": sort}
 
 
 def _job_keys(row: JobRow, shard: int) -> dict[str, str]:

@@ -21,11 +21,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output.segments import MAX_SEQUENCE, Segment, SegmentTable
+from longshore.adapters.aws.tables import Table
 from longshore.adapters.shared.output_codec import (
     Run,
     entries_after,
@@ -42,17 +44,17 @@ _SEGMENTS_CACHED = 32
 _TASKS_CACHED = 4096
 
 
+@dataclass(eq=False)
 class _TaskState:
     """What this process knows of a task's output, and the waiters for more."""
 
-    def __init__(self) -> None:
-        self.end = OUTPUT_START  # the end of a segment; there may be more
-        self.segment: Segment | None = None  # read last
-        self.changed = asyncio.Event()  # set once, then replaced
-        self.waiters = 0
-        self.poll: asyncio.Task[None] | None = None
-        self.polled_at: tuple[float, timedelta] | None = None  # on the loop's clock, and on ours
-        self.failure: BaseException | None = None  # of the last poll, if a retry cannot help
+    end: OutputPosition = OUTPUT_START  # the end of a segment; there may be more
+    segment: Segment | None = None  # read last
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set once, then replaced
+    waiters: int = 0
+    poll: asyncio.Task[None] | None = None
+    polled_at: tuple[float, timedelta] | None = None  # on the loop's clock, and on ours
+    failure: BaseException | None = None  # of the last poll, if a retry cannot help
 
     def advance(self, end: OutputPosition) -> None:
         """A segment ends here."""
@@ -84,7 +86,7 @@ class DynamoOutputLog:
     def __init__(
         self, aws: AwsClient, names: Names, clock: Clock, *, retention: timedelta | None = None
     ) -> None:
-        self._segments = SegmentTable(aws, names.output, clock, retention)
+        self._segments = SegmentTable(Table(aws, names.output), clock, retention)
         self._clock = clock
         self._states: OrderedDict[str, _TaskState] = OrderedDict()
         self._states_with_segment: OrderedDict[str, _TaskState] = OrderedDict()
@@ -142,7 +144,8 @@ class DynamoOutputLog:
             return cached
         if first == 1:
             return None
-        return await self._segments.segment_at(task_id, OutputPosition(after.attempt, first))
+        start, position = OutputPosition(after.attempt, 0), OutputPosition(after.attempt, first)
+        return await self._segments.last_segment(task_id, start, position)
 
     async def _entries(
         self, task_id: str, state: _TaskState, segment: Segment, after: OutputPosition
@@ -227,7 +230,7 @@ class DynamoOutputLog:
     async def _poll(self, task_id: str, state: _TaskState, *, consistent: bool) -> None:
         """Find the end of the output."""
         begin = OutputPosition(state.end.attempt, state.end.sequence + 1)
-        segments = await self._segments.first_two(task_id, begin, consistent=consistent)
+        segments, _ = await self._segments.page(task_id, begin, count=2, consistent=consistent)
         last = segments[0] if segments else None
         if len(segments) > 1:
             last = await self._segments.last_segment(task_id)

@@ -18,11 +18,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
 
 from longshore.adapters.aws.attributes import Item, number_attribute, string_attribute
-from longshore.adapters.aws.client import AwsClient, CallRefused
-from longshore.adapters.aws.tables import CONDITION_FAILED, Query
+from longshore.adapters.aws.tables import Query, Table
 from longshore.adapters.shared.output_codec import (
     ENTRY_BYTES,
     Run,
@@ -34,7 +32,7 @@ from longshore.adapters.shared.output_codec import (
     unpack,
 )
 from longshore.ports.clock import Clock
-from longshore.ports.output import OutputChunk, OutputPosition, Stream
+from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
 
 MAX_SEQUENCE = 10**19 - 1
 """Sequences have 19 digits in a key."""
@@ -65,16 +63,13 @@ class Segment:
         return unpack(self.data, self.attempt, self.first)
 
 
+@dataclass(frozen=True, slots=True)
 class SegmentTable:
     """Reads and writes segments."""
 
-    def __init__(
-        self, aws: AwsClient, table: str, clock: Clock, retention: timedelta | None
-    ) -> None:
-        self._aws = aws
-        self._table = table
-        self._clock = clock
-        self._retention = retention
+    table: Table
+    clock: Clock
+    retention: timedelta | None
 
     async def build(self, task_id: str, run: Run) -> Segment:
         """A segment of the start of a run; stores the parts of an entry that is too large."""
@@ -90,7 +85,7 @@ class SegmentTable:
         partition = _parts_partition(task_id, segment)
         for number, part in enumerate(parts):
             item = self._item(partition, f"{number:06d}", part)
-            await self._call("put_item", alters=True, TableName=self._table, Item=item)
+            await self.table.put(item)
         return segment
 
     async def put(self, task_id: str, segment: Segment) -> Segment | None:
@@ -101,20 +96,8 @@ class SegmentTable:
         if segment.parts:
             item["parts"] = number_attribute(segment.parts)
             item["digest"] = string_attribute(segment.digest)
-        try:
-            await self._call(
-                "put_item",
-                alters=True,
-                expects=(CONDITION_FAILED,),
-                TableName=self._table,
-                Item=item,
-                ConditionExpression="attribute_not_exists(#position)",
-                ExpressionAttributeNames={"#position": "position"},
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            )
-        except CallRefused as refused:
-            return _segment_of(refused.response["Item"])
-        return None
+        existing = await self.table.put(item, condition="attribute_not_exists(#position)")
+        return None if existing is None else _segment_of(existing)
 
     def _item(self, partition: str, position: str, data: bytes) -> Item:
         item: Item = {
@@ -122,30 +105,20 @@ class SegmentTable:
             "position": string_attribute(position),
             "data": {"B": data},
         }
-        if self._retention is not None:
-            expires_at = self._clock.now() + self._retention
+        if self.retention is not None:
+            expires_at = self.clock.now() + self.retention
             item["ttl"] = number_attribute(int(expires_at.timestamp()))
         return item
 
-    async def segment_at(self, task_id: str, position: OutputPosition) -> Segment | None:
-        """The last segment of the attempt that starts at this position or before."""
-        return await self._last_in(task_id, OutputPosition(position.attempt, 0), position)
-
-    async def last_segment(self, task_id: str) -> Segment | None:
-        return await self._last_in(task_id, OutputPosition(0, 0), _LAST_POSITION)
-
-    async def _last_in(
-        self, task_id: str, low: OutputPosition, high: OutputPosition
+    async def last_segment(
+        self,
+        task_id: str,
+        low: OutputPosition = OUTPUT_START,
+        high: OutputPosition = _LAST_POSITION,
     ) -> Segment | None:
-        query = self._query(task_id, low, high, descending=True, page_size=1)
-        answer = await self._call("query", **query.parameters())
-        return next(map(_segment_of, answer["Items"]), None)
-
-    async def first_two(
-        self, task_id: str, begin: OutputPosition, *, consistent: bool
-    ) -> list[Segment]:
-        """The first two segments from this position on."""
-        return (await self._page(task_id, begin, 2, consistent=consistent))[0]
+        """The last segment that starts between two positions."""
+        segments, _ = await self.page(task_id, low, high, count=1, descending=True)
+        return next(iter(segments), None)
 
     async def segments_from(
         self, task_id: str, begin: OutputPosition
@@ -158,7 +131,7 @@ class SegmentTable:
         """
         count, expired = _FIRST_PAGE, None
         while True:
-            segments, more = await self._page(task_id, begin, count, consistent=True)
+            segments, more = await self.page(task_id, begin, count=count)
             for segment in segments:
                 expected = begin.sequence if segment.attempt == begin.attempt else 1
                 if segment.first != expected and begin != expired:
@@ -170,52 +143,38 @@ class SegmentTable:
                 return
             count *= _GROWTH
 
-    async def _page(
-        self, task_id: str, begin: OutputPosition, count: int, *, consistent: bool
-    ) -> tuple[list[Segment], bool]:
-        query = self._query(task_id, begin, _LAST_POSITION, page_size=count)
-        parameters = query.parameters() | {"ConsistentRead": consistent}
-        answer = await self._call("query", **parameters)
-        return [_segment_of(item) for item in answer["Items"]], "LastEvaluatedKey" in answer
-
-    async def join_parts(self, task_id: str, segment: Segment) -> OutputChunk:
-        """The entry of a segment that is stored in parts."""
-        (entry,) = segment.entries
-        query = Query(table=self._table, partition=("task", _parts_partition(task_id, segment)))
-        parameters = query.parameters()
-        parts: list[bytes] = []
-        while True:
-            answer = await self._call("query", **parameters)
-            parts += [item["data"]["B"] for item in answer["Items"]]
-            if not (last := answer.get("LastEvaluatedKey")):
-                break
-            parameters["ExclusiveStartKey"] = last
-        if len(parts) < segment.parts:
-            # All parts were stored before the segment, so the table has begun to expire them.
-            return replace(entry, stream=Stream.LOST, last=segment.last)
-        return replace(entry, data=await asyncio.to_thread(decompress, b"".join(parts)))
-
-    def _query(
+    async def page(
         self,
         task_id: str,
         low: OutputPosition,
-        high: OutputPosition,
+        high: OutputPosition = _LAST_POSITION,
         *,
-        page_size: int,
+        count: int,
+        consistent: bool = True,
         descending: bool = False,
-    ) -> Query:
-        return Query(
-            table=self._table,
+    ) -> tuple[list[Segment], bool]:
+        """Some segments that start between two positions. Returns True if there may be more."""
+        query = Query(
             partition=("task", task_id),
             sort="position",
             low=_position_key(low),
             high=_position_key(high),
             descending=descending,
-            page_size=page_size,
+            consistent=consistent,
+            page_size=count,
         )
+        items, last = await self.table.page(query)
+        return [_segment_of(item) for item in items], last is not None
 
-    async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        return await self._aws.call("dynamodb", operation, **parameters)
+    async def join_parts(self, task_id: str, segment: Segment) -> OutputChunk:
+        """The entry of a segment that is stored in parts."""
+        (entry,) = segment.entries
+        query = Query(partition=("task", _parts_partition(task_id, segment)))
+        parts = [item["data"]["B"] async for item in self.table.query(query)]
+        if len(parts) < segment.parts:
+            # All parts were stored before the segment, so the table has begun to expire them.
+            return replace(entry, stream=Stream.LOST, last=segment.last)
+        return replace(entry, data=await asyncio.to_thread(decompress, b"".join(parts)))
 
 
 def _position_key(position: OutputPosition) -> str:

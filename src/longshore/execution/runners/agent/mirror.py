@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
@@ -67,6 +67,7 @@ def _ref_request(ref: str) -> _RefRequest:
     return _RefRequest(tuple(prefix + ref for prefix in _FETCHED_REFS))
 
 
+@dataclass(eq=False)
 class Mirror:
     """The local mirror of one repository.
 
@@ -75,22 +76,17 @@ class Mirror:
         on_progress: Called with a line before each operation that may take long.
     """
 
-    def __init__(
-        self,
-        cache: Path,
-        address: RepositoryAddress,
-        git: Git,
-        on_progress: Callable[[str], None],
-    ) -> None:
-        name = cache_name(address.url)
-        self._cache = cache.absolute()
-        self._directory = self._cache / f"{name}.git"
-        self._draft = self._cache / f"{name}.partial"
-        self._lock = self._cache / f"{name}.lock"
-        self._url = address.url
-        self._git = git
-        self._transport = address.transport
-        self._on_progress = on_progress
+    cache: Path
+    address: RepositoryAddress
+    git: Git
+    on_progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._url = self.address.url
+        base = self.cache.absolute() / cache_name(self._url)
+        self._directory, self._draft, self._lock = map(
+            base.with_suffix, (".git", ".partial", ".lock")
+        )
 
     def fetch_commit(self, ref: str, own: Path) -> FetchedCommit:
         """Link all objects of the repository into ``own``. Returns the requested commit.
@@ -128,11 +124,11 @@ class Mirror:
         lock_fd = self._acquire_lock()
         try:
             settings = None
-            if self._transport == "file":
+            if self.address.transport == "file":
                 settings = self._directory.with_suffix(".config")
                 _write_atomically(settings, _LOCAL_CONFIG)
             yield GitAccess(
-                transport=self._transport, inherited_fds=(lock_fd,), config_file=settings
+                transport=self.address.transport, inherited_fds=(lock_fd,), config_file=settings
             )
         finally:
             os.close(lock_fd)
@@ -141,9 +137,9 @@ class Mirror:
         pause, reported = Event(), False
         while (lock_fd := self._try_lock()) is None:
             if not reported:
-                self._on_progress(f"waiting: another attempt is fetching {self._url}")
+                self.on_progress(f"waiting: another attempt is fetching {self._url}")
                 reported = True
-            if time.monotonic() > self._git.deadline:
+            if time.monotonic() > self.git.deadline:
                 message = f"{self._url}: another attempt was fetching it until the time was up"
                 raise TimeoutError(message)
             # A lock with a timeout has to be polled.
@@ -151,7 +147,7 @@ class Mirror:
         return lock_fd
 
     def _try_lock(self) -> int | None:
-        self._cache.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        self._lock.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         lock_fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         with suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,14 +169,14 @@ class Mirror:
             _write_atomically(self._directory / "config", _CONFIG)
 
     def _clone(self, request: _RefRequest, access: GitAccess) -> None:
-        self._on_progress(f"cloning {self._url}")
+        self.on_progress(f"cloning {self._url}")
         self._draft.mkdir(mode=_FOLDER_MODE)
         operation = f"cloning {self._url}"
         try:
             init = ("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
-            self._git.run(*init, operation=operation, repository=self._draft)
+            self.git.run(*init, operation=operation, repository=self._draft)
             self._fetch(self._draft, request, access)
-            self._git.run("pack-refs", "--all", operation=operation, repository=self._draft)
+            self.git.run("pack-refs", "--all", operation=operation, repository=self._draft)
         except BaseException:
             shutil.rmtree(self._draft, ignore_errors=True)
             raise
@@ -195,9 +191,9 @@ class Mirror:
             # Another attempt started this fetch after our request: its result is not out of date.
             return
         if since:
-            self._on_progress(f"fetching {self._url}")
+            self.on_progress(f"fetching {self._url}")
         started_at = time.monotonic_ns()
-        self._git.run(
+        self.git.run(
             *("fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head"),
             *("--no-recurse-submodules", "--no-auto-maintenance", "--", self._url),
             *_REFSPECS,
@@ -211,7 +207,7 @@ class Mirror:
     def _resolve(self, request: _RefRequest) -> str | None:
         """Returns the commit of the first candidate that exists; None if none does."""
         names = "".join(f"{name}^{{commit}}\n" for name in request.candidates)
-        output = self._git.run(
+        output = self.git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
             operation=f"looking into {self._url}",
             repository=self._directory,
@@ -232,7 +228,7 @@ class Mirror:
         raise UnknownRef(message, ErrorCategory.VALIDATION)
 
     def _refs(self) -> tuple[tuple[str, str], ...]:
-        output = self._git.run(
+        output = self.git.run(
             *("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
             operation=f"looking into {self._url}",
             repository=self._directory,
@@ -245,7 +241,7 @@ class Mirror:
             return
         # Maintenance: a failure must not fail the attempt.
         with suppress(GitFailed):
-            self._git.run(
+            self.git.run(
                 *("repack", "-d", "-q", "--geometric=2", "--write-midx"),
                 operation=f"tidying the copy of {self._url}",
                 repository=self._directory,

@@ -99,7 +99,8 @@ class Workspace:
             on_progress: Called with a line before each operation that may take long.
 
         Raises:
-            ValueError: the address or ref is not allowed, or the folder is not empty.
+            ValueError: the address or ref is not allowed.
+            FileExistsError: the folder exists.
             GitFailed: the repository or the commit cannot be fetched.
             TimeoutError: the deadline has passed.
         """
@@ -119,10 +120,7 @@ class Workspace:
     @classmethod
     def _create(cls, mirror: Mirror, ref: str, target: Path, git: Git, url: str) -> Workspace:
         for folder in (target, _git_dir_of(target)):
-            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                message = f"{folder} is not empty: a workspace is made in a folder of its own"
-                raise ValueError(message)
+            folder.mkdir(mode=_FOLDER_MODE, parents=True)
         fetched = mirror.fetch_commit(ref, _git_dir_of(target))
         workspace = cls(folder=target, commit=fetched.commit, git=git)
         workspace._check_out()

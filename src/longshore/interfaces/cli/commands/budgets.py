@@ -77,30 +77,22 @@ async def add(
         return
     print(f"{entity_id or _TODAY}: {more} more")
     _print_status(status)
-    _warn_if_exhausted(status)
+    for unit, name in _UNITS.items():
+        limit, spent = getattr(status.limit, unit), getattr(status.spent, unit)
+        # A task that continues is parked again at once.
+        if limit is not None and spent >= limit:
+            shown = f"{spent:{_FORMATS[unit]}} of {limit:{_FORMATS[unit]}} {name}"
+            print_stderr(f"longshore: the budget is still used up: {shown}; add more")
     if entity_id is not None and "_" in entity_id:
-        await _warn_if_parked(client, entity_id)
+        # The budget of its job or of the day may be used up too.
+        parked = (await client.app.get_task(entity_id)).parked
+        if parked is not None:
+            hint = f"`longshore why {entity_id}` explains how to continue"
+            print_stderr(f"longshore: the task is still parked, {parked.reason}; {hint}")
 
 
 async def _resolve(client: ApiClient, text: str) -> str | None:
     return None if text == _TODAY else (await client.resolve(text)).id
-
-
-def _warn_if_exhausted(status: d.BudgetStatusDocument) -> None:
-    """A task that continues is parked again at once if the budget is still used up."""
-    for unit, name in _UNITS.items():
-        limit, spent = getattr(status.limit, unit), getattr(status.spent, unit)
-        if limit is not None and spent >= limit:
-            amounts = f"{spent:{_FORMATS[unit]}} of {limit:{_FORMATS[unit]}} {name}"
-            print_stderr(f"longshore: the budget is still used up: {amounts}; add more")
-
-
-async def _warn_if_parked(client: ApiClient, task_id: str) -> None:
-    """A task may be parked because the budget of its job or of the day is used up."""
-    parked = (await client.app.get_task(task_id)).parked
-    if parked is not None:
-        hint = f"`longshore why {task_id}` explains how to continue"
-        print_stderr(f"longshore: the task is still parked, {parked.reason}; {hint}")
 
 
 def _print_status(status: d.BudgetStatusDocument) -> None:

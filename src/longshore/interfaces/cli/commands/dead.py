@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,20 +62,12 @@ _Since = Annotated[
 
 
 async def _read_filter(
-    client: ApiClient,
-    *,
-    queue: str | None,
-    definition: str | None,
-    category: ErrorCategory | None,
-    job: str | None,
-    since: str | None,
+    client: ApiClient, job: str | None, since: str | None, **fields: Any
 ) -> DeadLetterFilter:
     return DeadLetterFilter(
-        queue=queue,
-        definition=definition,
-        category=category,
         job_id=(await client.resolve(job)).job_id if job else None,
         since=parse_since(since, client.now()) if since else None,
+        **fields,
     )
 
 
@@ -120,7 +112,7 @@ async def list_(
     stays until it is discarded.
     """
     dead_filter = await _read_filter(
-        client, queue=queue, definition=definition, category=category, job=job, since=since
+        client, job, since, queue=queue, definition=definition, category=category
     )
     page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
     now = client.now()
@@ -325,7 +317,7 @@ def replay(
             if letters:
                 return await _select_by_id(client, letters)
             dead_filter = await _read_filter(
-                client, queue=queue, definition=definition, category=category, job=job, since=since
+                client, job, since, queue=queue, definition=definition, category=category
             )
             selection = _Selection()
             selection.add(await client.list_all_dead_letters(dead_filter))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION
+from longshore.core.definitions.definition import RunnerKind
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import NotFound, UsageError
@@ -259,20 +261,21 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
     An attempt stores its trace when it ends; the last attempt is shown unless one is named. While
     an attempt runs, use `longshore logs -f`. Times count from the start of the step.
     """
-    from longshore.core.agents.trace import TRACE_VERSION
-
     task = await _select_task(client, await client.resolve(entity))
-    number = _select_attempt(task, attempt)
+    id_, number = task.request_id, attempt or task.attempt
+    if not task.attempt:
+        hint = f"`longshore why {id_}` says what it waits for"
+        raise MissingResource(f"{id_} has not started yet", hint)
+    if number > task.attempt:
+        hint = f"its last attempt is {task.attempt}"
+        raise MissingResource(f"{id_} has no attempt {number}", hint)
     content = await _read_trace(client, task, number)
     if client.options.json:
-        print_json({"requestId": task.request_id, "attempt": number, **content})
+        print_json({"requestId": id_, "attempt": number, **content})
         return
     if content.get("version") != TRACE_VERSION:
-        raise MissingResource(
-            f"the trace of attempt {number} of {task.request_id} has the format of another"
-            " version of Longshore",
-            "-o json prints it as it is",
-        )
+        problem = f"the trace of attempt {number} of {id_} has the format of another version"
+        raise MissingResource(f"{problem} of Longshore", "-o json prints it as it is")
     from longshore.interfaces.cli.render.trace import print_trace
 
     print_trace(content, task, number)
@@ -280,8 +283,6 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
 
 async def _select_task(client: ApiClient, ref: EntityRef) -> d.TaskDocument:
     """The task itself, or the only agent task of a job."""
-    from longshore.core.definitions.definition import RunnerKind
-
     if ref.task_id is not None:
         return await client.app.get_task(ref.task_id)
     tasks = (await client.get_job(ref.job_id)).tasks
@@ -307,46 +308,24 @@ async def _runner_of(client: ApiClient, definition: str) -> str | None:
         return None
 
 
-def _select_attempt(task: d.TaskDocument, requested: int | None) -> int:
-    id_, last = task.request_id, task.attempt
-    if not last:
-        raise MissingResource(
-            f"{id_} has not started yet", f"`longshore why {id_}` says what it waits for"
-        )
-    if requested is not None and requested > last:
-        raise MissingResource(f"{id_} has no attempt {requested}", f"its last attempt is {last}")
-    return requested or last
-
-
 async def _read_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> dict[str, Any]:
-    from longshore.core.agents.trace import TRACE_FILE
-
     id_ = task.request_id
+    subject = f"attempt {attempt} of {id_}"
+    hint = f"`longshore logs {id_}` shows its output"
     try:
         file = await client.app.open_artifact(id_, f"attempt-{attempt}/{TRACE_FILE}")
         content = json.loads(await file.read())
     except NotFound as error:
-        raise await _missing_trace(client, task, attempt) from error
+        runner = await _runner_of(client, task.name)
+        problem = f"{subject} has no trace"
+        if runner not in (None, RunnerKind.AGENT):
+            problem = f"{id_} is a {runner} task; only agent tasks have a trace"
+        elif task.worker_id is not None and attempt == task.attempt:
+            problem = f"{subject} is running and stores its trace when it ends"
+            hint = f"`longshore logs -f {id_}` shows its output"
+        raise MissingResource(problem, hint) from error
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise MissingResource(
-            f"the trace of attempt {attempt} of {id_} is damaged",
-            f"`longshore logs {id_}` shows its output",
-        )
+        raise MissingResource(f"the trace of {subject} is damaged", hint)
     return content
-
-
-async def _missing_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> MissingResource:
-    from longshore.core.definitions.definition import RunnerKind
-
-    id_ = task.request_id
-    logs = f"`longshore logs {id_}` shows its output"
-    if (runner := await _runner_of(client, task.name)) not in (None, RunnerKind.AGENT):
-        return MissingResource(f"{id_} is a {runner} task; only agent tasks have a trace", logs)
-    if task.worker_id is not None and attempt == task.attempt:
-        return MissingResource(
-            f"attempt {attempt} of {id_} is running and stores its trace when it ends",
-            f"`longshore logs -f {id_}` shows its output",
-        )
-    return MissingResource(f"attempt {attempt} of {id_} has no trace", logs)
