@@ -209,9 +209,6 @@ async def keys(harness: ErrorHarness) -> None:
     record, text = await harness.call_until_answered(
         lambda: access.create(TENANT, name="made", scopes=(ApiScope.SUBMIT,), by="ann")
     )
-    await harness.call_with_retry(
-        lambda: access.register("brought", TENANT, name="b", scopes=(ApiScope.READ,))
-    )
     for _ in range(2):
         await harness.call_until_answered(lambda: access.ensure("ensured", TENANT, name="ensured"))
     # Another caller stored the same key between the query and its answer.
@@ -222,7 +219,7 @@ async def keys(harness: ErrorHarness) -> None:
         random_bytes=lambda size: next(drawn).to_bytes(size),
     )
     await harness.call_until_answered(lambda: late.ensure("ensured", TENANT, name="ensured"))
-    for existing in (text, "brought", "ensured"):
+    for existing in (text, "ensured"):
         result = await harness.call_until_answered(
             lambda existing=existing: access.authenticate(existing)
         )

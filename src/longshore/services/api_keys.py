@@ -76,18 +76,6 @@ class ApiKeys:
         await self.backend.keys.add(record)
         return record, text
 
-    async def register(
-        self, text: str, tenant: str, *, name: str, scopes: Collection[ApiScope]
-    ) -> KeyRecord:
-        """Store a key whose text its holder already has.
-
-        Raises:
-            AlreadyExists: the key is stored, even if it was revoked since.
-        """
-        record = self._record(text, tenant, name=name, scopes=scopes)
-        await self.backend.keys.add(record)
-        return record
-
     def _record(
         self, text: str, tenant: str, *, name: str, scopes: Collection[ApiScope]
     ) -> KeyRecord:
@@ -107,8 +95,9 @@ class ApiKeys:
         """
         record = await self.backend.keys.find(hash_key(text))
         if record is None:
+            record = self._record(text, tenant, name=name, scopes=(ApiScope.ADMIN,))
             try:
-                record = await self.register(text, tenant, name=name, scopes=(ApiScope.ADMIN,))
+                await self.backend.keys.add(record)
             except AlreadyExists:
                 # Another process stored it first, perhaps for another tenant.
                 record = await self.backend.keys.find(hash_key(text))

@@ -273,8 +273,10 @@ class Application:
         states = [row.state for row in page.items]
         if page.cursor is not None:
             states = list((await ledger.task_states(job_id)).values())
-        return d.JobDetailDocument(
-            **d.job_fields(job, page.items),
+        return d.job_document(
+            d.JobDetailDocument,
+            job,
+            page.items,
             states=d.state_counts(states),
             tasks=await self.services.queries.task_documents(page.items),
             cursor=page.cursor,
@@ -413,7 +415,7 @@ class Application:
             self.caller.tenant, task_id, by=self.caller.name, feedback=feedback, attempt=attempt
         )
         (event,) = await self.services.queries.latest_events([row])
-        return d.RevisedTaskDocument(**d.task_fields(row, event), revision=row.revision)
+        return d.task_document(d.RevisedTaskDocument, row, event)
 
     @over_http(d.WhyDocument, "GET", "{entity_id}/why")
     async def why(self, entity_id: str) -> d.WhyDocument:
@@ -603,17 +605,16 @@ class Application:
         return stream()
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
-        batch = await feed.read_after(feed.decode(cursor), limit)
-        visible = [
-            event
-            for _, event in batch.events
-            if self.caller.is_admin or event.entity != _KEYS_ENTITY
-        ]
-        end = feed.encode(batch.end)
+        items, end, has_more = await feed.read_after(feed.decode(cursor), limit)
+        position = feed.encode(end)
         return d.EventPage(
-            events=[await self.services.queries.event_document(event) for event in visible],
-            cursor=end if batch.has_more else None,
-            end=end,
+            events=[
+                await self.services.queries.event_document(event)
+                for _, event in items
+                if self.caller.is_admin or event.entity != _KEYS_ENTITY
+            ],
+            cursor=position if has_more else None,
+            end=position,
         )
 
     # Health -------------------------------------------------------------------------------------
@@ -902,14 +903,14 @@ class Application:
 
 def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
     """The answer to a submit."""
-    return d.AcceptedJobDocument(
+    return d.from_record(
+        d.AcceptedJobDocument,
+        accepted,
+        accepted.job.spec,
         job_id=accepted.job.id,
         status=accepted.job.state,
         total_tasks=accepted.job.total,
         root_tasks=list(accepted.keys),
-        created_at=d.format_timestamp(accepted.job.spec.created_at),
-        request_id=accepted.job.spec.request_id,
-        created=accepted.created,
     )
 
 

@@ -42,7 +42,6 @@ _LABEL_WIDTH = 9
     ("longshore up --no-worker", "workers run elsewhere: `longshore worker`"),
     ("longshore up --app shop.tasks", "with the functions of a module"),
     output=False,
-    remote=False,
 )
 def up(
     options: GlobalOptions,
