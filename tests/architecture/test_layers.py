@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Part of the package -> third-party packages that it may import; the longest prefix counts.
 THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
-    "services.documents": {"msgspec"},
+    "services": {"msgspec"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
@@ -63,7 +63,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx"},
     "interfaces.document_files": {"yaml"},
-    "interfaces.lambdas": {"aws_lambda_powertools"},
+    "interfaces.lambdas": {"aws_lambda_powertools", "starlette"},
     "interfaces.python": {"pydantic", "pydantic_core"},
     "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},

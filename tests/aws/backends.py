@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ async def on_aws(
         names = await installation_names(aws, tmp_path, queues, consumers)
         built = {name: make(aws, names, clock) for name, make in ports.items()}
         for port in built.values():
-            if isinstance(port, AbstractAsyncContextManager):
-                await stack.enter_async_context(port)
+            if hasattr(port, "close"):
+                stack.push_async_callback(port.close)
         if "ledger" in built and "events" in built:
             pump = EventPump(aws, names, built["events"], built.get("bus"))
             await stack.enter_async_context(pump)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Before, Condition, Drop, Replace, Value
+from tests.planting import After, Argument, Condition, Drop, Replace, Value
 
 _SYNC = "unit/services/test_definitions_sync.py"
 _FILES = "interfaces/test_definition_files.py"
@@ -70,7 +70,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a store out of reach ends the watch",
         at="services.definitions:DefinitionSync.watch_folder",
-        do=Before("warning()", "raise"),
+        do=Argument("log_and_continue()", "unavailable", None),
         caught_by=f"{_SYNC}::test_an_error_does_not_end_the_watch",
     ),
     _fault(

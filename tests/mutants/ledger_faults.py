@@ -115,7 +115,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="tasks of another tenant's job are listed",
-        at="adapters.sqlite.ledger:SqliteLedger._list_job_tasks",
+        at="adapters.sqlite.ledger:SqliteLedger.list_tasks",
         do=Text("AND tenant", "AND ?3"),
         caught_by=f"{_SQLITE}::test_tasks_of_another_tenant_are_not_listed",
     ),

@@ -20,7 +20,7 @@ REVIEW_FAULTS = (
     _fault(
         name="another tenant's task is reviewed",
         at="services.reads:get_task_of",
-        do=Drop("!= tenant"),
+        do=Drop("not in tenant"),
         caught_by=f"{_REVIEWING}::test_another_tenant_s_task_is_not_there",
     ),
     _fault(

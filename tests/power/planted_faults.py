@@ -184,10 +184,13 @@ FAULTS = (
     _fault(
         "inputs are stored after the rows that refer to them",
         Change(
-            "services.submit:Producer._write_job",
+            "services.submit:Producer._commit",
             (
-                Drop("_store_documents()"),
-                After("_commit()", "await self._store_documents(planned)"),
+                Drop("put()"),
+                After(
+                    "commit()",
+                    "for key, data in planned.blobs:\n    await self.backend.blobs.put(key, data)",
+                ),
             ),
         ),
     ),

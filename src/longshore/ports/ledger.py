@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from longshore.core.pages import Page
 from longshore.core.tasks.changes import Change, Effect
@@ -25,6 +25,15 @@ class FailedTask:
     queue: str
     category: ErrorCategory | None  # None: unknown
     failed_at: datetime
+
+
+class JobConditions(TypedDict, total=False):
+    """Conditions of a listing of jobs; one that is missing or None matches every job."""
+
+    state: JobState | None
+    name: str | None  # the whole name
+    created_from: datetime | None
+    created_before: datetime | None
 
 
 class Ledger(Protocol):
@@ -93,16 +102,13 @@ class Ledger(Protocol):
         self,
         tenant: str,
         *,
-        state: JobState | None = None,
-        name: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        **conditions: Unpack[JobConditions],
     ) -> Page[JobRow]:
         """Returns jobs of a tenant that match every condition, the newest first.
 
-        ``name`` must match exactly. A job created at ``created_from`` is listed, and a job created
+        A job created at ``created_from`` is listed, and a job created
         at ``created_before`` is not, so that adjacent ranges share no job. The time for a page
         depends on its size and not on the number of jobs that do not match.
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Definition
-from longshore.errors import BackendUnavailable, NotFound
+from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
@@ -135,7 +135,13 @@ class DefinitionSync:
         """
         while True:
             await self.backend.clock.sleep(every)
-            try:
+            # No error may end the loop: the folder would seem unchanged.
+            with log_and_continue(
+                logger,
+                "definitions.sync_failed",
+                unavailable="definitions.unavailable",
+                folder=folder,
+            ):
                 reading = await read_folder()
                 _log_problems(reading.problems, reported)
                 reported = frozenset(reading.problems)
@@ -143,10 +149,6 @@ class DefinitionSync:
                 if not reading.problems:
                     names = {item.definition.name for item in reading.definitions}
                     await self._forget_removed(tenant, folder, names)
-            except BackendUnavailable as error:
-                logger.warning("definitions.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the loop: the folder would seem unchanged
-                logger.exception("definitions.sync_failed", extra={"folder": folder})
 
     async def _sync_file(self, key: _SyncKey, file: FileDefinition, applied: ApplyResult) -> None:
         synced = self._last_synced.get(key)

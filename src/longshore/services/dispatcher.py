@@ -67,13 +67,9 @@ class Dispatcher:
         process with the role hangs.
         """
         while True:
-            try:
+            # No error may end the loop: without it no job continues.
+            with log_and_continue(logger, "dispatch.failed", unavailable="dispatch.unavailable"):
                 await self._run_once()
-            except BackendUnavailable as error:
-                logger.warning("dispatch.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the loop: without it no job continues
-                logger.exception("dispatch.failed")
-            else:
                 continue
             await self.backend.clock.sleep(self.poll_interval)
 

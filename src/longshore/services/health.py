@@ -475,12 +475,11 @@ class HealthCheck:
         self, name: str, read: ReadBacklog, tenants: Collection[str] | None
     ) -> BacklogByTenant:
         backlogs: BacklogByTenant = {}
-        try:
-            with log_and_continue(logger, "backlog.read_failed", backlog=name):
-                await read(tenants, backlogs)
-        except BackendUnavailable as error:
-            # The next check reads again; this check continues.
-            logger.warning("backlog.unavailable", extra={"backlog": name, "error": str(error)})
+        # After an outage the next check reads again; this check continues.
+        with log_and_continue(
+            logger, "backlog.read_failed", unavailable="backlog.unavailable", backlog=name
+        ):
+            await read(tenants, backlogs)
         return backlogs
 
     async def _read_dead(self, tenants: Collection[str] | None, backlogs: BacklogByTenant) -> None:

@@ -24,9 +24,9 @@ from weakref import WeakKeyDictionary
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputLog, OutputPosition
+from longshore.services.reads import get_task_of
 
 POLL_INTERVAL = timedelta(milliseconds=100)
 """How often a row is read while its task prints nothing; the first pause where polls cost."""
@@ -43,18 +43,6 @@ _NOT_STARTED = frozenset({TaskState.WAITING, TaskState.PENDING})
 
 KeyedChunk = tuple[str, OutputChunk]
 """The key of a task, and a chunk of its output."""
-
-
-async def require_task(backend: Backend, task_id: str) -> TaskRow:
-    """Returns the task's row.
-
-    Raises:
-        NotFound: there is no such task.
-    """
-    row = await backend.ledger.get_task(task_id)
-    if row is None:
-        raise NotFound("task", task_id)
-    return row
 
 
 class PollBackoff:
@@ -114,7 +102,7 @@ async def follow_task(
     """Yields the task's row and its new output until the task has ended."""
     cursor = _OutputCursor(after)
     backoff = PollBackoff(backend, poll_interval)
-    row = await require_task(backend, task_id)
+    row = await get_task_of(backend.ledger, None, task_id)
     batch = await cursor.read_next(backend.output, task_id)
     while True:
         yield row, batch
@@ -144,7 +132,7 @@ _ReadResult = tuple[TaskRow, list[OutputChunk]]
 
 
 async def _read_row_and_output(backend: Backend, request: _ReadRequest) -> _ReadResult:
-    row = await require_task(backend, request.task_id)
+    row = await get_task_of(backend.ledger, None, request.task_id)
     return row, await _read(backend, request)
 
 
@@ -192,7 +180,7 @@ async def _wait_and_read(
     )
     # A reader that arrives from now on may know a newer row, and must read for itself.
     _close_wait(backend, request, shared_wait)
-    row = await require_task(backend, request.task_id)
+    row = await get_task_of(backend.ledger, None, request.task_id)
     if not arrived and row.attempt == request.attempt and not row.state.terminal:
         # The same attempt still runs: the next wait returns what was printed since.
         return row, []

@@ -34,14 +34,14 @@ async def get_job_of(ledger: Ledger, tenant: str | None, job_id: str) -> JobRow:
     return row
 
 
-async def get_task_of(ledger: Ledger, tenant: str, task_id: str) -> TaskRow:
-    """Returns the row of a tenant's task.
+async def get_task_of(ledger: Ledger, tenant: str | None, task_id: str) -> TaskRow:
+    """Returns the row of a tenant's task; ``tenant`` None: of any tenant.
 
     Raises:
         NotFound: there is no such task, or it is another tenant's.
     """
     row = await ledger.get_task(task_id)
-    if row is None or row.spec.tenant != tenant:
+    if row is None or tenant not in (None, row.spec.tenant):
         raise NotFound("task", task_id[:_SHOWN_ID_CHARACTERS])
     return row
 

@@ -20,7 +20,6 @@ from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
 from longshore.core.tasks.lease import Lease
 from longshore.errors import (
-    BackendUnavailable,
     CommandRefused,
     NotFound,
     VersionConflict,
@@ -82,7 +81,8 @@ class Sweeper:
         clock, every = self.backend.clock, self.every
         leads, next_sweep = False, clock.elapsed() + _STANDBY_FACTOR * every
         while True:
-            try:
+            # No error may end the loop: without it nothing is repaired.
+            with log_and_continue(logger, "sweep.failed", unavailable="sweep.unavailable"):
                 if not leads and self.worker_registry.acquire_role(ROLE):
                     leads, next_sweep = True, clock.elapsed()
                     # The dispatcher has probably just started too, and catches up by itself.
@@ -92,10 +92,6 @@ class Sweeper:
                     next_sweep = clock.elapsed() + (every if leads else _STANDBY_FACTOR * every)
                 elif leads:
                     await self.reap_dead_workers()
-            except BackendUnavailable as error:
-                logger.warning("sweep.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the loop: without it nothing is repaired
-                logger.exception("sweep.failed")
             await clock.sleep(min(self.dead_worker_check_every, every))
 
     async def sweep(self) -> Repairs:

@@ -85,15 +85,15 @@ def open_aws_backend(
     settings: Settings, installation: AwsInstallation
 ) -> AbstractAsyncContextManager[Backend]:
     """The backend on AWS; its client is closed at the end."""
-    from longshore.adapters.aws import backend as on_aws
+    from longshore.adapters.aws.backend import aws_backend
 
-    options = on_aws.AwsBackendOptions(
+    return aws_backend(
+        *(installation.aws, installation.names, SystemClock()),
         shards=settings.aws.shards,
         events_retention=settings.aws.keep_events or None,
         output_retention=settings.aws.keep_output or None,
         event_indexes=event_indexes(settings),
     )
-    return on_aws.aws_backend(installation.aws, installation.names, SystemClock(), options)
 
 
 @contextlib.asynccontextmanager

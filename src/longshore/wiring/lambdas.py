@@ -14,12 +14,13 @@ from functools import cached_property, partial
 
 from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.client import read_parameters
-from longshore.adapters.aws.events.event_bus import EventBridgeBus
+from longshore.adapters.aws.events.event_bus import EventBridgeBus, event_in_message
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.system import SystemClock
 from longshore.core.dead_letters import DeadMessage
+from longshore.core.events.event import Event
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.change_stream import Record
@@ -114,7 +115,15 @@ def undelivered_events(services: Services) -> UndeliveredEvents:
     )
 
 
-read_event = lambda_records.event_in_queue_record
+def read_event(record: Record) -> Event:
+    """The event in a message from the bus.
+
+    Raises:
+        UsageError: the message holds no event.
+    """
+    return event_in_message(record["body"])
+
+
 read_undelivered = lambda_records.undelivered_in_record
 open_services_with_secrets = partial(open_lambda_services, secrets=True)
 """All services, able to send alerts."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.adapters.aws.client import AwsResponse
-from longshore.adapters.aws.lambda_records import event_in_queue_record
+from longshore.adapters.aws.events.event_bus import event_in_message
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event, EventContext
 from longshore.core.tasks.states import JobState, Priority, TaskState
@@ -67,7 +67,7 @@ def events_of(installation: FunctionInstallation, request_id: str) -> list[Event
     while (
         event := installation.mappings.queue_event(installation.names.consumer("history"))
     ) is not None:
-        events += [event_in_queue_record(record) for record in event["Records"]]
+        events += [event_in_message(record["body"]) for record in event["Records"]]
     return events
 
 

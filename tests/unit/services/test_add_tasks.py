@@ -1,7 +1,6 @@
 """Tasks are added to a job under way: once, also behind old ones, and despite crashes."""
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +89,8 @@ async def test_a_task_behind_one_that_has_completed_gets_its_result(
 
         await harness.add_tasks(make_task("b", "a"))
 
-        spec = await build_attempt_spec(
-            (row := await harness.claim(id_of("b"))),
-            row.fence,
-            backend=backend,
-            documents=harness.documents,
-            timeout=timedelta(minutes=1),
-        )
+        row = await harness.claim(id_of("b"))
+        spec = await build_attempt_spec(harness.worker_context(), row, row.fence)
         assert spec.dependency_outputs == {"a": {"answer": 42}}
 
 

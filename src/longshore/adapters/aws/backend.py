@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Set
-from dataclasses import dataclass
 from datetime import timedelta
 
 from longshore.adapters.aws.blobs import S3BlobStore
@@ -23,22 +22,22 @@ from longshore.ports.clock import Clock
 _IDLE_POLL = timedelta(seconds=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsBackendOptions:
-    """What an installation decides."""
-
-    shards: int = 4  # of the index keys that many rows share; may grow, never shrink
-    events_retention: timedelta | None = None
-    output_retention: timedelta | None = timedelta(days=30)
-    event_indexes: Set[int] = DEFAULT_INDEXES
-
-
 @contextlib.asynccontextmanager
 async def aws_backend(
-    aws: AwsClient, names: Names, clock: Clock, options: AwsBackendOptions | None = None
+    aws: AwsClient,
+    names: Names,
+    clock: Clock,
+    *,
+    shards: int = 4,
+    events_retention: timedelta | None = None,
+    output_retention: timedelta | None = timedelta(days=30),
+    event_indexes: Set[int] = DEFAULT_INDEXES,
 ) -> AsyncIterator[Backend]:
-    """Everything of one installation; at the end what was taken from queues is given back."""
-    options = options or AwsBackendOptions()
+    """Everything of one installation; at the end what was taken from queues is given back.
+
+    Args:
+        shards: Of the index keys that many rows share; may grow, never shrink.
+    """
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(aws.close)
         bus, queue = EventBridgeBus(aws, names, clock), SqsTaskQueue(aws, names, clock)
@@ -47,16 +46,16 @@ async def aws_backend(
         yield Backend(
             name="aws",
             clock=clock,
-            ledger=DynamoLedger(aws, names, clock, shards=options.shards),
+            ledger=DynamoLedger(aws, names, clock, shards=shards),
             queue=queue,
             queue_controls=DynamoQueueControls(aws, names, clock),
             events=DynamoEventLog(
                 *(aws, names, clock, bus),
-                retention=options.events_retention,
-                indexes=options.event_indexes,
+                retention=events_retention,
+                indexes=event_indexes,
             ),
             bus=bus,
-            output=DynamoOutputLog(aws, names, clock, retention=options.output_retention),
+            output=DynamoOutputLog(aws, names, clock, retention=output_retention),
             blobs=S3BlobStore(aws, names),
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoApiKeys(aws, names),

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from longshore.adapters.aws.events.event_bus import PARSE_ERRORS, event_in_message
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.adapters.aws.queue.messages import parse_message
 from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.dead_letters import DeadMessage
-from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
 from longshore.core.events.wire import from_ms
 from longshore.core.maximums import RECEIVE_LIMIT
@@ -25,25 +26,6 @@ from longshore.errors import BackendRejected, BackendUnavailable, UsageError
 from longshore.ports.change_stream import Record
 
 _STREAM_RECORD = "stream-record"
-# What a malformed text or item can raise.
-_PARSE_ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError)
-
-
-def event_in_queue_record(record: Record) -> Event:
-    """The event in a message from the bus.
-
-    Raises:
-        UsageError: the message holds no event.
-    """
-    return _parse_event(record["body"])
-
-
-def _parse_event(body: str) -> Event:
-    try:
-        return from_wire(json.loads(body)["detail"])
-    except _PARSE_ERRORS as error:
-        message = f"the message holds no event: {type(error).__name__}"
-        raise UsageError(message) from error
 
 
 def events_in_undelivered(body: str) -> list[Event]:
@@ -54,11 +36,10 @@ def events_in_undelivered(body: str) -> list[Event]:
     """
     try:
         record = json.loads(body).get("record")
-    except _PARSE_ERRORS as error:
-        message = f"the message holds no event: {type(error).__name__}"
-        raise UsageError(message) from error
+    except PARSE_ERRORS:
+        record = None  # the error says so
     if record is None:
-        return [_parse_event(body)]
+        return [event_in_message(body)]
     if not isinstance(record, dict) or "NewImage" not in record.get("dynamodb", {}):
         message = "only the position of the record was stored, because it was too large"
         raise UsageError(message)
@@ -71,7 +52,7 @@ def _events_in_change(record: Record) -> list[Event]:
         return []  # a deleted item, or an item that is not a row
     try:
         return events_of(image)
-    except (*_PARSE_ERRORS, zlib.error, UsageError) as error:
+    except (*PARSE_ERRORS, zlib.error, UsageError) as error:
         message = f"the image of a row cannot be read: {type(error).__name__}"
         raise UsageError(message) from error
 
@@ -134,13 +115,12 @@ def undelivered_in_record(record: Record) -> UndeliveredEvent:
     )
 
 
+@dataclass(frozen=True)
 class DynamoChangeStream:
     """See ``ports.change_stream.ChangeStream``."""
 
-    def __init__(self, sqs: SqsClient, names: Names) -> None:
-        self._sqs = sqs
-        self._queue = names.consumer(UNDELIVERED)
-        self._source = names.ledger
+    sqs: SqsClient
+    names: Names
 
     def position_of(self, record: Record) -> str:
         return str(record["dynamodb"]["SequenceNumber"])
@@ -165,7 +145,7 @@ class DynamoChangeStream:
         row_id = str(record["dynamodb"].get("Keys", {}).get("id", {}).get("S", ""))
         detail = {"entityType": "TASK" if "_" in row_id else "JOB", "entityId": row_id}
         body = {"detail-type": _STREAM_RECORD, "detail": detail, "record": dict(record)}
-        attributes = {"longshore.reason": reason, "longshore.source": self._source}
+        attributes = {"longshore.reason": reason, "longshore.source": self.names.ledger}
         entry = {
             "MessageBody": json.dumps(body, separators=(",", ":")),
             "MessageAttributes": {
@@ -173,5 +153,5 @@ class DynamoChangeStream:
                 for name, value in attributes.items()
             },
         }
-        (code,) = await self._sqs.send([(self._queue, entry)])
+        (code,) = await self.sqs.send([(self.names.consumer(UNDELIVERED), entry)])
         return code

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event
@@ -19,7 +19,7 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import AlreadyExists, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask
+from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 
@@ -152,13 +152,13 @@ class MemoryLedger:
         self,
         tenant: str,
         *,
-        state: JobState | None = None,
-        name: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        **conditions: Unpack[JobConditions],
     ) -> Page[JobRow]:
+        state, name = conditions.get("state"), conditions.get("name")
+        created_from = conditions.get("created_from")
+        created_before = conditions.get("created_before")
         rows = [
             row
             for row in self._store.jobs.values()
@@ -188,9 +188,12 @@ class MemoryLedger:
             if row.state is TaskState.PENDING
             and row.due_at is not None
             and row.due_at <= due_by
-            and (row.enqueued_at is None or row.enqueued_at < enqueued_before)
             and (
-                row.enqueued_at is None or row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+                row.enqueued_at is None
+                or (
+                    row.enqueued_at < enqueued_before
+                    and row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+                )
             )
         ]
         return [task_id for _, task_id in sorted(due)[:limit]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Unpack
@@ -114,30 +113,24 @@ class MemoryOutputLog:
     def __init__(self, clock: Clock) -> None:
         self._waiters = Waiters(clock)
         self._chunks: dict[str, dict[OutputPosition, OutputChunk]] = {}
-        self._positions: dict[str, list[OutputPosition]] = {}  # sorted
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         stored = self._chunks.setdefault(task_id, {})
-        positions = self._positions.setdefault(task_id, [])
         for chunk in chunks:
-            position = OutputPosition(chunk.attempt, chunk.sequence)
-            if position not in stored:
-                stored[position] = chunk
-                insort(positions, position)
+            stored.setdefault(OutputPosition(chunk.attempt, chunk.sequence), chunk)
         self._waiters.wake()
 
     async def read(
         self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
     ) -> list[OutputChunk]:
-        positions = self._positions.get(task_id, [])
-        first = bisect_right(positions, after)
-        return [self._chunks[task_id][position] for position in positions[first : first + limit]]
+        stored = self._chunks.get(task_id, {})
+        positions = sorted(position for position in stored if position > after)
+        return [stored[position] for position in positions[:limit]]
 
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
         def look() -> bool | None:
-            positions = self._positions.get(task_id, [])
-            return True if positions and positions[-1] > after else None
+            return any(position > after for position in self._chunks.get(task_id, {})) or None
 
         return await self._waiters.wait_until(look, wait=timeout) is not None

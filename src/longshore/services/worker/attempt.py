@@ -80,13 +80,11 @@ class Attempt:
             context.backend.output, context.backend.clock, row.id, row.attempt, context.output
         )
         self._reports = AttemptReports(self._pump, context.backend.clock)
-        self._conversations = ConversationLog(context.documents, context.transitions, row)
+        self._conversations = ConversationLog(context, row)
         self._outcomes = Outcomes(
             fence=self.fence,
             started_at=claimed_at,
             reports=self._reports,
-            pump=self._pump,
-            clock=context.backend.clock,
             jitter=context.jitter,
         )
 
@@ -232,13 +230,7 @@ class Attempt:
         context = self._context
         try:
             return await context.transitions.retry_unavailable(
-                lambda: build_attempt_spec(
-                    self.row,
-                    self.fence,
-                    backend=context.backend,
-                    documents=context.documents,
-                    timeout=context.timeout,
-                )
+                lambda: build_attempt_spec(context, self.row, self.fence)
             )
         except (UsageError, NotFound) as error:
             return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)

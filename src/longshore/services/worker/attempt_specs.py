@@ -23,7 +23,7 @@ from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
 from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
-from longshore.services.transitions import Transitions
+from longshore.services.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 class ConversationLog:
     """Stores what one attempt adds to its task's conversations."""
 
-    documents: DocumentStore
-    transitions: Transitions
+    context: WorkerContext
     row: TaskRow
     _parts: int = 0
 
@@ -50,7 +49,9 @@ class ConversationLog:
             "entries": report.entries,
         }
         with log_and_continue(logger, "conversation.store_failed", task_id=self.row.id):
-            await self.transitions.retry_unavailable(lambda: self.documents.store_key(key, part))
+            await self.context.transitions.retry_unavailable(
+                lambda: self.context.documents.store_key(key, part)
+            )
 
 
 async def load_conversations(
@@ -73,18 +74,14 @@ async def load_conversations(
     }
 
 
-async def build_attempt_spec(
-    row: TaskRow, fence: int, *, backend: Backend, documents: DocumentStore, timeout: timedelta
-) -> AttemptSpec:
+async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -> AttemptSpec:
     """Returns what the child of this attempt receives.
-
-    Args:
-        timeout: For tasks whose definition sets none.
 
     Raises:
         NotFound: the definition does not exist.
         BackendUnavailable: something could not be read.
     """
+    backend, documents = context.backend, context.documents
     spec = row.spec
     definition = await _definition(row, backend)
     return AttemptSpec(
@@ -95,7 +92,7 @@ async def build_attempt_spec(
         attempt=row.attempt,
         fence=fence,
         definition=definition,
-        timeout=_timeout_of(definition) or timeout,
+        timeout=_timeout_of(definition) or context.timeout,
         input=await documents.load(spec.input),
         dependency_outputs=await _dependency_outputs(row, backend, documents),
         checkpoints=await _checkpoints(row, documents),

@@ -13,13 +13,11 @@ from longshore.core.documents import Document
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import BackendUnavailable
-from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptEnding
 from longshore.services.resilience import log_and_continue
 from longshore.services.worker.budget_check import BudgetStop
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
-from longshore.services.worker.output import AttemptReports, OutputPump
+from longshore.services.worker.output import AttemptReports
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +34,11 @@ async def hold_queue(
         return
     queue, now = row.spec.queue, context.backend.clock.now()
     about = {"queue": queue, "task_id": row.id, "lasts": str(lasts)}
-    with log_and_continue(logger, "hold.failed", **about):
-        try:
-            hold = await context.backend.queue_controls.hold(
-                queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
-            )
-        except BackendUnavailable as error:
-            logger.warning("hold.unavailable", extra={**about, "error": str(error)})
-        else:
-            logger.warning("queue.held", extra={**about, "until": str(hold.until)})
+    with log_and_continue(logger, "hold.failed", unavailable="hold.unavailable", **about):
+        hold = await context.backend.queue_controls.hold(
+            queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
+        )
+        logger.warning("queue.held", extra={**about, "until": str(hold.until)})
 
 
 def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
@@ -71,19 +65,17 @@ class Outcomes:
     fence: int
     started_at: timedelta
     reports: AttemptReports
-    pump: OutputPump
-    clock: Clock
     jitter: Callable[[], float]
     _ended_at: timedelta | None = None
 
     def record_child_end(self) -> None:
         """The child has ended: what the worker does from now on is not part of the duration."""
-        self._ended_at = self.clock.elapsed()
+        self._ended_at = self.reports.clock.elapsed()
 
     @property
     def _duration(self) -> timedelta:
         return (
-            self.clock.elapsed() if self._ended_at is None else self._ended_at
+            self.reports.clock.elapsed() if self._ended_at is None else self._ended_at
         ) - self.started_at
 
     @property
@@ -92,7 +84,7 @@ class Outcomes:
         return {
             "fence": self.fence,
             "usage": self.reports.usage,
-            "last_output": self.pump.last_sequence,
+            "last_output": self.reports.pump.last_sequence,
         }
 
     def completed(self, result: Document, exit_code: int | None) -> c.Complete:

@@ -14,11 +14,10 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from longshore.adapters.aws.client import AwsClient, attempts
+from longshore.adapters.aws.client import AwsClient, AwsResponse, attempts
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.messages import whole_seconds
 from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
@@ -31,42 +30,24 @@ from longshore.ports.events import Delivery
 logger = logging.getLogger(__name__)
 
 DETAIL_TYPE = "log-event"
+PARSE_ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError)
+"""What a malformed text or item can raise."""
+
 _REQUEST_LIMIT_BYTES = 240_000  # of 256 KB in one request
 _ATTEMPTS = 5
 _FIRST_BACKOFF = timedelta(milliseconds=100)
 _POLL_LIMIT = timedelta(seconds=20)
-
-
-@dataclass(slots=True)
-class _ReceivedEvents:
-    """The messages of a receive so far."""
-
-    events: list[Event] = field(default_factory=list)
-    handles: list[str] = field(default_factory=list)  # of the events
-    other_handles: list[str] = field(default_factory=list)  # of other types, or unreadable
+_HIDDEN_S = 120  # how long a delivery is hidden from other processes of the same consumer
 
 
 class EventBridgeBus:
     """See ``ports.events.EventBus``."""
 
-    def __init__(
-        self,
-        aws: AwsClient,
-        names: Names,
-        clock: Clock,
-        *,
-        hidden_for: timedelta = timedelta(minutes=2),
-    ) -> None:
-        """Create the bus.
-
-        Args:
-            hidden_for: How long a delivery is hidden from other processes of the same consumer.
-        """
+    def __init__(self, aws: AwsClient, names: Names, clock: Clock) -> None:
         self._aws = aws
         self._sqs = SqsClient(aws, clock)
         self._names = names
         self._clock = clock
-        self._hidden_for = hidden_for
         self._unacknowledged: dict[str, set[str]] = {}  # receipt handles by consumer
         self._polls: set[asyncio.Task[Any]] = set()
 
@@ -115,51 +96,45 @@ class EventBridgeBus:
         wait: timedelta,
     ) -> Delivery | None:
         end = self._clock.elapsed() + wait
-        received = _ReceivedEvents()
+        events: list[Event] = []
+        handles: list[str] = []
+        others: list[str] = []  # handles of other types, or unreadable
         try:
-            while not received.events:
+            while not events:
                 left = max(end - self._clock.elapsed(), timedelta(0))
-                poll = asyncio.ensure_future(self._poll(consumer, types, limit, left, received))
+                poll = asyncio.ensure_future(self._poll(consumer, limit, left))
                 self._polls.add(poll)
                 poll.add_done_callback(self._polls.discard)
                 # A cancelled poll may take messages with it, so a poll is never cancelled.
-                any_message = await asyncio.shield(poll)
-                if not any_message and self._clock.elapsed() >= end:
-                    break
+                messages = await asyncio.shield(poll)
+                for message in messages:
+                    event = _parse_event(message)
+                    if event is not None and event.type in types:
+                        events.append(event)
+                        handles.append(message["ReceiptHandle"])
+                    else:
+                        others.append(message["ReceiptHandle"])
+                if not messages and self._clock.elapsed() >= end:
+                    return None
         finally:
-            if received.other_handles:
-                await self._return_messages(consumer, received.other_handles)
-        if not received.events:
-            return None
-        return Delivery(events=tuple(received.events), receipt=json.dumps(received.handles))
+            # Not before: the next poll would receive them again.
+            if others:
+                await self._return_messages(consumer, others)
+        return Delivery(events=tuple(events), receipt=json.dumps(handles))
 
-    async def _poll(
-        self,
-        consumer: str,
-        types: Collection[str],
-        limit: int,
-        wait: timedelta,
-        received: _ReceivedEvents,
-    ) -> bool:
-        """Poll once. Returns True if any message came, of the types or not."""
+    async def _poll(self, consumer: str, limit: int, wait: timedelta) -> list[AwsResponse]:
+        """Poll once, for messages of any type."""
         answer = await self._sqs.call(
             self._names.consumer(consumer),
             "receive_message",
             MaxNumberOfMessages=min(limit, BATCH_SIZE),
             WaitTimeSeconds=whole_seconds(min(wait, _POLL_LIMIT)),
-            VisibilityTimeout=whole_seconds(self._hidden_for),
+            VisibilityTimeout=_HIDDEN_S,
         )
-        messages = answer.get("Messages", [])
-        for message in messages:
-            event = _parse_event(message)
-            handle = message["ReceiptHandle"]
-            self._unacknowledged.setdefault(consumer, set()).add(handle)
-            if event is not None and event.type in types:
-                received.events.append(event)
-                received.handles.append(handle)
-            else:
-                received.other_handles.append(handle)
-        return bool(messages)
+        messages: list[AwsResponse] = answer.get("Messages", [])
+        handles = {message["ReceiptHandle"] for message in messages}
+        self._unacknowledged.setdefault(consumer, set()).update(handles)
+        return messages
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         handles: list[str] = json.loads(receipt)
@@ -195,10 +170,23 @@ def _request_batches(events: Sequence[Event], stage: str) -> list[list[tuple[Eve
     return requests
 
 
-def _parse_event(message: dict[str, Any]) -> Event | None:
+def _parse_event(message: AwsResponse) -> Event | None:
     try:
-        return from_wire(json.loads(message["Body"])["detail"])
-    except (ValueError, KeyError, TypeError, UsageError) as error:
+        return event_in_message(message["Body"])
+    except UsageError as error:
         # It stays on the queue, and becomes an undelivered event after some receives.
         logger.warning("bus.unreadable", extra={"error": str(error)})
         return None
+
+
+def event_in_message(body: str) -> Event:
+    """The event in a message from the bus.
+
+    Raises:
+        UsageError: the message holds no event.
+    """
+    try:
+        return from_wire(json.loads(body)["detail"])
+    except PARSE_ERRORS as error:
+        message = f"the message holds no event: {type(error).__name__}"
+        raise UsageError(message) from error

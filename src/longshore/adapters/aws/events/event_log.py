@@ -202,7 +202,7 @@ class DynamoEventLog:
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
         end = self._clock.elapsed() + self._history_timeout
-        polls_left = self._history_timeout // _POLL_INTERVAL  # also if our clock stands still
+        polls_left = self._history_timeout // _POLL_INTERVAL  # also if our clock stops
         last = await self._last_sequence(entity)
         while True:
             events = await self._read_history(tenant, entity, after, limit)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.core.inspection import CloudAccount, DeployProgress, DeployProgressKind, StackState
 from longshore.errors import ConfigurationError, LongshoreError, UsageError
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 
@@ -184,9 +182,9 @@ def destroy(
     config: _Config = None,
     with_data: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Delete tables and blobs too: jobs, events, output. This cannot be undone.",
             "--with-data",
-            help="Delete tables and blobs too: jobs, events, output. This cannot be undone.",
         ),
     ] = False,
     yes: Yes = False,
@@ -357,7 +355,7 @@ async def undelivered_replay(
     options: GlobalOptions,
     ids: Annotated[list[str] | None, argument("ID...", "As `undelivered list` shows them.")] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Replay all events.")] = False,
+    everything: Annotated[bool, flag("Replay all events.", "--all")] = False,
 ) -> int:
     """Publish undelivered events again.
 

@@ -12,7 +12,7 @@ from longshore.errors import UsageError
 from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.client import open_server
 from longshore.interfaces.cli.contexts import ServerContext
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import screen
 from longshore.interfaces.cli.services import load_command_settings
 
@@ -72,9 +72,7 @@ def add(
             help="Save a key. Without one, LONGSHORE_API_KEY or this machine's key is used.",
         ),
     ] = True,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow sending the key over http.")
-    ] = False,
+    insecure: Annotated[bool, flag("Allow sending the key over http.", "--insecure")] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.
 
@@ -122,7 +120,7 @@ def use(
     options: GlobalOptions,
     name: Annotated[str | None, argument("NAME", "Context name.")] = None,
     *,
-    none: Annotated[bool, typer.Option("--none", help="Use the data folder.")] = False,
+    none: Annotated[bool, flag("Use the data folder.", "--none")] = False,
 ) -> None:
     """Choose the current context: the server that commands use unless an option names another."""
     if (name is None) == (not none):

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.failures import ErrorCategory
@@ -26,7 +24,7 @@ from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, id_lines, open_client
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -280,7 +278,7 @@ def replay(
     category: _Category = None,
     job: _Job = None,
     since: _Since = None,
-    everything: Annotated[bool, typer.Option("--all", help="Replay all tasks.")] = False,
+    everything: Annotated[bool, flag("Replay all tasks.", "--all")] = False,
     yes: Yes = False,
 ) -> int:
     """Run failed tasks again, in a new round with all their attempts.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, open_client
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ async def apply(
     options: GlobalOptions,
     files: Annotated[list[Path], argument("FILE", "YAML or JSON files, or folders.")],
     *,
-    check: Annotated[bool, typer.Option("--check", help="Validate only.")] = False,
+    check: Annotated[bool, flag("Validate only.", "--check")] = False,
 ) -> None:
     """Create or update definitions from files. A definition that changed gets a new version.
 

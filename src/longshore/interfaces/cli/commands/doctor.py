@@ -18,14 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from longshore.core.inspection import Check, CheckStatus, StoreFacts
 from longshore.errors import ConfigurationError
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, command, flag
 from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.services import load_command_settings
 from longshore.settings import DEFAULT, Settings, describe
@@ -77,10 +76,7 @@ def settings(options: GlobalOptions) -> None:
 def doctor(
     options: GlobalOptions,
     *,
-    audit: Annotated[
-        bool,
-        typer.Option("--audit", help="Also check everything that is stored.", show_default=False),
-    ] = False,
+    audit: Annotated[bool, flag("Also check everything that is stored.", "--audit")] = False,
 ) -> int:
     """Check this installation, its data folder, its workers and its queues.
 

@@ -21,7 +21,7 @@ from longshore.errors import NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command, id_lines
 from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
-from longshore.interfaces.cli.options import option
+from longshore.interfaces.cli.options import flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ async def events(
     entity: Id,
     *,
     include_tasks: Annotated[
-        bool, typer.Option("--all", help="For a job: include the events of its tasks.")
+        bool, flag("For a job: include the events of its tasks.", "--all")
     ] = False,
     follow: Follow = False,
 ) -> None:

@@ -22,23 +22,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
 from longshore.interfaces.cli.commands.logs import lost_text, write_raw
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import (
-    GlobalOptions,
-    argument,
-    command,
-    option,
-    parse_duration_option,
-)
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
@@ -63,6 +60,14 @@ _NO_LIMIT = timedelta(days=30)
 _MAX_NAME_CHARACTERS = 60
 
 
+def _parse_timeout(text: str) -> timedelta:
+    """A duration on the command line: ``90s``, ``5m``, ``1h30m`` or plain seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 @command(
     ("longshore run -- sh -c 'echo out; echo err >&2; exit 3'", "prints both lines, exits with 3"),
     ("longshore run --timeout 10m --attempts 3 -- ./import.sh", "up to three attempts"),
@@ -79,7 +84,7 @@ async def run(
         option(
             "TIME",
             "Time limit of an attempt, such as 90s or 1h. [default: no limit]",
-            parser=parse_duration_option,
+            parser=_parse_timeout,
         ),
     ] = None,
     name: Annotated[str | None, option("TEXT", "Name of the job. [default: the command]")] = None,

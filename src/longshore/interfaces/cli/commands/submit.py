@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
-
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
@@ -23,7 +21,7 @@ from longshore.interfaces.cli.client import ApiClient, EntityRef, open_client
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import JobFile, RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.options import GlobalOptions, command, flag
 from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
@@ -56,12 +54,7 @@ async def submit(
     *,
     request_id: RequestId = None,
     wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait",
-            help="Wait until the job has ended; run it here if no worker does.",
-            show_default=False,
-        ),
+        bool, flag("Wait until the job has ended; run it here if no worker does.", "--wait")
     ] = False,
 ) -> int:
     """Submit a job from a YAML or JSON file.
@@ -198,26 +191,20 @@ async def _run_and_show(
 @contextmanager
 def _display(name: str, total: int) -> Iterator[Callable[[Event], None]]:
     """Shows events: as a progress bar on a terminal, elsewhere as lines."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich import progress as rich
 
     terminal = screen.console(stderr=True)
     if not terminal.is_terminal:
         yield _print_event
         return
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[now]}", style="dim", markup=False),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(bar_width=24),
+        rich.MofNCompleteColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
-    with Progress(*columns, console=terminal, transient=True) as progress:
+    with rich.Progress(*columns, console=terminal, transient=True) as progress:
         bar = progress.add_task(name, total=total, now="")
         running: dict[str, None] = {}
 
