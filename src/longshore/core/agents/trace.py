@@ -579,7 +579,7 @@ class StepTrace:
             case events.RateLimited(status=status, window=window):
                 event = replace(event, status=one_line(status), window=short_name(window))
                 self._note("rateLimits", **_document(event))
-            case events.ModelFallback():
+            case _:
                 models = {"from": short_name(event.model), "to": short_name(event.to_model)}
                 at, why = format_time(event.at), short_name(event.reason)
                 self._note("fallbacks", at=at, **models, why=why)
