@@ -55,8 +55,8 @@ async def _long_delay(harness: AwsFaultHarness) -> None:
         assert await _receive_now(harness, "later") == []
     await harness.services.advance(until - clock.now())
     again = await _wait_for_message(harness, "later", within=_LONGEST)
-    async with SqsTaskQueue(harness.aws, harness.names, clock) as another_process:
-        await harness.retry(lambda: another_process.delete([again.receipt]))
+    another_process = SqsTaskQueue(harness.aws, harness.names, clock)
+    await harness.retry(lambda: another_process.delete([again.receipt]))
     await _delete_all(harness, "later")
 
 

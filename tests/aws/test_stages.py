@@ -32,8 +32,7 @@ def test_dead_letters_of_every_queue_are_those_of_this_stage_alone() -> None:
         for names in (ours, longer):
             for queue in ("eu", "eu-night-shift", "dead"):
                 await _send_dead_letter(aws, names, queue)
-        async with SqsTaskQueue(aws, ours, FakeClock()) as queue:
-            letters = await queue.dead_letters(None, limit=100)
+        letters = await SqsTaskQueue(aws, ours, FakeClock()).dead_letters(None, limit=100)
         await aws.close()
         return {(letter.queue, json.loads(letter.body)["stage"]) for letter in letters}
 

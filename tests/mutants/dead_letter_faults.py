@@ -283,7 +283,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="dead letters have room that is not there",
         at="adapters.alerts.slack:_health_message",
-        do=Drop("sum()"),
+        do=Replace("sum()", "0", nth=2),
         caught_by=f"{_SLACK}::test_backlogs_keep_a_message_within_the_limits_of_slack",
     ),
 )

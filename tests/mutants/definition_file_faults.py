@@ -135,13 +135,13 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="the schema refuses what is null",
-        at="core.definitions.schema:_field_schema",
+        at="core.definitions.reader:_field_schema",
         do=Condition("REQUIRED", "$1"),
         caught_by=f"{_SCHEMA}::test_what_is_right_passes_both",
     ),
     _fault(
         name="the schema does not know the least number",
-        at="core.definitions.schema:_integer_type",
+        at="core.definitions.reader:_integer_type",
         do=Drop("'minimum':"),
         caught_by=f"{_SCHEMA}::test_what_is_wrong_passes_neither",
     ),

@@ -138,14 +138,14 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="pauses are listed from the last to the first",
-        at="adapters.sqlite.configuration:SqliteQueueControls.list_pauses",
+        at="adapters.sqlite.configuration:_PAUSES",
         do=Text("ORDER BY name", "ORDER BY name DESC"),
         caught_by=f"{_SQLITE}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
     _fault(
         name="the name of a paused queue is not taken at its word",
-        at="adapters.sqlite.configuration:SqliteQueueControls._is_paused",
-        do=Text("WHERE name =", "WHERE name LIKE"),
+        at="adapters.sqlite.configuration:SqliteQueueControls.paused_queues.look",
+        do=Replace("&", "$1 if $2 else $2"),
         caught_by=f"{_SQLITE}::test_a_pause_is_of_one_queue_only",
     ),
     _fault(

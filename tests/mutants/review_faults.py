@@ -75,7 +75,7 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="a newer result is approved unseen",
-        at="core.tasks.operator:_not_reviewable",
+        at="core.tasks.task:_not_reviewable",
         do=Condition("attempt", False),
         caught_by=f"{_RULES}::test_a_reviewer_decides_on_the_result_that_was_seen",
     ),
@@ -93,7 +93,7 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="one revision too many is granted",
-        at="core.tasks.operator:request_revision",
+        at="core.tasks.task:request_revision",
         do=Operator(">= revision", ">"),
         caught_by=f"{_RULES}::test_the_last_revision_is_granted_and_the_next_is_not",
     ),

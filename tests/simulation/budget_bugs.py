@@ -21,7 +21,7 @@ BUDGET_BUGS = (
     ),
     Bug(
         "the usage of a worker that died is forgotten",
-        at="core.tasks.attempts:_lease_usage",
+        at="core.tasks.task:_lease_usage",
         do=Value("return Usage()", "None"),
     ),
     Bug(

@@ -10,17 +10,17 @@ from tests.simulation.task_bugs import Bug
 DISPATCHER_BUGS = (
     Bug(
         "a dependent is dispatched when one of its parents has completed",
-        at="core.tasks.operator:parents_completed",
+        at="core.tasks.task:parents_completed",
         do=Value("return change()", "$3"),
     ),
     Bug(
         "parents are counted, so a duplicate event counts twice",
-        at="core.tasks.operator:parents_completed",
+        at="core.tasks.task:parents_completed",
         do=Value("= awaits", "type($1)([*$1][len($2):])"),
     ),
     Bug(
         "a task is dispatched on every duplicate event",
-        at="core.tasks.operator:parents_completed",
+        at="core.tasks.task:parents_completed",
         do=Condition("state", "step.row.state not in (TaskState.WAITING, TaskState.PENDING)"),
     ),
     Bug(

@@ -21,7 +21,7 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "an approval ignores which attempt was reviewed",
-        at="core.tasks.operator:_not_reviewable",
+        at="core.tasks.task:_not_reviewable",
         do=Condition("attempt", False),
     ),
     Bug(

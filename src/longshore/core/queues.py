@@ -20,10 +20,6 @@ from longshore.core.tasks.lease import is_over
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import Priority, TaskState
 
-_HIGH_FIRST = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
-_NORMAL_FIRST = (Priority.NORMAL, Priority.HIGH, Priority.LOW)
-_LOW_FIRST = (Priority.LOW, Priority.HIGH, Priority.NORMAL)
-
 NORMAL_EVERY = 4
 LOW_EVERY = 8
 
@@ -34,11 +30,12 @@ def lane_order(receive_number: int) -> tuple[Priority, ...]:
     One receive in eight begins with the low lane and one in eight with the normal lane, so that a
     steady stream of urgent tasks slows down the others and never stops them.
     """
+    first = Priority.HIGH
     if receive_number % LOW_EVERY == LOW_EVERY - 1:
-        return _LOW_FIRST
-    if receive_number % NORMAL_EVERY == NORMAL_EVERY - 1:
-        return _NORMAL_FIRST
-    return _HIGH_FIRST
+        first = Priority.LOW
+    elif receive_number % NORMAL_EVERY == NORMAL_EVERY - 1:
+        first = Priority.NORMAL
+    return first, *(lane for lane in Priority if lane is not first)
 
 
 BODY_LIMIT_CHARACTERS = 256 * 1024
@@ -96,13 +93,8 @@ class TriageDecision:
     until: datetime | None = None
 
 
-def triage(
-    row: TaskRow | None, *, now: datetime, margin: timedelta, holder_dead: bool = False
-) -> TriageDecision:
-    """Decide from the row alone; the caller acts.
-
-    ``holder_dead`` means that the process of the lease holder has ended.
-    """
+def triage(row: TaskRow | None, *, now: datetime, margin: timedelta) -> TriageDecision:
+    """Decide from the row alone; the caller acts."""
     if row is None:
         return TriageDecision(action=MessageAction.REJECT)
     if row.state is TaskState.PENDING:
@@ -111,7 +103,7 @@ def triage(
         return TriageDecision(action=MessageAction.RUN)
     if row.state is TaskState.PROCESSING:
         lease = row.lease
-        if lease is None or (holder_dead and lease.local) or is_over(lease, now=now, margin=margin):
+        if lease is None or is_over(lease, now=now, margin=margin):
             return TriageDecision(action=MessageAction.TAKE_OVER)
         return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)
     # It has ended, or it is waiting, in review or parked, and is enqueued when it becomes pending.

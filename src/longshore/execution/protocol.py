@@ -19,7 +19,6 @@ Every child imports this module first: its import must stay cheap.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from dataclasses import astuple, dataclass
 from enum import StrEnum
@@ -91,12 +90,6 @@ class ChildStatus:
     wait_status: int = 0
     peak_bytes: int = 0
     cause: KillCause = KillCause.NONE
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code, or the negative number of a signal; None: unknown."""
-        lost = self.cause is KillCause.LOST
-        return None if lost else os.waitstatus_to_exitcode(self.wait_status)
 
     def encode(self) -> bytes:
         """Returns the record, to be written to the pipe in one write."""

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from longshore.core.definitions.definition import Definition
-from longshore.core.definitions.reader import read_file_document
-from longshore.core.definitions.schema import DEFINITIONS
+from longshore.core.definitions.reader import DEFINITIONS, read_file_document
 from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 from longshore.services.definitions import FileDefinition, FileProblem, FolderContents

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from longshore.core.pages import Page
 from longshore.core.tasks.changes import Change, Effect
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState

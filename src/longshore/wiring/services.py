@@ -118,9 +118,8 @@ class Services:
         Args:
             queues: The queues to work on; None: those of the settings.
         """
-        worker = self.worker(queues=queues)
         return WorkerGroup(
-            worker=worker,
+            worker=self.worker(queues=queues),
             dispatcher=self.dispatcher if self.settings.workers_dispatch else None,
             sweeper=self.sweeper,
             worker_registry=self.worker_registry,
@@ -151,13 +150,21 @@ class Services:
                 if part.done():
                     await part
 
-    def worker(
-        self, worker_id: str | None = None, *, queues: Sequence[str] | None = None
-    ) -> Worker:
-        """A worker of this process."""
-        name = worker_id or new_worker_id()
-        runner = _build_runner(
-            self.settings, self.backend.clock, lambda: self.worker_registry.lock_descriptors(name)
+    def worker(self, *, queues: Sequence[str] | None = None) -> Worker:
+        """A worker of this process, whose attempts run in child processes."""
+        settings, name = self.settings, new_worker_id()
+        sdk = settings.agent.preload or find_spec("claude_agent_sdk") is not None
+        runner = ProcessRunner(
+            settings.data_dir.absolute(),
+            child_environment(settings),
+            self.backend.clock,
+            keep_folders=settings.worker.keep_work_dirs,
+            agent_access=agent_config(settings),
+            modules=settings.worker.app,
+            agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
+            preload=settings.agent.preload,
+            # They stay open while any process of a child is alive.
+            inherited_fds=lambda: self.worker_registry.lock_descriptors(name),
         )
         return self.worker_with_runner(
             runner,
@@ -397,28 +404,6 @@ async def open_services(
         yield Services(
             settings=settings, backend=backend, worker_registry=registry, intervals=intervals
         )
-
-
-def _build_runner(
-    settings: Settings, clock: Clock, inherited_fds: Callable[[], Sequence[int]]
-) -> ProcessRunner:
-    """What starts the child processes of a worker.
-
-    Args:
-        inherited_fds: File descriptors that stay open while any process of a child is alive.
-    """
-    sdk = settings.agent.preload or find_spec("claude_agent_sdk") is not None
-    return ProcessRunner(
-        settings.data_dir.absolute(),
-        child_environment(settings),
-        clock,
-        keep_folders=settings.worker.keep_work_dirs,
-        agent_access=agent_config(settings),
-        modules=settings.worker.app,
-        agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
-        preload=settings.agent.preload,
-        inherited_fds=inherited_fds,
-    )
 
 
 def agent_config(settings: Settings) -> dict[str, Any]:

@@ -41,8 +41,9 @@ async def aws_backend(
     options = options or AwsBackendOptions()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(aws.close)
-        bus = await stack.enter_async_context(EventBridgeBus(aws, names, clock))
-        queue = await stack.enter_async_context(SqsTaskQueue(aws, names, clock))
+        bus, queue = EventBridgeBus(aws, names, clock), SqsTaskQueue(aws, names, clock)
+        stack.push_async_callback(bus.close)
+        stack.push_async_callback(queue.close)
         yield Backend(
             name="aws",
             clock=clock,
@@ -60,6 +61,5 @@ async def aws_backend(
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoApiKeys(aws, names),
             budgets=DynamoBudgets(aws, names),
-            close=stack.aclose,
             idle_poll_limit=_IDLE_POLL,
         )

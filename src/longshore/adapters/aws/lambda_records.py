@@ -13,14 +13,13 @@ from typing import Any
 
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import UNDELIVERED, Names
-from longshore.adapters.aws.queue.messages import Lane, parse_message
+from longshore.adapters.aws.queue.messages import parse_message
 from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
 from longshore.core.events.wire import from_ms
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.tasks.states import Priority
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import BackendRejected, BackendUnavailable, UsageError
 from longshore.ports.change_stream import Record
@@ -84,7 +83,7 @@ def dead_message_in_record(record: Record, names: Names, now: datetime) -> DeadM
         UsageError: the message is from another queue.
     """
     queue = str(record["eventSourceARN"]).rsplit(":", 1)[-1]
-    lane = _lane_of(queue, names)
+    lane = names.dead_letter_lane(queue)
     if lane is None:
         message = f"{queue!r} is not a dead-letter queue of this stage"
         raise UsageError(message)
@@ -97,15 +96,6 @@ def dead_message_in_record(record: Record, names: Names, now: datetime) -> DeadM
         receive_count=RECEIVE_LIMIT,
         sent_at=dead.sent_at,
     )
-
-
-def _lane_of(name: str, names: Names) -> Lane | None:
-    for priority in Priority:
-        before, _, after = names.dead_letter_queue("\n", priority).partition("\n")
-        queue = name.removeprefix(before).removesuffix(after)
-        if names.dead_letter_queue(queue, priority) == name:
-            return queue, priority
-    return None
 
 
 def _as_received(record: Record) -> dict[str, Any]:
@@ -183,5 +173,5 @@ class DynamoChangeStream:
                 for name, value in attributes.items()
             },
         }
-        (code,) = await self._sqs.send(self._queue, [entry])
+        (code,) = await self._sqs.send([(self._queue, entry)])
         return code

@@ -27,22 +27,22 @@ class Names:
     @property
     def ledger(self) -> str:
         """The table of job and task rows."""
-        return self._qualified("ledger")
+        return f"{self.prefix}ledger"
 
     @property
     def events(self) -> str:
         """The table of events."""
-        return self._qualified("events")
+        return f"{self.prefix}events"
 
     @property
     def output(self) -> str:
         """The table of output."""
-        return self._qualified("output")
+        return f"{self.prefix}output"
 
     @property
     def config(self) -> str:
         """The table of definitions, API keys, queue pauses and budgets."""
-        return self._qualified("config")
+        return f"{self.prefix}config"
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -51,11 +51,11 @@ class Names:
     @property
     def bus(self) -> str:
         """The event bus."""
-        return self._qualified("events")
+        return f"{self.prefix}events"
 
     def queue(self, name: str, priority: Priority) -> str:
         """The SQS queue of a lane."""
-        return self._qualified(f"{name}-{priority.name.lower()}")
+        return f"{self.prefix}{name}-{priority.name.lower()}"
 
     def dead_letter_queue(self, name: str, priority: Priority) -> str:
         """The SQS queue of a lane's dead letters."""
@@ -63,7 +63,18 @@ class Names:
 
     def consumer(self, name: str) -> str:
         """The SQS queue from which a consumer receives events."""
-        return self._qualified(f"{name}-events")
+        return f"{self.prefix}{name}-events"
 
-    def _qualified(self, name: str) -> str:
-        return f"longshore-{self.stage}-{name}"
+    def dead_letter_lane(self, name: str) -> tuple[str, Priority] | None:
+        """The inverse of ``dead_letter_queue``; None: the name of another queue."""
+        for priority in Priority:
+            suffix = self.dead_letter_queue("", priority).removeprefix(self.prefix)
+            queue = name.removeprefix(self.prefix).removesuffix(suffix)
+            if self.dead_letter_queue(queue, priority) == name:
+                return queue, priority
+        return None
+
+    @property
+    def prefix(self) -> str:
+        """What every name but the bucket's begins with."""
+        return f"longshore-{self.stage}-"

@@ -183,9 +183,7 @@ class ForkServer:
         if slot.pool_child is not None:
             slot.pool_child.assign(files)
         if slot.child_pid:
-            write_status(
-                self._worker_pipe, ChildStatus(number=number, ended=False, child_pid=slot.child_pid)
-            )
+            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
 
     def _new_pool_child(self) -> _ReaperSlot:
         slot, pool_child = self._idle_reaper(), pool.PoolChild()
@@ -207,20 +205,17 @@ class ForkServer:
         if code is not None and not slot.child_pid and slot.number is not None:
             # The child finished before its reaper reported its start.
             slot.child_pid = pool_child.process_id
-            write_status(
-                self._worker_pipe,
-                ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid),
-            )
+            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
         if not stays:
             self._selector.unregister(pool_child.server_end)
             pool_child.server_end.close()
             slot.pool_child = None
         if code is not None and slot.number is not None:
-            write_status(
-                self._worker_pipe,
-                ChildStatus(number=slot.number, ended=True, wait_status=code << 8),
-            )
+            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
             slot.number = None
+
+    def _report(self, status: ChildStatus) -> None:
+        write_status(self._worker_pipe, status)
 
     def _read_reapers(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -239,7 +234,7 @@ class ForkServer:
             slot.release(next(self._end_numbers))
         if in_pool and slot.number is not None and (status.ended or not previous_pid):
             # The reaper does not know the attempt numbers of a pool child's tasks.
-            write_status(self._worker_pipe, replace(status, number=slot.number))
+            self._report(replace(status, number=slot.number))
 
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
         """Wait for reapers that have ended; their orphans are children of this process."""
@@ -266,7 +261,7 @@ class ForkServer:
             lost = ChildStatus(
                 number=slot.number, ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST
             )
-            write_status(self._worker_pipe, lost)
+            self._report(lost)
 
     def _kill_orphans(self) -> None:
         """Kill all descendants that are below no live reaper, until none is left."""

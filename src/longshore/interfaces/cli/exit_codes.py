@@ -87,7 +87,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
     )
 
 
-def report_error(error: BaseException, code: int, *, as_json: bool) -> None:
+def report_error(error: BaseException, *, as_json: bool) -> None:
     """Print an error to stderr."""
     if not as_json:
         print_stderr(f"longshore: {_message_of(error)}")
@@ -95,7 +95,7 @@ def report_error(error: BaseException, code: int, *, as_json: bool) -> None:
     document: dict[str, object] = {
         "type": _public_error_name(error),
         "message": _message_of(error),
-        "exitCode": int(code),
+        "exitCode": int(exit_code_of(error)),
     }
     if isinstance(error, InvalidJob):
         document["problems"] = [

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the edge of the process
         shown = _usage_error(error) if isinstance(error, typer.TyperException) else error
         if isinstance(shown, LongshoreError | OSError):
-            report_error(shown, exit_code_of(shown), as_json=wants_json(words))
+            report_error(shown, as_json=wants_json(words))
         else:
             _report_unexpected(shown, words)
         return exit_code_of(shown)

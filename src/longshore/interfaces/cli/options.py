@@ -91,7 +91,7 @@ OPTIONS = _parse_options()
 def command(
     *examples: tuple[str, str],
     output: bool = True,
-    remote: bool = True,
+    remote: bool = False,
     interspersed: bool = True,
 ) -> Callable[[CommandFunction], Any]:
     """Make a command of a function, async or not, whose first argument is ``GlobalOptions``.

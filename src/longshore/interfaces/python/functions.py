@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from longshore.core.definitions.definition import Definition, ResourceLimits, RunnerKind
-from longshore.core.definitions.schema import FIELDS
+from longshore.core.definitions.reader import FIELDS
 from longshore.core.document_reader import expected, integer_reader
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority

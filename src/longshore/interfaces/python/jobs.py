@@ -92,14 +92,12 @@ class AsyncJob(Generic[ResultT]):
         Raises:
             TimeoutError: it has not ended within ``timeout``.
         """
-        return await self._with_timeout(timeout, self._poll_until_ended)
 
-    async def _poll_until_ended(self) -> JobState:
         async def look() -> JobState | None:
             state = (await self._row()).state
             return state if state.terminal else None
 
-        return await self._poll(look)
+        return await self._with_timeout(timeout, lambda: self._poll(look))
 
     async def _poll(self, look: Callable[[], Awaitable[AnyT | None]]) -> AnyT:
         """The first result of ``look`` that is not None."""
@@ -110,11 +108,9 @@ class AsyncJob(Generic[ResultT]):
         return result
 
     async def _with_timeout(self, timeout: Timeout, work: Callable[[], Awaitable[AnyT]]) -> AnyT:
-        if timeout is None:
-            return await self._connection().while_worker_runs(work())
-        limit = parse_duration(timeout)
+        limit = None if timeout is None else parse_duration(timeout).total_seconds()
         try:
-            async with asyncio.timeout(limit.total_seconds()):
+            async with asyncio.timeout(limit):
                 return await self._connection().while_worker_runs(work())
         except TimeoutError:
             message = f"{self.id} has not ended within {timeout}"

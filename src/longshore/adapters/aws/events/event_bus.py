@@ -70,12 +70,6 @@ class EventBridgeBus:
         self._unacknowledged: dict[str, set[str]] = {}  # receipt handles by consumer
         self._polls: set[asyncio.Task[Any]] = set()
 
-    async def __aenter__(self) -> EventBridgeBus:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """Return unacknowledged messages, so that other processes get them at once."""
         await asyncio.gather(*self._polls, return_exceptions=True)
@@ -169,15 +163,15 @@ class EventBridgeBus:
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         handles: list[str] = json.loads(receipt)
-        codes = await self._sqs.delete(self._names.consumer(consumer), handles)
+        name = self._names.consumer(consumer)
+        codes = await self._sqs.delete([(name, handle) for handle in handles])
         if UNANSWERED in codes:
             raise BackendUnavailable("sqs: no answer to the deletion of some messages")
         self._unacknowledged.get(consumer, set()).difference_update(handles)
 
     async def _return_messages(self, consumer: str, handles: Sequence[str]) -> None:
-        codes = await self._sqs.hide(
-            self._names.consumer(consumer), [(handle, 0) for handle in handles]
-        )
+        name = self._names.consumer(consumer)
+        codes = await self._sqs.hide([(name, handle, 0) for handle in handles])
         if UNANSWERED in codes:
             logger.warning(
                 "bus.return_failed",

@@ -139,10 +139,10 @@ class DynamoLedger:
                 raise conflict from refused
 
     async def _wake(self, wake: Wake) -> None:
-        key, one = _wakeups_key(wake.worker_id), {":one": number_attribute(1)}
+        key, increment = _wakeups_key(wake.worker_id), {":one": number_attribute(1)}
         # The change is committed. Without this the worker sees it when it renews the lease.
         with suppress(BackendUnavailable):
-            await self._config_table.update(key, "ADD #count :one", values=one)
+            await self._config_table.update(key, "ADD #count :one", values=increment)
 
     async def wait_for_wake(self, worker_id: str) -> None:
         seen = self._wakeups_seen.get(worker_id)

@@ -80,8 +80,8 @@ class SqsDeadLetters:
         async with aclosing(self._pages(lane, None)) as pages:
             async for page in pages:
                 if handles := [letter.handle for letter in page if letter.id == message_id]:
-                    codes = await self._sqs.delete(self._names.dead_letter_queue(*lane), handles)
-                    return None in codes
+                    name = self._names.dead_letter_queue(*lane)
+                    return None in await self._sqs.delete([(name, handle) for handle in handles])
         return False
 
     async def _pages(
@@ -89,7 +89,7 @@ class SqsDeadLetters:
     ) -> AsyncGenerator[list[ReceivedMessage], None]:
         """The dead letters of a lane, ten at a time. At the end all are made visible again."""
         name = self._names.dead_letter_queue(*lane)
-        total = (await self._sqs.counts(name)).visible
+        total, _ = await self._sqs.counts(name)
         count = total if limit is None else min(total, limit)
         letters: dict[str, ReceivedMessage] = {}
         empty = 0
@@ -104,7 +104,7 @@ class SqsDeadLetters:
                     yield new
         finally:
             # If this fails, they become visible again after a while.
-            await self._sqs.hide(name, [(letter.handle, 0) for letter in letters.values()])
+            await self._sqs.hide([(name, letter.handle, 0) for letter in letters.values()])
 
     async def _page(self, lane: Lane, name: str, size: int) -> dict[str, ReceivedMessage]:
         answer = await self._sqs.call(
@@ -124,18 +124,8 @@ class SqsDeadLetters:
         if queue is not None:
             return [(queue, priority) for priority in Priority]
         if self._lanes_expire_at <= self._clock.elapsed():
-            self._lanes = await self._find_lanes()
+            names = await self._sqs.list_names(self._names.prefix)
+            lanes = (self._names.dead_letter_lane(name) for name in names)
+            self._lanes = [lane for lane in lanes if lane is not None]
             self._lanes_expire_at = self._clock.elapsed() + _LANES_CACHED_FOR
         return self._lanes
-
-    async def _find_lanes(self) -> list[Lane]:
-        """The lanes of all queues of the stage, from the names of the queues."""
-        prefix = self._names.queue("", Priority.HIGH).removesuffix("-high")
-        lanes = []
-        for name in await self._sqs.list_names(prefix):
-            for priority in Priority:
-                end = self._names.dead_letter_queue("", priority).removeprefix(prefix)
-                queue = name.removeprefix(prefix).removesuffix(end)
-                if self._names.dead_letter_queue(queue, priority) == name:
-                    lanes.append((queue, priority))
-        return lanes

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
-from longshore.adapters.aws.queue.messages import Entry, ReceivedMessage, entry_size
+from longshore.adapters.aws.queue.messages import Entry, entry_size
 from longshore.errors import BackendRejected, BackendUnavailable, NotDeployed, OutcomeUnknown
 from longshore.ports.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+QueueEntry = tuple[str, Entry]
+"""The name of a queue, and an entry of a batch."""
 
 BATCH_SIZE = 10
 UNANSWERED = "unanswered"
@@ -46,14 +51,6 @@ _HIDDEN = ("ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNot
 _BATCH_LIMIT_BYTES = 256 * 1024
 _CONCURRENT_REQUESTS = 20
 _BACKOFF = (timedelta(milliseconds=100), timedelta(milliseconds=300))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCounts:
-    """How many messages an SQS queue holds."""
-
-    visible: int
-    hidden: int  # delayed or received
 
 
 class SqsClient:
@@ -104,12 +101,11 @@ class SqsClient:
             raise NotDeployed(name) from refusal
         return str(answer["QueueUrl"])
 
-    async def counts(self, name: str) -> QueueCounts:
-        """How many messages the queue holds, approximately and up to a minute late."""
+    async def counts(self, name: str) -> tuple[int, int]:
+        """How many messages the queue holds, visible and hidden; approximate, a minute late."""
         answer = await self.call(name, "get_queue_attributes", AttributeNames=[_VISIBLE, *_HIDDEN])
         numbers = {key: int(value) for key, value in answer["Attributes"].items()}
-        hidden = sum(numbers.get(key, 0) for key in _HIDDEN)
-        return QueueCounts(visible=numbers.get(_VISIBLE, 0), hidden=hidden)
+        return numbers.get(_VISIBLE, 0), sum(numbers.get(key, 0) for key in _HIDDEN)
 
     async def list_names(self, prefix: str) -> list[str]:
         """The names of all queues with this prefix."""
@@ -124,39 +120,39 @@ class SqsClient:
                 return names
             page = {"NextToken": token}
 
-    async def send(self, name: str, entries: Sequence[Entry]) -> list[str | None]:
+    async def send(self, entries: Sequence[QueueEntry]) -> list[str | None]:
         """Send messages; see ``_run``. A retry after a lost answer may send a message twice."""
-        return await self._run(name, "send_message_batch", entries, UNSENDABLE_CODES)
+        return await self._run("send_message_batch", entries, UNSENDABLE_CODES)
 
-    async def delete(self, name: str, handles: Sequence[str]) -> list[str | None]:
-        """Delete messages by their receipt handles; see ``_run``."""
-        entries = [{"ReceiptHandle": handle} for handle in handles]
-        return await self._run(name, "delete_message_batch", entries, STALE_RECEIPT_CODES)
+    async def delete(self, handles: Sequence[tuple[str, str]]) -> list[str | None]:
+        """Delete messages by queue and receipt handle; see ``_run``."""
+        entries = [(name, {"ReceiptHandle": handle}) for name, handle in handles]
+        return await self._run("delete_message_batch", entries, STALE_RECEIPT_CODES)
 
-    async def hide(self, name: str, seconds: Sequence[tuple[str, int]]) -> list[str | None]:
-        """Hide messages by their receipt handles, for some seconds from now; see ``_run``."""
+    async def hide(self, messages: Sequence[tuple[str, str, int]]) -> list[str | None]:
+        """Hide messages by queue and receipt handle, for some seconds from now; see ``_run``."""
         entries = [
-            {"ReceiptHandle": handle, "VisibilityTimeout": duration} for handle, duration in seconds
+            (name, {"ReceiptHandle": handle, "VisibilityTimeout": seconds})
+            for name, handle, seconds in messages
         ]
-        operation = "change_message_visibility_batch"
-        return await self._run(name, operation, entries, STALE_RECEIPT_CODES)
+        return await self._run("change_message_visibility_batch", entries, STALE_RECEIPT_CODES)
 
-    async def replace(
-        self, name: str, messages: Sequence[tuple[ReceivedMessage, Entry]]
-    ) -> list[bool]:
-        """Send each entry, then delete the message that it replaces. Returns which were sent.
+    async def replace(self, messages: Sequence[tuple[str, str, Entry]]) -> list[bool]:
+        """Send an entry in place of each message, then delete that. Returns which were sent.
 
         In this order a crash in between duplicates a message; the other order would lose it.
+
+        Args:
+            messages: By queue, receipt handle and new entry.
         """
-        codes = await self.send(name, [entry for _, entry in messages])
+        codes = await self.send([(name, entry) for name, _, entry in messages])
         sent = [code is None for code in codes]
         # A message that cannot be deleted is delivered once more.
-        old = [message.handle for message, _ in messages]
-        await self.delete(name, [handle for handle, ok in zip(old, sent, strict=True) if ok])
+        await self.delete([message[:2] for message, ok in zip(messages, sent, strict=True) if ok])
         return sent
 
     async def _run(
-        self, name: str, operation: str, entries: Sequence[Entry], final_codes: frozenset[str]
+        self, operation: str, entries: Sequence[QueueEntry], final_codes: frozenset[str]
     ) -> list[str | None]:
         """Run a batch operation. Returns None for each entry that succeeded, or its error code.
 
@@ -167,29 +163,36 @@ class SqsClient:
             NotDeployed: there is no such queue.
             BackendRejected: SQS refused every request as a whole.
         """
-        batches = list(_split_batches(entries))
+        batches = _split_batches(entries)
         results = await asyncio.gather(
-            *(self._run_batch(name, operation, batch, final_codes) for batch in batches)
+            *(self._run_batch(operation, batch, final_codes) for batch in batches)
         )
         refusals = [result for result in results if isinstance(result, BackendRejected)]
         if refusals and len(refusals) == len(results):
             raise refusals[0]
-        codes: list[str | None] = []
+        for refusal in refusals:
+            # Raising would hide that the other requests succeeded.
+            logger.error("queue.request_rejected", extra={"error": str(refusal)})
+        codes: dict[int, str | None] = {}
         for batch, result in zip(batches, results, strict=True):
             if isinstance(result, BackendRejected):
-                codes += [str(result)] * len(batch)
+                codes |= dict.fromkeys(batch, str(result))
             else:
-                codes += result
-        return codes
+                codes |= result
+        return [codes[number] for number in range(len(entries))]
 
     async def _run_batch(
-        self, name: str, operation: str, entries: Sequence[Entry], final_codes: frozenset[str]
-    ) -> list[str | None] | BackendRejected:
+        self, operation: str, batch: Mapping[int, QueueEntry], final_codes: frozenset[str]
+    ) -> dict[int, str | None] | BackendRejected:
         results: dict[int, str | None] = {}
         answer_lost = False
         for pause in (*_BACKOFF, None):
-            left = [number for number in range(len(entries)) if number not in results]
-            request = [{**entries[number], "Id": str(number)} for number in left]
+            request = [
+                {**entry, "Id": str(number)}
+                for number, (_, entry) in batch.items()
+                if number not in results
+            ]
+            name, _ = next(iter(batch.values()))
             try:
                 async with self._requests:
                     answer = await self.call(name, operation, alters=True, Entries=request)
@@ -204,22 +207,22 @@ class SqsClient:
                         # The request whose answer was lost has deleted the message.
                         deleted = answer_lost and operation == "delete_message_batch"
                         results[int(failed["Id"])] = None if deleted else failed["Code"]
-            if len(results) == len(entries) or pause is None:
+            if len(results) == len(batch) or pause is None:
                 break
             await self._clock.sleep(pause)
-        return [results.get(number, UNANSWERED) for number in range(len(entries))]
+        return dict.fromkeys(batch, UNANSWERED) | results
 
 
-def _split_batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Split entries into batches that SQS accepts."""
-    batch: list[Entry] = []
-    bytes_left = _BATCH_LIMIT_BYTES
-    for entry in entries:
+def _split_batches(entries: Sequence[QueueEntry]) -> list[dict[int, QueueEntry]]:
+    """Split numbered entries into batches that SQS accepts, each of one queue."""
+    batches: list[dict[int, QueueEntry]] = []
+    open_batches: dict[str, tuple[dict[int, QueueEntry], int]] = {}  # by queue, with their bytes
+    for number, (name, entry) in enumerate(entries):
         size = entry_size(entry)
-        if batch and (len(batch) == BATCH_SIZE or size > bytes_left):
-            yield batch
-            batch, bytes_left = [], _BATCH_LIMIT_BYTES
-        batch.append(entry)
-        bytes_left -= size
-    if batch:
-        yield batch
+        batch, total = open_batches.get(name, ({}, 0))
+        if not batch or len(batch) == BATCH_SIZE or total + size > _BATCH_LIMIT_BYTES:
+            batch, total = {}, 0
+            batches.append(batch)
+        batch[number] = name, entry
+        open_batches[name] = batch, total + size
+    return batches

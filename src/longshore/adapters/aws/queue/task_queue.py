@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
@@ -69,10 +69,6 @@ _NOT_CURRENT = "not current"
 _VERIFY_VISIBILITY_S = 30
 _SECOND = timedelta(seconds=1)
 
-# For each receipt: None if the operation succeeded, else the error code.
-_ReceiptResults = dict[str, str | None]
-_LaneOperation = Callable[[str, Sequence[ReceivedMessage]], Awaitable[Sequence[str | None]]]
-
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _PendingReceive:
@@ -105,20 +101,9 @@ class SqsTaskQueue:
         self._receives: dict[_PendingReceive, None] = {}  # in the order of their calls
         self._long_polls: dict[tuple[Lane, int], asyncio.Task[int]] = {}
         self._idle: set[Lane] = set()  # the last poll was a long poll that brought nothing
-        self._resends: dict[asyncio.Task[None], Lane] = {}
+        self._resends: dict[asyncio.Task[Any], set[Lane]] = {}
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._closing = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Wait for the outstanding polls, 20 s at most, and send their messages again.
@@ -134,105 +119,60 @@ class SqsTaskQueue:
 
     async def send(self, messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
         now = self._clock.now()
-        by_lane: dict[Lane, list[OutgoingMessage]] = {}
-        for message in messages:
-            by_lane.setdefault((message.queue, message.priority), []).append(message)
-
-        async def send_on(
-            lane: Lane, outgoing: Sequence[OutgoingMessage]
-        ) -> Sequence[str | None] | BackendRejected:
-            entries = [new_entry(message, now) for message in outgoing]
-            try:
-                return await self._sqs.send(self._names.queue(*lane), entries)
-            except BackendRejected as error:
-                return error
-
-        answers = await asyncio.gather(*(send_on(*item) for item in by_lane.items()))
-        refusals = [answer for answer in answers if isinstance(answer, BackendRejected)]
-        if refusals and len(refusals) == len(answers):
-            raise refusals[0]
-        for refusal in refusals:
-            # Raising would hide that the other messages were sent.
-            logger.error("queue.send_rejected", extra={"error": str(refusal)})
-        unsent: list[OutgoingMessage] = []
-        for outgoing, answer in zip(by_lane.values(), answers, strict=True):
-            codes = [str(answer)] * len(outgoing) if isinstance(answer, BackendRejected) else answer
-            unsent += [message for message, code in zip(outgoing, codes, strict=True) if code]
-        return unsent
+        codes = await self._sqs.send(
+            [
+                (self._names.queue(message.queue, message.priority), new_entry(message, now))
+                for message in messages
+            ]
+        )
+        return [message for message, code in zip(messages, codes, strict=True) if code]
 
     async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
         now = self._clock.now()
-
-        async def hide(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
-            current = [message for message in messages if message.max_hidden_until - now >= _SECOND]
-            seconds = [
-                min(whole_seconds(hidden_for), (message.max_hidden_until - now) // _SECOND)
-                for message in current
+        messages = {
+            receipt: message
+            for receipt, message in _messages(receipts).items()
+            if message.max_hidden_until - now >= _SECOND
+        }
+        hidden = self._sqs.hide(
+            [
+                (
+                    self._names.queue(*message.lane),
+                    message.handle,
+                    min(whole_seconds(hidden_for), (message.max_hidden_until - now) // _SECOND),
+                )
+                for message in messages.values()
             ]
-            handles = [message.handle for message in current]
-            hidden = await self._sqs.hide(name, list(zip(handles, seconds, strict=True)))
-            codes = dict(zip(handles, hidden, strict=True))
-            return [codes.get(message.handle, _NOT_CURRENT) for message in messages]
-
-        return _stale(receipts, await self._by_lane(receipts, hide))
+        )
+        return await _stale(receipts, messages, hidden)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        async def remove(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
-            return await self._sqs.delete(name, [message.handle for message in messages])
-
-        return _stale(receipts, await self._by_lane(receipts, remove))
+        messages = _messages(receipts)
+        handles = [(self._names.queue(*m.lane), m.handle) for m in messages.values()]
+        return await _stale(receipts, messages, self._sqs.delete(handles))
 
     async def delay(self, receipt: str, *, until: datetime) -> None:
-        async def verify(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
-            return await self._sqs.hide(name, [(m.handle, _VERIFY_VISIBILITY_S) for m in messages])
-
         message = parse_receipt(receipt)
-        if message is None or _stale([receipt], await self._by_lane([receipt], verify)):
+        if message is None:
             raise ReceiptExpired(receipt)
         name = self._names.queue(*message.lane)
+        verified = self._sqs.hide([(name, message.handle, _VERIFY_VISIBILITY_S)])
+        if await _stale([receipt], [receipt], verified):
+            raise ReceiptExpired(receipt)
         again = resend_entry(message, self._clock.now(), until)
-        if not all(await self._sqs.replace(name, [(message, again)])):
+        if not all(await self._sqs.replace([(name, message.handle, again)])):
             text = f"{name}: a message could not be sent again to delay it"
             raise BackendUnavailable(text)
 
-    async def _by_lane(self, receipts: Sequence[str], operation: _LaneOperation) -> _ReceiptResults:
-        messages = {receipt: parse_receipt(receipt) for receipt in receipts}
-        by_lane: dict[Lane, dict[str, ReceivedMessage]] = {}
-        for receipt, message in messages.items():
-            if message is not None:
-                by_lane.setdefault(message.lane, {})[receipt] = message
-        parts = await asyncio.gather(
-            *(self._on_lane(lane, part, operation) for lane, part in by_lane.items())
-        )
-        results: _ReceiptResults = dict.fromkeys(receipts, _NOT_CURRENT)
-        for part in parts:
-            results |= part
-        return results
-
-    async def _on_lane(
-        self, lane: Lane, messages: Mapping[str, ReceivedMessage], operation: _LaneOperation
-    ) -> _ReceiptResults:
-        try:
-            codes = await operation(self._names.queue(*lane), list(messages.values()))
-        except NotDeployed:
-            # The queue does not exist, so none of its receipts is current.
-            return dict.fromkeys(messages, _NOT_CURRENT)
-        return dict(zip(messages, codes, strict=True))
-
     async def depth(self, queue: str) -> QueueDepth:
-        live = await asyncio.gather(
-            *(self._sqs.counts(self._names.queue(queue, priority)) for priority in Priority)
-        )
-        dead = await asyncio.gather(
-            *(
-                self._sqs.counts(self._names.dead_letter_queue(queue, priority))
-                for priority in Priority
-            )
-        )
+        names = [self._names.queue(queue, priority) for priority in Priority]
+        names += [self._names.dead_letter_queue(queue, priority) for priority in Priority]
+        counts = await asyncio.gather(*(self._sqs.counts(name) for name in names))
+        live, dead = counts[: len(Priority)], counts[len(Priority) :]
         return QueueDepth(
-            ready=sum(counts.visible for counts in live),
-            hidden=sum(counts.hidden for counts in live),
-            dead_letters=sum(counts.visible + counts.hidden for counts in dead),
+            ready=sum(visible for visible, _ in live),
+            hidden=sum(hidden for _, hidden in live),
+            dead_letters=sum(visible + hidden for visible, hidden in dead),
         )
 
     async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
@@ -251,7 +191,7 @@ class SqsTaskQueue:
         end = self._clock.elapsed() + wait
         lanes = self._lane_order(queues)
         # Messages that are being sent again are visible as soon as that is done.
-        if resends := [task for task, lane in self._resends.items() if lane in lanes]:
+        if resends := [task for task, on in self._resends.items() if not on.isdisjoint(lanes)]:
             await asyncio.wait(resends)
         hidden_s = whole_seconds(min(hidden_for, HIDE_LIMIT))
         receive = _PendingReceive(lanes=lanes, limit=limit, hidden_s=hidden_s)
@@ -386,16 +326,17 @@ class SqsTaskQueue:
         return len(messages)
 
     def _return_messages(self, messages: Sequence[ReceivedMessage]) -> None:
-        for lane in {message.lane for message in messages}:
-            task = self._start(self._resend(lane, [m for m in messages if m.lane == lane]))
-            self._resends[task] = lane
-            task.add_done_callback(self._resends.pop)
-
-    async def _resend(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:
         """Send messages again that no receive wants, or that are not due yet."""
+        if not messages:
+            return
         now = self._clock.now()
-        again = [(m, resend_entry(m, now, from_us(m.visible_at_us))) for m in messages]
-        await self._sqs.replace(self._names.queue(*lane), again)
+        again = [
+            (self._names.queue(*m.lane), m.handle, resend_entry(m, now, from_us(m.visible_at_us)))
+            for m in messages
+        ]
+        task = self._start(self._sqs.replace(again))
+        self._resends[task] = {message.lane for message in messages}
+        task.add_done_callback(self._resends.pop)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
@@ -410,12 +351,27 @@ class SqsTaskQueue:
             logger.debug("queue.poll_failed", extra={"error": str(error)})
 
 
-def _stale(receipts: Sequence[str], results: _ReceiptResults) -> list[str]:
+def _messages(receipts: Sequence[str]) -> dict[str, ReceivedMessage]:
+    """The messages of the receipts that can be read."""
+    messages = {receipt: parse_receipt(receipt) for receipt in receipts}
+    return {receipt: message for receipt, message in messages.items() if message is not None}
+
+
+async def _stale(
+    receipts: Sequence[str], used: Iterable[str], request: Awaitable[Sequence[str | None]]
+) -> list[str]:
     """The receipts that are not current, or not known to be.
 
+    Args:
+        used: The receipts that the request is about.
+
     Raises:
-        BackendUnavailable: SQS answered for none of them.
+        BackendUnavailable: SQS answered for none of the receipts.
     """
+    results: dict[str, str | None] = dict.fromkeys(receipts, _NOT_CURRENT)
+    # If the queue does not exist, none of its receipts is current.
+    with suppress(NotDeployed):
+        results |= zip(used, await request, strict=True)
     if results and all(code == UNANSWERED for code in results.values()):
         raise BackendUnavailable("sqs: no answer for any of the receipts")
     return [receipt for receipt in receipts if results[receipt] is not None]

@@ -19,8 +19,8 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from longshore.core.agents.repositories import DEFAULT_REF, RepositoryAddress, cache_name, is_commit
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.agents.repositories import DEFAULT_REF, cache_name, is_commit
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.git import (
     NO_TRANSPORT,
     Git,
@@ -77,13 +77,13 @@ class Mirror:
     """
 
     cache: Path
-    address: RepositoryAddress
+    url: str
+    transport: str
     git: Git
     on_progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._url = self.address.url
-        base = self.cache.absolute() / cache_name(self._url)
+        base = self.cache.absolute() / cache_name(self.url)
         self._directory, self._draft, self._lock = map(
             base.with_suffix, (".git", ".partial", ".lock")
         )
@@ -124,11 +124,11 @@ class Mirror:
         lock_fd = self._acquire_lock()
         try:
             settings = None
-            if self.address.transport == "file":
+            if self.transport == "file":
                 settings = self._directory.with_suffix(".config")
                 _write_atomically(settings, _LOCAL_CONFIG)
             yield GitAccess(
-                transport=self.address.transport, inherited_fds=(lock_fd,), config_file=settings
+                transport=self.transport, inherited_fds=(lock_fd,), config_file=settings
             )
         finally:
             os.close(lock_fd)
@@ -137,10 +137,10 @@ class Mirror:
         pause, reported = Event(), False
         while (lock_fd := self._try_lock()) is None:
             if not reported:
-                self.on_progress(f"waiting: another attempt is fetching {self._url}")
+                self.on_progress(f"waiting: another attempt is fetching {self.url}")
                 reported = True
             if time.monotonic() > self.git.deadline:
-                message = f"{self._url}: another attempt was fetching it until the time was up"
+                message = f"{self.url}: another attempt was fetching it until the time was up"
                 raise TimeoutError(message)
             # A lock with a timeout has to be polled.
             pause.wait(_LOCK_POLL_S)
@@ -169,9 +169,9 @@ class Mirror:
             _write_atomically(self._directory / "config", _CONFIG)
 
     def _clone(self, request: _RefRequest, access: GitAccess) -> None:
-        self.on_progress(f"cloning {self._url}")
+        self.on_progress(f"cloning {self.url}")
         self._draft.mkdir(mode=_FOLDER_MODE)
-        operation = f"cloning {self._url}"
+        operation = f"cloning {self.url}"
         try:
             init = ("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
             self.git.run(*init, operation=operation, repository=self._draft)
@@ -191,14 +191,14 @@ class Mirror:
             # Another attempt started this fetch after our request: its result is not out of date.
             return
         if since:
-            self.on_progress(f"fetching {self._url}")
+            self.on_progress(f"fetching {self.url}")
         started_at = time.monotonic_ns()
         self.git.run(
             *("fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head"),
-            *("--no-recurse-submodules", "--no-auto-maintenance", "--", self._url),
+            *("--no-recurse-submodules", "--no-auto-maintenance", "--", self.url),
             *_REFSPECS,
             *extra,
-            operation=f"fetching {self._url}",
+            operation=f"fetching {self.url}",
             repository=directory,
             access=access,
         )
@@ -209,7 +209,7 @@ class Mirror:
         names = "".join(f"{name}^{{commit}}\n" for name in request.candidates)
         output = self.git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
-            operation=f"looking into {self._url}",
+            operation=f"looking into {self.url}",
             repository=self._directory,
             stdin=names.encode(),
         )
@@ -224,13 +224,13 @@ class Mirror:
                 self._fetch(self._directory, request, access)
             if self._resolve(request):
                 return ref
-        message = f"{self._url} at {ref!r}: {UnknownRef.remedy}"
+        message = f"{self.url} at {ref!r}: {UnknownRef.remedy}"
         raise UnknownRef(message, ErrorCategory.VALIDATION)
 
     def _refs(self) -> tuple[tuple[str, str], ...]:
         output = self.git.run(
             *("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
-            operation=f"looking into {self._url}",
+            operation=f"looking into {self.url}",
             repository=self._directory,
         )
         pairs = (line.partition(" ") for line in os.fsdecode(output).split("\n") if line)
@@ -243,7 +243,7 @@ class Mirror:
         with suppress(GitFailed):
             self.git.run(
                 *("repack", "-d", "-q", "--geometric=2", "--write-midx"),
-                operation=f"tidying the copy of {self._url}",
+                operation=f"tidying the copy of {self.url}",
                 repository=self._directory,
                 access=replace(access, transport=NO_TRANSPORT),
             )

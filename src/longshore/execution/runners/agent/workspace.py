@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from longshore.core.agents.plan import AgentPlan, Repository
-from longshore.core.agents.repositories import DEFAULT_REF, parse_address, validate_ref
+from longshore.core.agents.repositories import DEFAULT_REF, transport_of, validate_ref
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised
 from longshore.execution.runners.agent.git import Git, GitOutputTooLarge, RepositoryDamaged
 from longshore.execution.runners.agent.mirror import FetchedCommit, Mirror
@@ -104,10 +104,10 @@ class Workspace:
             GitFailed: the repository or the commit cannot be fetched.
             TimeoutError: the deadline has passed.
         """
-        address = parse_address(url, local=allow_local)
+        transport = transport_of(url, local=allow_local)
         checked_ref = DEFAULT_REF if ref is None else validate_ref(ref)
         target = target.absolute()
-        mirror = Mirror(cache, address, git, on_progress)
+        mirror = Mirror(cache, url, transport, git, on_progress)
         try:
             return cls._create(mirror, checked_ref, target, git, url)
         except RepositoryDamaged:

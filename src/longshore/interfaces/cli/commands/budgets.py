@@ -10,7 +10,7 @@ from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import argument, option
-from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -34,7 +34,7 @@ async def show(client: ApiClient, id_: _Id) -> None:
     entity_id = await _resolve(client, id_)
     status = await client.app.get_budget(entity_id)
     if client.options.json:
-        print_json(status)
+        screen.print_json(status)
     else:
         print(entity_id or _TODAY)
         _print_status(status)
@@ -73,7 +73,7 @@ async def add(
         entity_id, more, request_id=request_id or secrets.token_hex(8)
     )
     if client.options.json:
-        print_json(status)
+        screen.print_json(status)
         return
     print(f"{entity_id or _TODAY}: {more} more")
     _print_status(status)
@@ -102,7 +102,7 @@ def _print_status(status: d.BudgetStatusDocument) -> None:
         "SPENT": status.spent,
         "RESERVED": status.reserved,
     }
-    print_table(
+    screen.print_table(
         [
             {"": name, **{title: _amount(title, columns[title], unit) for title in columns}}
             for unit, name in _UNITS.items()

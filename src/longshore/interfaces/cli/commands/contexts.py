@@ -13,7 +13,7 @@ from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.client import open_server
 from longshore.interfaces.cli.contexts import ServerContext
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render.screen import print_listing
+from longshore.interfaces.cli.render import screen
 from longshore.interfaces.cli.services import load_command_settings
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ _Name = Annotated[str, argument("NAME", "Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
-@command(("longshore contexts list", "the current context has a star"), remote=False)
+@command(("longshore contexts list", "the current context has a star"))
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     saved = contexts.load(load_command_settings(options).settings.contexts_file)
     by_name = sorted(saved.by_name.items())
-    print_listing(
+    screen.print_listing(
         options,
         {
             "contexts": [
@@ -59,7 +59,6 @@ def list_(options: GlobalOptions) -> None:
     ("longshore contexts add prod --server https://… < key.txt", "reads it from a file"),
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
     output=False,
-    remote=False,
 )
 def add(
     options: GlobalOptions,
@@ -118,7 +117,6 @@ def _read_key(url: str) -> str:
     ("longshore contexts use prod", "commands use this server"),
     ("longshore contexts use --none", "commands use the data folder"),
     output=False,
-    remote=False,
 )
 def use(
     options: GlobalOptions,
@@ -140,7 +138,7 @@ def use(
     )
 
 
-@command(("longshore contexts remove prod", "with its key"), output=False, remote=False)
+@command(("longshore contexts remove prod", "with its key"), output=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     path = load_command_settings(options).settings.contexts_file

@@ -18,7 +18,7 @@ import typer
 
 from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.ids import split_task_id
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt
@@ -27,18 +27,7 @@ from longshore.interfaces.cli.client import ApiClient, client_command, id_lines,
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    ask,
-    console,
-    print_json,
-    print_listing,
-    print_pairs,
-    print_table,
-    print_title,
-    state_text,
-    styled,
-)
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -117,8 +106,8 @@ async def list_(
     page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
     now = client.now()
     # The ids are long; `dead show` has the definition.
-    wide = console().width >= _WIDE_TERMINAL
-    print_listing(
+    wide = screen.console().width >= _WIDE_TERMINAL
+    screen.print_listing(
         client.options,
         page,
         [
@@ -126,7 +115,7 @@ async def list_(
                 "ID": letter.id,
                 "DEFINITION": letter.name or "" if wide else "",
                 "QUEUE": letter.queue,
-                "CATEGORY": letter.category or styled("message", "magenta"),
+                "CATEGORY": letter.category or screen.styled("message", "magenta"),
                 "ATTEMPTS": f"{letter.attempts_used}/{letter.max_attempts}" if letter.name else "",
                 "FAILED": formats.relative_time(letter.at, now),
             }
@@ -153,7 +142,7 @@ async def show(
     """Show a dead letter: its error, its attempts and the last lines of its output."""
     document = await _find(client, letter)
     if client.options.json:
-        print_json(document)
+        screen.print_json(document)
     elif document.task is not None:
         _print_task(document, document.task, client.now())
     else:
@@ -190,8 +179,8 @@ async def _get_message(client: ApiClient, letter_id: str) -> d.PostMortemDocumen
 
 
 def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
-    print_title(letter.id, styled("message", "magenta"))
-    print_pairs(
+    screen.print_title(letter.id, screen.styled("message", "magenta"))
+    screen.print_pairs(
         [
             ("queue", letter.queue),
             ("task", letter.request_id or ""),
@@ -206,9 +195,9 @@ def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
 
 
 def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetime) -> None:
-    print_title(task.task_id, state_text(TaskState.FAILED))
+    screen.print_title(task.task_id, screen.state_text(TaskState.FAILED))
     used = letter.attempts_used
-    print_pairs(
+    screen.print_pairs(
         [
             ("task", task.request_id),
             ("definition", task.name),
@@ -230,18 +219,18 @@ def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetim
         _print_attempts(letter.attempts, now)
     if letter.last_lines:
         print()
-        screen = console()
-        screen.print(styled(f"Last lines of output from attempt {task.attempt}:", "dim"))
+        terminal = screen.console()
+        terminal.print(screen.styled(f"Last lines of output from attempt {task.attempt}:", "dim"))
         for line in letter.last_lines:
             sign, style = ("!", "yellow") if line.stream == "stderr" else ("|", "")
-            text = styled(f"  {sign} ", "dim").append(line.text, style or "default")
-            screen.print(text, soft_wrap=True)
-        screen.print(styled(f"Complete output: longshore logs {task.request_id}", "dim"))
+            text = screen.styled(f"  {sign} ", "dim").append(line.text, style or "default")
+            terminal.print(text, soft_wrap=True)
+        terminal.print(screen.styled(f"Complete output: longshore logs {task.request_id}", "dim"))
 
 
 def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) -> None:
     rounds = attempts[-1].round > 1
-    print_table(
+    screen.print_table(
         [
             {
                 "ATTEMPT": str(attempt.attempt),
@@ -277,6 +266,7 @@ class _Selection:
     ("longshore dead replay job-k3x_fetch", "one task"),
     ("longshore dead replay --category network --since 1h", "shows the number and asks"),
     ("longshore dead replay --all --yes", "everything, without asking"),
+    remote=True,
 )
 def replay(
     options: GlobalOptions,
@@ -326,7 +316,7 @@ def replay(
     selection = asyncio.run(select())
     if not selection.tasks:
         if options.json:
-            print_json({"replayed": [], "skipped": []})
+            screen.print_json({"replayed": [], "skipped": []})
         elif selection.messages:
             _report_skipped_messages(selection.messages)
         else:
@@ -377,7 +367,7 @@ def _confirm(selection: _Selection) -> bool:
         *(["       …"] if len(kinds) > _MAX_SHOWN else []),
         f"Replay {number}? [y/N] ",
     ]
-    answer = ask("\n".join(lines), effect=f"this would replay {number}")
+    answer = screen.ask("\n".join(lines), effect=f"this would replay {number}")
     return answer.lower() in ("y", "yes")
 
 
@@ -385,7 +375,7 @@ async def _replay(options: GlobalOptions, selection: _Selection, *, strict: bool
     async with open_client(options) as client:
         result = await client.app.replay_dead_letters(list(selection.tasks))
         if options.json:
-            print_json(result)
+            screen.print_json(result)
         else:
             queues = dict.fromkeys(queue for queue, _ in selection.tasks.values())
             _print_replayed(client, result, list(queues))
@@ -406,7 +396,7 @@ def _print_replayed(
             client.worker_command(queues),
             f"longshore job {jobs[0]}" if len(jobs) == 1 else None,
         ]
-        print_pairs(
+        screen.print_pairs(
             [
                 ("replayed", replayed),
                 ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
@@ -442,4 +432,4 @@ async def discard(
         if not client.options.json:
             print(f"discarded {letter_id}")
     if client.options.json:
-        print_json({"discarded": list(ids)})
+        screen.print_json({"discarded": list(ids)})

@@ -26,8 +26,7 @@ from longshore.errors import ConfigurationError
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
 from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.services import load_command_settings
 from longshore.settings import DEFAULT, Settings, describe
 
@@ -47,7 +46,6 @@ _CREDENTIAL_VARIABLES = {
     ("longshore settings", "the settings of this folder, and their origin"),
     ("LONGSHORE_WORKER_CONCURRENCY=8 longshore settings", "the environment overrides the file"),
     ("longshore settings -o json", "with descriptions and variables"),
-    remote=False,
 )
 def settings(options: GlobalOptions) -> None:
     """Show every setting with its value and its origin.
@@ -57,9 +55,9 @@ def settings(options: GlobalOptions) -> None:
     """
     rows = describe(load_command_settings(options))
     if options.json:
-        print_json([asdict(row) for row in rows])
+        screen.print_json([asdict(row) for row in rows])
         return
-    print_table(
+    screen.print_table(
         [
             {
                 "SETTING": row.name,
@@ -75,7 +73,6 @@ def settings(options: GlobalOptions) -> None:
     ("longshore doctor", "check everything"),
     ("longshore doctor --audit", "also check every stored row, event and output"),
     ("longshore doctor -o json", "for a monitor"),
-    remote=False,
 )
 def doctor(
     options: GlobalOptions,
@@ -104,9 +101,9 @@ def doctor(
         answer: dict[str, object] = {"ok": not failed, "checks": [asdict(item) for item in checks]}
         if audit:
             answer["audit"] = audits[0].as_json() if audits else None
-        print_json(answer)
+        screen.print_json(answer)
     else:
-        print_table(
+        screen.print_table(
             [
                 {
                     "CHECK": check.name,

@@ -22,18 +22,7 @@ from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command
 from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
 from longshore.interfaces.cli.options import option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    JsonItems,
-    console,
-    print_json,
-    print_listing,
-    print_pairs,
-    print_table,
-    print_title,
-    state_text,
-    styled,
-)
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -60,14 +49,14 @@ async def jobs(
     page = await client.app.list_jobs(state=state, limit=limit, cursor=cursor)
     now = client.now()
     none = f"no {state} jobs" if state else "no jobs yet; try `longshore run -- echo hello`"
-    print_listing(
+    screen.print_listing(
         client.options,
         page,
         [
             {
                 "JOB": job.job_id,
                 "NAME": job.name or "",
-                "STATE": state_text(job.status),
+                "STATE": screen.state_text(job.status),
                 "TASKS": f"{job.progress.completed}/{job.total_tasks}",
                 "CREATED": formats.relative_time(job.created_at, now),
                 "DURATION": formats.duration_text(_age(job, now)),
@@ -101,7 +90,7 @@ async def tasks(
     job_id = (await client.resolve(job)).job_id if job else None
     page = await client.app.list_tasks(job_id=job_id, state=state, limit=limit, cursor=cursor)
     now = client.now()
-    print_listing(
+    screen.print_listing(
         client.options,
         page,
         [_task_row(task, task.request_id, "CREATED", task.created_at, now) for task in page.tasks],
@@ -119,15 +108,15 @@ async def job(client: ApiClient, job_id: Id) -> None:
     """Show a job: its progress, and each task with its state, attempts, times and error."""
     document = await client.get_job((await client.resolve(job_id)).job_id)
     if client.options.json:
-        print_json(document)
+        screen.print_json(document)
     else:
         _print_job(document, client.now())
 
 
 def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
-    print_title(job.name or job.job_id, state_text(job.status))
+    screen.print_title(job.name or job.job_id, screen.state_text(job.status))
     counts = [f"{count} {state.replace('_', ' ')}" for state, count in job.states.items() if count]
-    print_pairs(
+    screen.print_pairs(
         [
             ("job", job.job_id),
             ("request", job.request_id),
@@ -140,7 +129,7 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
         ]
     )
     print()
-    print_table(
+    screen.print_table(
         [
             {
                 **_task_row(task, task.task_id, "STARTED", task.started_at, now),
@@ -168,7 +157,7 @@ def _task_row(
         duration = formats.duration_text(max(elapsed, timedelta()))
     return {
         "TASK": name,
-        "STATE": state_text(task.status),
+        "STATE": screen.state_text(task.status),
         "ATTEMPTS": attempts,
         "EXIT": exit_text,
         time_heading: formats.relative_time(time, now),
@@ -214,7 +203,7 @@ async def events(
     include_tasks = include_tasks and ref.task_id is None
     stream = client.events(ref, include_tasks=include_tasks, follow=follow)
     if client.options.json:
-        items = JsonItems(lines=follow)
+        items = screen.JsonItems(lines=follow)
         async for event in stream:
             items.add(event)
         items.end()
@@ -229,25 +218,25 @@ async def _print_events(
     """Print events, one line each; with the task's key if there are keys."""
     from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
 
-    screen = console()
+    terminal = screen.console()
     # At least as wide as the heading TASK.
     width = min(max(4, *map(len, keys)), _KEY_WIDTH) if keys else 0
     task_heading = [f"{'TASK':{width}}"] if width else []
     headings = [f"{'TIME':12}", "SEQ", *task_heading, f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
-    screen.print(styled("  ".join(headings), "bold"))
+    terminal.print(screen.styled("  ".join(headings), "bold"))
     async for document in stream:
         event = parse_event(document)
         key = split_task_id(event.entity_id)[1]
         cells = [
-            styled(formats.clock_time_of(event.at, now()), "dim"),
-            styled(f"{event.sequence:3}", ""),
-            *([styled(f"{key:{width}}", "")] if width else []),
-            styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
-            styled(details_of(event, now()), ""),
+            screen.styled(formats.clock_time_of(event.at, now()), "dim"),
+            screen.styled(f"{event.sequence:3}", ""),
+            *([screen.styled(f"{key:{width}}", "")] if width else []),
+            screen.styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
+            screen.styled(details_of(event, now()), ""),
         ]
-        line = styled("  ", "").join(cells)
+        line = screen.styled("  ", "").join(cells)
         line.rstrip()
-        screen.print(line, soft_wrap=True)
+        terminal.print(line, soft_wrap=True)
 
 
 @client_command(
@@ -271,7 +260,7 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
         raise MissingResource(f"{id_} has no attempt {number}", hint)
     content = await _read_trace(client, task, number)
     if client.options.json:
-        print_json({"requestId": id_, "attempt": number, **content})
+        screen.print_json({"requestId": id_, "attempt": number, **content})
         return
     if content.get("version") != TRACE_VERSION:
         problem = f"the trace of attempt {number} of {id_} has the format of another version"

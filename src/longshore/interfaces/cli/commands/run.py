@@ -69,7 +69,6 @@ _MAX_NAME_CHARACTERS = 60
     ("longshore run --request-id nightly-0131 -- ./report.sh", "once, also after a crash"),
     interspersed=False,
     output=False,
-    remote=False,
 )
 async def run(
     options: GlobalOptions,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longshore.core.definitions.schema import DEFINITIONS
+from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
@@ -42,7 +42,6 @@ _LABEL_WIDTH = 9
     ("longshore up --no-worker", "workers run elsewhere: `longshore worker`"),
     ("longshore up --app shop.tasks", "with the functions of a module"),
     output=False,
-    remote=False,
 )
 def up(
     options: GlobalOptions,

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     ("longshore worker --app shop.tasks", "with the functions of a module"),
     ("longshore worker --processes 3 --recycle-at 03:30", "three processes, replaced each night"),
     output=False,
-    remote=False,
 )
 def worker(
     options: GlobalOptions,

@@ -17,13 +17,7 @@ from rich.text import Text
 from longshore.core.agents.trace_text import count_text, format_elapsed, format_usd
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import sanitise_prompt_input
-from longshore.interfaces.cli.render.screen import (
-    console,
-    print_pairs,
-    print_table,
-    print_title,
-    state_text,
-)
+from longshore.interfaces.cli.render import screen
 from longshore.services.documents import TaskDocument
 
 Entry = Mapping[str, Any]
@@ -44,22 +38,22 @@ _MAX_NUMBER = 2**53
 def print_trace(trace: Entry, task: TaskDocument, attempt: int) -> None:
     """Print the trace of an attempt."""
     attempts = Text(f"attempt {attempt} of {task.attempt}", "dim")
-    print_title(task.request_id, state_text(task.status), attempts)
+    screen.print_title(task.request_id, screen.state_text(task.status), attempts)
     steps = _entries(trace, "steps")
     for step in steps:
         print()
         _print_step(step)
     if len(steps) > 1:
         print()
-        print_pairs([("in all", _totals(steps))])
+        screen.print_pairs([("in all", _totals(steps))])
 
 
 def _print_step(step: Entry) -> None:
     end = _entry(step, "end")
     outcome = _text(end, "how") or "running"
-    print_title(_text(step, "step"), Text(outcome, _END_STYLES.get(outcome, "bold red")))
+    screen.print_title(_text(step, "step"), Text(outcome, _END_STYLES.get(outcome, "bold red")))
     resumed = " (resumed)" if step.get("resumed") is True else ""
-    print_pairs(
+    screen.print_pairs(
         [
             ("model", _text(step, "model")),
             ("session", f"{_text(step, 'sessionId')}{resumed}"),
@@ -73,11 +67,11 @@ def _print_step(step: Entry) -> None:
     _print_timeline(step)
     if todos := _entries(step, "todos"):
         print()
-        print_table(
+        screen.print_table(
             [
                 {
                     "TO DO": _text(todo, "subject"),
-                    "STATE": state_text(_text(todo, "state")),
+                    "STATE": screen.state_text(_text(todo, "state")),
                     "PENDING": format_elapsed(_count(todo, "pendingMs")),
                     "IN PROGRESS": format_elapsed(_count(todo, "inProgressMs")),
                 }
@@ -87,7 +81,9 @@ def _print_step(step: Entry) -> None:
     left_out = _entry(step, "leftOut")
     if omitted := [f"{count:,} {name}" for name in left_out if (count := _number(left_out, name))]:
         print()
-        console().print(Text(f"left out for length: {', '.join(omitted)}", "dim"), soft_wrap=True)
+        screen.console().print(
+            Text(f"left out for length: {', '.join(omitted)}", "dim"), soft_wrap=True
+        )
 
 
 def _print_timeline(step: Entry) -> None:
@@ -100,7 +96,9 @@ def _print_timeline(step: Entry) -> None:
     elapsed = [max((at - start) // timedelta(milliseconds=1), 0) for at, _ in entries]
     rows = zip(elapsed, entries, strict=True)
     print()
-    print_table([{"AT": Text(format_elapsed(after), "dim"), **row} for after, (_, row) in rows])
+    screen.print_table(
+        [{"AT": Text(format_elapsed(after), "dim"), **row} for after, (_, row) in rows]
+    )
 
 
 def _timeline(step: Entry) -> Iterator[tuple[datetime | None, dict[str, RenderableType]]]:
