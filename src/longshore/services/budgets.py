@@ -142,8 +142,7 @@ class BudgetReservations:
     async def _close_leaked(self, tenant: str, name: str) -> bool:
         """Close the reservations of attempts that have ended. Returns whether there were any."""
         reservations = (await self.read(tenant, name)).reservations
-        ids = [reservation.task_id for reservation in reservations]
-        rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
+        rows = await self.transitions.get_tasks([item.task_id for item in reservations])
         holders = {(row.id, row.attempt) for row in rows if row.lease is not None}
         leaked = [item for item in reservations if (item.task_id, item.attempt) not in holders]
         for item in leaked:
@@ -367,8 +366,7 @@ class BudgetOperations:
         return await self._unpark_due() + await self._unpark_one_per_budget()
 
     async def _unpark_one_per_budget(self) -> int:
-        ids = await list_all(self.backend.ledger.parked_tasks)
-        rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
+        rows = await self.transitions.get_tasks(await list_all(self.backend.ledger.parked_tasks))
         first: dict[tuple[str, str], TaskRow] = {}
         for row in rows:
             if (name := self._shared_budget_name(row)) is not None:

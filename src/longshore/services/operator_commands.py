@@ -182,8 +182,7 @@ class OperatorCommands:
     async def _task_changes(
         self, job: JobRow, command: jobs.CancelJob, change_id: str
     ) -> Sequence[tasks.TaskChange]:
-        ids = await self._open_tasks(job)
-        rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
+        rows = await self.transitions.get_tasks(await self._open_tasks(job))
         request = RequestCancel(by=command.by, reason=command.reason, round=job.round)
         now = self.backend.clock.now()
         decisions = [tasks.apply(row, request, now=now, change_id=change_id) for row in rows]
@@ -239,9 +238,7 @@ class OperatorCommands:
         self, job: JobRow, task_ids: Sequence[str], by: str, change_id: str
     ) -> tuple[ResumeResult, jobs.JobChange | None, Sequence[tasks.TaskChange]]:
         """Returns the result and the changes to commit; no change of the job: nothing to commit."""
-        rows = await self.transitions.retry_unavailable(
-            lambda: self.backend.ledger.get_tasks(task_ids)
-        )
+        rows = await self.transitions.get_tasks(task_ids)
         round_, now = job.round + 1, self.backend.clock.now()
         command = c.Resume(round=round_, by=by, completed=job.completed)
         chosen: list[tasks.TaskChange] = []

@@ -18,8 +18,10 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.documents import Document, submitted_document_key
@@ -28,7 +30,6 @@ from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Addition, Graph, request_hash
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.jobs.planning import (
-    PlannedTask,
     PlanTarget,
     SubmissionPlan,
     initial_target,
@@ -54,8 +55,6 @@ from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions, refusal_error
 
 logger = logging.getLogger(__name__)
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,11 +257,7 @@ class Producer:
             "document": json.loads(canonical_text(document)),
             "versions": {name: item.version for name, item in definitions.items()},
             # From the current settings: all tasks of the job must have the same number of attempts.
-            "retry": {
-                "maxAttempts": self.retry.max_attempts,
-                "baseUs": self.retry.base // _MICROSECOND,
-                "capUs": self.retry.cap // _MICROSECOND,
-            },
+            "retry": msgspec.to_builtins(self.retry),
             "first": len(target.graph.keys),
             "at": target.requested_at.isoformat(),
             "bodyHash": target.body_hash,
@@ -293,14 +288,10 @@ class Producer:
 
     async def _create_tasks(self, intent_id: str, planned: SubmissionPlan) -> int:
         """Create the rows that do not exist yet, one by one, and return how many."""
-
+        created = 0
         # Waiting tasks first: a root may complete before the next row is written, and the
         # dispatcher must then find its dependents.
-        def waits(task: PlannedTask) -> bool:
-            return not task.awaits
-
-        created = 0
-        for task in sorted(planned.tasks, key=waits):
+        for task in sorted(planned.tasks, key=lambda task: not task.awaits):
             change = tasks.create(
                 task.spec,
                 task.awaits,
@@ -334,11 +325,6 @@ class Producer:
         self, target: PlanTarget, requests: Sequence[TaskRequest], body: dict[str, Any]
     ) -> SubmissionPlan:
         """Returns the same plan as when the request was accepted."""
-        retry = RetryPolicy(
-            max_attempts=body["retry"]["maxAttempts"],
-            base=body["retry"]["baseUs"] * _MICROSECOND,
-            cap=body["retry"]["capUs"] * _MICROSECOND,
-        )
         definitions: dict[str, Definition] = {}
         for name, version in body["versions"].items():
             stored = (
@@ -350,6 +336,7 @@ class Producer:
                 message = f"version {version} of definition {name!r} is gone"
                 raise UsageError(message)
             definitions[name] = stored
+        retry = msgspec.convert(body["retry"], RetryPolicy)
         return plan_tasks(target, requests, definitions, retry=retry)
 
     async def add_tasks(

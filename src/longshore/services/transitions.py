@@ -71,6 +71,10 @@ class Transitions:
             lambda: get_task_of(self.backend.ledger, tenant, task_id)
         )
 
+    async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        """Returns the rows of the tasks that exist, as they are now."""
+        return await self.retry_unavailable(lambda: self.backend.ledger.get_tasks(task_ids))
+
     async def get_job(self, tenant: str | None, job_id: str) -> JobRow:
         """Returns the row of a tenant's job as it is now; ``tenant`` None: of any tenant.
 
