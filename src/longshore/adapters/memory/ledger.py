@@ -74,6 +74,7 @@ class MemoryLedger:
     """
 
     epoch = 0
+    atomic = False
 
     def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
         self._store = store

@@ -95,7 +95,7 @@ _WAITING_TASKS = (
 )
 _CACHE_LIMIT = 4096
 
-RowT = TypeVar("RowT", TaskRow, JobRow)
+RowT = TypeVar("RowT", bound=TaskRow | JobRow)
 
 
 class CachedRow(NamedTuple):
