@@ -83,7 +83,7 @@ async def _pattern(services: Services, kind: str) -> JobRow:
     accepted = await services.producer.submit(TENANT, kind, document)
     job_id, task_id = accepted.job.id, task_id_of(accepted.job.id, KEY)
     if kind == "cancelled":
-        await services.canceller.cancel_job(job_id, by="benchmarks", reason=None, tenant=TENANT)
+        await services.operator_commands.cancel_job(job_id, by="benchmarks", tenant=TENANT)
     elif kind != "running":
         claim = c.Claim(
             worker_id="w", process_id=1, lease_duration=_LEASE, epoch=services.backend.ledger.epoch

@@ -19,7 +19,7 @@ from pydantic import ByteSize
 
 from longshore import errors
 from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
-from longshore.core.definitions.schema import definition_schema, longshore_yaml_schema
+from longshore.core.definitions.reader import definition_schema, longshore_yaml_schema
 from longshore.core.events.codec import EVENT_FORMATS, EVENT_TYPES, to_wire
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import (

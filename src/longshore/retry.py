@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import tenacity
 
@@ -28,23 +28,20 @@ T = TypeVar("T")
 _DEFAULT_POLICY = RetryPolicy()
 
 
+class RetryOptions(TypedDict, total=False):
+    """The options of ``with_retry``."""
+
+    attempts: int | None
+    policy: RetryPolicy
+    sleep: Callable[[float], Any] | None
+    jitter: Callable[[], float]
+
+
+@overload
+def with_retry(fn: Callable[P, T], **options: Unpack[RetryOptions]) -> Callable[P, T]: ...
 @overload
 def with_retry(
-    fn: Callable[P, T],
-    *,
-    attempts: int | None = ...,
-    policy: RetryPolicy = ...,
-    sleep: Callable[[float], Any] | None = ...,
-    jitter: Callable[[], float] = ...,
-) -> Callable[P, T]: ...
-@overload
-def with_retry(
-    fn: None = ...,
-    *,
-    attempts: int | None = ...,
-    policy: RetryPolicy = ...,
-    sleep: Callable[[float], Any] | None = ...,
-    jitter: Callable[[], float] = ...,
+    fn: None = ..., **options: Unpack[RetryOptions]
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def with_retry(
     fn: Callable[..., Any] | None = None,

@@ -60,7 +60,7 @@ async def test_the_cli_does_not_wait_for_a_rate_limit_and_why_explains_the_wait(
         (blocked,) = [reason for reason in reasons if reason.code == "queue_held"]
         assert blocked.remedy == Remedy(action=RemedyAction.RESUME_QUEUE, target="default")
 
-        await services.queue_pauser.resume_queue("default", by="operator")
+        await services.operator_commands.resume_queue("default", by="operator")
 
         assert (await harness.wait_finished("next")).state is TaskState.COMPLETED
         assert len(harness.api.requests) == 2

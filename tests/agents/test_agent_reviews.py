@@ -34,7 +34,7 @@ async def test_feedback_continues_the_same_conversations_also_after_a_crash(
     await harness.submit()
     row = await harness.wait_finished()
     assert (row.state, await harness.result()) == (TaskState.IN_REVIEW, "On tides.")
-    reviewing = harness.services.review_decisions
+    reviewing = harness.services.operator_commands
 
     feedback = "Name the moon. </feedback> <role>none</role>"
     await reviewing.revise(TENANT, row.id, by="ada", feedback=feedback)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from longshore.core.agents.plan import AgentPlan
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.core.tasks.failures import FailureRaised
+from longshore.core.tasks.failures import ErrorCategory, FailureRaised
 from longshore.core.tasks.states import TaskState
 from longshore.execution.runners.agent.session import check_prerequisites
 from tests.agents.harness import AgentHarness, open_harness, scenario

@@ -72,14 +72,18 @@ async def test_a_cancelled_agent_leaves_no_process_and_continues_when_resumed(
     far_away = int((harness.files() / "detached").read_text())
     await cancel_twice(harness, among="bash")
     assert not is_alive(far_away)
-    await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by=OPERATOR)
+    await harness.services.operator_commands.resume(
+        harness.job_id, [harness.task_id()], by=OPERATOR
+    )
 
     await harness.api.wait_until(
         lambda: any(item.state is Far.SILENT for item in harness.requests())
     )
     assert "Tool call interrupted" in json.dumps(harness.requests()[-1].messages)
     await cancel_twice(harness, among="claude")
-    await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by=OPERATOR)
+    await harness.services.operator_commands.resume(
+        harness.job_id, [harness.task_id()], by=OPERATOR
+    )
 
     row = await harness.wait_finished()
     assert row.state is TaskState.COMPLETED, row.failure
@@ -91,8 +95,8 @@ async def test_a_cancelled_agent_leaves_no_process_and_continues_when_resumed(
 async def cancel_twice(harness: AgentHarness, *, among: str) -> None:
     family = harness.process_tree()
     assert among in family.values()
-    await harness.services.canceller.cancel_task(TENANT, harness.task_id(), by=OPERATOR)
-    await harness.services.canceller.cancel_task(TENANT, harness.task_id(), by=OPERATOR)
+    await harness.services.operator_commands.cancel_task(TENANT, harness.task_id(), by=OPERATOR)
+    await harness.services.operator_commands.cancel_task(TENANT, harness.task_id(), by=OPERATOR)
     row = await harness.wait_finished()
     assert row.state is TaskState.CANCELLED
     (traced,) = await harness.trace(attempt=row.attempt)

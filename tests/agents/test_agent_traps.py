@@ -80,7 +80,9 @@ async def test_a_conversation_that_cannot_be_resumed_starts_again(harness: Agent
     assert (await harness.wait_finished()).state is TaskState.FAILED
     await damage(harness, harness.job_id)
 
-    await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by="operator")
+    await harness.services.operator_commands.resume(
+        harness.job_id, [harness.task_id()], by="operator"
+    )
 
     row = await harness.wait_finished()
 

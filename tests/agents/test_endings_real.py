@@ -19,7 +19,7 @@ from longshore.core.agents.failures import (
     QueryFailureReason,
     query_failure_of,
 )
-from longshore.core.tasks.error_categories import ErrorCategory as Category
+from longshore.core.tasks.failures import ErrorCategory as Category
 from verification.messages_api import (
     MessagesApi,
     RequestState,

@@ -217,7 +217,7 @@ def test_a_folder_that_is_in_use_is_left_alone(origin: Origin, machine: Workspac
     (into / "mine").touch()
     machine._attempts -= 1
 
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(FileExistsError):
         machine.open(origin.url)
 
     assert [file.name for file in into.iterdir()] == ["mine"]

@@ -19,7 +19,10 @@ VERIFICATION = ROOT / "verification"
 FACADES = {"", "aws", "core.text.durations", "retry"}
 _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
-_EXECUTION = {"execution", "execution.forkserver", "execution.host", "execution.runners"}
+_EXECUTION = {
+    *("execution", "execution.forkserver", "execution.host", "execution.process_table"),
+    "execution.runners",
+}
 # Layer -> layers that it may import besides its own. The longest prefix of a module's name counts.
 # An adapter's own layer is its folder; adapters/shared has what several adapters need.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -32,8 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters.shared.failpoints": set(),
     "services": _PURE | {"ports", "settings"},
     "execution": _PURE,
-    "execution.forkserver": _PURE | {"execution", "execution.runners"},
-    "execution.host": _PURE | {"execution", "ports", "adapters.shared.failpoints"},
+    "execution.process_table": set(),  # reads /proc for the host and for the fork server
+    "execution.forkserver": _PURE | {"execution", "execution.process_table", "execution.runners"},
+    "execution.host": _PURE
+    | {"execution", "execution.process_table", "ports", "adapters.shared.failpoints"},
     "execution.runners": _PURE | {"execution", "ports"},
     "interfaces": _INNER - {"ports"},
     "wiring": _INNER | _EXECUTION | {"adapters", "interfaces"},
@@ -48,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Part of the package -> third-party packages that it may import; the longest prefix counts.
 THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
-    "services.documents": {"msgspec"},
+    "services": {"msgspec"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
@@ -58,7 +63,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx"},
     "interfaces.document_files": {"yaml"},
-    "interfaces.lambdas": {"aws_lambda_powertools"},
+    "interfaces.lambdas": {"aws_lambda_powertools", "starlette"},
     "interfaces.python": {"pydantic", "pydantic_core"},
     "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},

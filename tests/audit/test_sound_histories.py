@@ -72,7 +72,7 @@ async def test_the_history_of_real_workers_is_clean(kind: str, tmp_path: Path) -
                 await harness.advance(timedelta(seconds=10))
                 await harness.dispatch()
             at_work = read_snapshot(kind, backend, tmp_path, settled=False)
-            await harness.canceller.cancel_job(job_id(), by="ann")
+            await harness.operator_commands.cancel_job(job_id(), by="ann")
             await harness.advance(MINUTE)
             await harness.dispatch()
         at_rest = read_snapshot(kind, backend, tmp_path, settled=True)

@@ -105,7 +105,7 @@ class JobWorkload:
 
     async def resume(self, *keys: str) -> None:
         ids = [task_id(key, self.request_id) for key in keys]
-        await self.harness.resumer.resume(job_id(self.request_id), ids, by="ann")
+        await self.harness.operator_commands.resume(job_id(self.request_id), ids, by="ann")
 
 
 async def _pipeline(job: JobWorkload) -> None:
@@ -152,7 +152,9 @@ async def _cancelled(job: JobWorkload) -> None:
     fence = await job.claim("a")
     await job.append_output("a", 1, 1, 2)
     await job.harness.dispatch()
-    await job.harness.canceller.cancel_job(job_id(job.request_id), by="bob", reason="enough")
+    await job.harness.operator_commands.cancel_job(
+        job_id(job.request_id), by="bob", reason="enough"
+    )
     await job.apply("a", c.ConfirmCancel(fence=fence, last_output=2))
     await job.harness.dispatch()
     await job.resume("a", "b")
@@ -166,7 +168,7 @@ async def _stopped(job: JobWorkload) -> None:
     """Ends cancelled, and stays so."""
     await job.submit(make_task("a"), make_task("b", "a"))
     await job.claim("a")
-    await job.harness.canceller.cancel_job(job_id(job.request_id), by="bob")
+    await job.harness.operator_commands.cancel_job(job_id(job.request_id), by="bob")
     # Its holder is gone: the one who notices ends it.
     leased = await job.harness.task("a", job.request_id)
     await job.apply("a", _end_lease(leased))

@@ -12,7 +12,6 @@ from longshore.errors import AlreadyExists
 from longshore.ports.backend import Backend
 from longshore.ports.output import OUTPUT_START
 from longshore.ports.task_queue import OutgoingMessage
-from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.fake_runner import Script, fails, prints, succeeds
 from tests.aws.deploy_scenarios import DEPLOY_SCENARIOS
 from tests.aws.port_scenarios import PORT_SCENARIOS
@@ -43,11 +42,7 @@ async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarnes
     await harness.retry(lambda: backend.definitions.put(TENANT, own))
     runner = harness.services.runner
     runner.set_scripts("a", Script(ending=fails(ErrorCategory.VALIDATION)), Script())
-    reviewing = ReviewDecisions(
-        backend=backend,
-        transitions=harness.services.transitions,
-        dispatcher=harness.services.dispatcher,
-    )
+    reviewing = harness.services.operator_commands
     async with harness.services.running_worker():
         job = await harness.submit(
             make_task("a"), make_task("b", "a"), make_task("r", name=own.name)
@@ -58,7 +53,7 @@ async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarnes
         await harness.run_until(lambda: _is_listed_as_failed(harness, task_id("a", name)))
         task_ids = [task_id("a", name)]
         resumed = await harness.retry(
-            lambda: harness.services.resumer.resume(job, task_ids, by="ann")
+            lambda: harness.services.operator_commands.resume(job, task_ids, by="ann")
         )
         assert resumed.refused == {}
         seen = await harness.retry(lambda: backend.ledger.get_task(task_id("r", name)))
@@ -70,7 +65,7 @@ async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarnes
         first, *others = (letter * 125 for letter in "abcdefghi")  # the graph becomes a blob
         many = [make_task(first, delay=86_400), *(make_task(item, first) for item in others)]
         other = await harness.submit(*many, request="-off")
-        await harness.retry(lambda: harness.services.canceller.cancel_job(other, by="bob"))
+        await harness.retry(lambda: harness.services.operator_commands.cancel_job(other, by="bob"))
         await harness.until_job(other, JobState.CANCELLED)
     await harness.settle()
 
@@ -145,7 +140,7 @@ async def all_other_operations(harness: AwsFaultHarness) -> None:
             )
         )
         assert len(await harness.retry(lambda: backend.output.read(task_id("a", name)))) == 1
-        await harness.retry(lambda: harness.services.canceller.cancel_job(job, by="ann"))
+        await harness.retry(lambda: harness.services.operator_commands.cancel_job(job, by="ann"))
         await harness.until_job(job, JobState.CANCELLED)
     await _check_listings(harness, backend, job)
     await harness.retry(lambda: backend.definitions.delete(TENANT, name))

@@ -111,9 +111,7 @@ def _backend(connections: "_RoundRobin", clock: FakeClock, *, epoch: int, atomic
         _RemoteLedger(connections, epoch=epoch, atomic=atomic),
         _RemoteBlobs(connections),
     )
-    return Backend(
-        name="sqlite", clock=clock, ledger=ledger, blobs=blobs, close=connections.close, **ports
-    )
+    return Backend(name="sqlite", clock=clock, ledger=ledger, blobs=blobs, **ports)
 
 
 class _RoundRobin:

@@ -28,9 +28,7 @@ class _Memory:
 
     @asynccontextmanager
     async def make_backend(self, tmp_path: Path, clock: Clock) -> AsyncIterator[Backend]:
-        backend = memory_backend(clock, atomic=self.atomic)
-        yield backend
-        await backend.close()
+        yield memory_backend(clock, atomic=self.atomic)
 
 
 class _AtomicMemory(_Memory):

@@ -31,27 +31,29 @@ def _calls_in(file: Path) -> Iterator[LogCall]:
     for scope in functions:
         names = _dictionaries(scope)
         for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and (call := _log_call(node, names)) is not None:
-                yield call
+            if isinstance(node, ast.Call):
+                yield from _events_of(node, names)
 
 
-def _log_call(node: ast.Call, dictionaries: Mapping[str, frozenset[str]]) -> LogCall | None:
+def _events_of(node: ast.Call, dictionaries: Mapping[str, frozenset[str]]) -> Iterator[LogCall]:
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     match node.func:
         case ast.Name("log_and_continue"):
-            name, level = node.args[1], "error"
-            fields = {keyword.arg for keyword in node.keywords if keyword.arg}
+            unavailable = keywords.pop("unavailable", None)
             spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
+            fields = set(keywords).union(*(_fields_of(value, dictionaries) for value in spread))
+            yield from _event(node.args[1], "error", fields)
+            if unavailable is not None:
+                yield from _event(unavailable, "warning", {*fields, "error"})
         case ast.Attribute(ast.Name("logger" | "_logger"), level) if level in LEVELS and node.args:
-            name, level = node.args[0], "error" if level == "exception" else level
-            extra = [keyword.value for keyword in node.keywords if keyword.arg == "extra"]
-            fields, spread = set(), extra
-        case _:
-            return None
-    if not isinstance(name, ast.Constant) or "." not in str(name.value):
-        return None
-    for value in spread:
-        fields |= _fields_of(value, dictionaries)
-    return LogCall(str(name.value), level, frozenset(fields))
+            extra = keywords.get("extra")
+            fields = set() if extra is None else _fields_of(extra, dictionaries)
+            yield from _event(node.args[0], "error" if level == "exception" else level, fields)
+
+
+def _event(name: ast.expr, level: str, fields: set[str]) -> Iterator[LogCall]:
+    if isinstance(name, ast.Constant) and "." in str(name.value):
+        yield LogCall(str(name.value), level, frozenset(fields))
 
 
 def _fields_of(node: ast.expr, dictionaries: Mapping[str, frozenset[str]]) -> set[str]:

@@ -14,7 +14,7 @@ from tests.unit.services.harness import TENANT, job_id, make_task, task_id
 
 _DEFINITION = {"name": "own", "runner": "command", "options": {"argv": ["true"]}}
 _CHANGED = {**_DEFINITION, "options": {"argv": ["false"]}}
-_USED = ("backend", "transitions", "documents", "producer", "resumer")
+_USED = ("backend", "transitions", "documents", "producer", "operator_commands")
 
 
 async def operations(harness: ErrorHarness) -> None:

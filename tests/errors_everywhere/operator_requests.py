@@ -13,7 +13,6 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound, OutcomeUnknown
 from longshore.services.api_keys import ApiKeys
 from longshore.services.explain import Explainer
-from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.fake_runner import Script, fails, succeeds
 from tests.errors_everywhere.harness import LARGE, LEASE, ErrorHarness
 from tests.errors_everywhere.injection import Hook
@@ -73,7 +72,7 @@ async def _cancel_tasks(harness: ErrorHarness) -> None:
             continue  # the one task that the error has cost
         for _ in range(2):
             row = await harness.call_until_answered(
-                lambda id_=id_: harness.faulty.canceller.cancel_task(TENANT, id_, by="ann")
+                lambda id_=id_: harness.faulty.operator_commands.cancel_task(TENANT, id_, by="ann")
             )
             assert row.cancel is not None
             assert row.cancel.by == "ann"
@@ -104,9 +103,7 @@ async def _review(harness: ErrorHarness) -> None:
         "essay", Script(ending=succeeds("first")), Script(ending=succeeds("best"))
     )
     ours = harness.faulty
-    reviewing = ReviewDecisions(
-        backend=ours.backend, transitions=ours.transitions, dispatcher=ours.dispatcher
-    )
+    reviewing = ours.operator_commands
     await harness.submit(
         "reviewed", make_task("essay", name="reviewed"), make_task("print", "essay")
     )
@@ -139,7 +136,7 @@ async def _resume_without_an_answer(harness: ErrorHarness) -> None:
     injector, others = harness.injector, harness.clean
 
     async def resumed_by_bob(request: str, key: str) -> None:
-        await others.resumer.resume(job_id(request), [task_id(key, request)], by="bob")
+        await others.operator_commands.resume(job_id(request), [task_id(key, request)], by="bob")
 
     for request, when, of_bob in (
         ("unanswered", injector.after_call, "second"),
@@ -158,7 +155,7 @@ async def _resume_without_an_answer(harness: ErrorHarness) -> None:
         when["ledger.commit"] = _lose_resume_answer(harness, request, happens)
         options = [task_id("first", request)]
         await harness.call_with_retry(
-            lambda request=request, options=options: harness.faulty.resumer.resume(
+            lambda request=request, options=options: harness.faulty.operator_commands.resume(
                 job_id(request), options, by="ann"
             )
         )
@@ -212,9 +209,6 @@ async def keys(harness: ErrorHarness) -> None:
     record, text = await harness.call_until_answered(
         lambda: access.create(TENANT, name="made", scopes=(ApiScope.SUBMIT,), by="ann")
     )
-    await harness.call_with_retry(
-        lambda: access.register("brought", TENANT, name="b", scopes=(ApiScope.READ,))
-    )
     for _ in range(2):
         await harness.call_until_answered(lambda: access.ensure("ensured", TENANT, name="ensured"))
     # Another caller stored the same key between the query and its answer.
@@ -225,7 +219,7 @@ async def keys(harness: ErrorHarness) -> None:
         random_bytes=lambda size: next(drawn).to_bytes(size),
     )
     await harness.call_until_answered(lambda: late.ensure("ensured", TENANT, name="ensured"))
-    for existing in (text, "brought", "ensured"):
+    for existing in (text, "ensured"):
         result = await harness.call_until_answered(
             lambda existing=existing: access.authenticate(existing)
         )

@@ -27,7 +27,6 @@ from longshore.ports.runner import (
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.dead_letters import read_post_mortem
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
-from longshore.services.operator_commands import QueuePauser
 from longshore.services.worker.group import wait_until_idle
 from longshore.testing.fake_runner import Script, fails, prints, succeeds
 from longshore.testing.flaky_port import FlakyPort
@@ -158,7 +157,7 @@ async def operators(harness: ErrorHarness) -> None:
         harness.injector.after_call.clear()
         await harness.clean.submit(make_task("twice"), request_id="twice")
 
-    pausing = QueuePauser(harness.faulty.backend)
+    pausing = harness.faulty.operator_commands
     await harness.call_with_retry(
         lambda: pausing.pause_queue("default", by="ann", reason="a flood")
     )
@@ -170,13 +169,13 @@ async def operators(harness: ErrorHarness) -> None:
     await harness.submit("cancelled", make_task("endless"), make_task("behind", "endless"))
     await harness.wait_for_task("cancelled", "endless", TaskState.PROCESSING)
     await harness.call_with_retry(
-        lambda: harness.faulty.canceller.cancel_job(job_id("cancelled"), by="ann")
+        lambda: harness.faulty.operator_commands.cancel_job(job_id("cancelled"), by="ann")
     )
     many = [make_task(key, *LONG_KEYS[:number][:1]) for number, key in enumerate(LONG_KEYS)]
     await harness.submit("many", *many)
     await harness.submit("asleep", make_task("asleep", delay=30), make_task("next", "asleep"))
     await harness.call_with_retry(
-        lambda: harness.faulty.canceller.cancel_job(job_id("asleep"), by="ann")
+        lambda: harness.faulty.operator_commands.cancel_job(job_id("asleep"), by="ann")
     )
 
     await harness.submit("broken", make_task("broken"), make_task("after", "broken"))
@@ -184,11 +183,11 @@ async def operators(harness: ErrorHarness) -> None:
     await harness.wait_for_jobs("cancelled", "asleep", "broken", "dead", "many")
     broken = [task_id("broken", "broken")]
     await harness.call_with_retry(
-        lambda: harness.faulty.resumer.resume(job_id("broken"), broken, by="ann")
+        lambda: harness.faulty.operator_commands.resume(job_id("broken"), broken, by="ann")
     )
     root = [task_id(LONG_KEYS[0], "many")]
     await harness.call_with_retry(
-        lambda: harness.faulty.resumer.resume(job_id("many"), root, by="ann")
+        lambda: harness.faulty.operator_commands.resume(job_id("many"), root, by="ann")
     )
     await harness.wait_for_jobs("broken", "many")
     await _dead_letters(harness)
@@ -298,8 +297,8 @@ async def _prepare_half_done(harness: ErrorHarness) -> None:
         lambda services: services.producer.add_tasks(
             TENANT, job_id("half-grown"), "more", {"tasks": grown}
         ),
-        lambda services: services.canceller.cancel_job(job_id("half-cancelled"), by="ann"),
-        lambda services: services.resumer.resume(
+        lambda services: services.operator_commands.cancel_job(job_id("half-cancelled"), by="ann"),
+        lambda services: services.operator_commands.resume(
             job_id("half-resumed"), [task_id("a", "half-resumed")], by="ann"
         ),
     ):
@@ -375,7 +374,7 @@ async def _cancel_at_claim(harness: ErrorHarness) -> None:
         row = changes[0].row
         if row.id == task_id("unlucky", "unlucky") and row.state is TaskState.PROCESSING:
             harness.injector.after_call.clear()
-            await harness.clean.canceller.cancel_job(job_id("unlucky"), by="ann")
+            await harness.clean.operator_commands.cancel_job(job_id("unlucky"), by="ann")
             for _ in range(20):
                 await asyncio.sleep(0)
 

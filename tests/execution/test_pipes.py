@@ -15,7 +15,11 @@ def pipe() -> Iterator[tuple[PipeReader, int]]:
     reading, writing = os.pipe()
     end = PipeReader(reading)
     yield end, writing
-    end.close()
+
+    async def close() -> None:
+        end.close()
+
+    asyncio.run(close())
 
 
 async def _lines(end: PipeReader, *, longest: int = 100) -> list[bytes | None]:

@@ -158,7 +158,7 @@ async def full_store() -> Store:
     await store.claim("running", "r")
     await store.submit("review", a_task("v") | {"name": "report"})
     await store.complete("review", "v", "draft")
-    await services.queue_pauser.pause_queue("mail", by="bob", reason="maintenance")
+    await services.operator_commands.pause_queue("mail", by="bob", reason="maintenance")
     await services.health_check.check_tenant(TENANT)
     await backend.queue.send([OutgoingMessage(queue="odd", body="no task")])
     for _ in range(RECEIVE_LIMIT + 1):

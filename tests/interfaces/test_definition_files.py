@@ -11,7 +11,7 @@ from longshore.interfaces.definition_files import (
     FILE_LIMIT_BYTES,
     FOLDER_LIMIT_BYTES,
     PROBLEM_LIMIT,
-    read_folder,
+    FolderWatch,
     read_paths,
 )
 from longshore.services.definitions import FolderContents
@@ -52,7 +52,7 @@ def test_definitions_are_read_from_every_file_and_in_every_form(tmp_path: Path) 
     put(tmp_path / "definitions/notes.txt", "not: [ours")
     put(tmp_path / "definitions/.a.yaml.swp.yaml", "an: [editor's")
 
-    documents, problems = read_folder(tmp_path)
+    documents, problems = FolderWatch(tmp_path).read()
 
     assert problems == ()
     assert {document.definition.name: document.file for document in documents} == {
@@ -72,11 +72,11 @@ def test_a_folder_may_contain_no_definitions(tmp_path: Path, text: str | None) -
     if text is not None:
         put(tmp_path / "longshore.yaml", text)
 
-    assert read_folder(tmp_path) == FolderContents((), ())
+    assert FolderWatch(tmp_path).read() == FolderContents((), ())
 
 
 def test_a_missing_folder_is_a_problem(tmp_path: Path) -> None:
-    assert problem_texts(read_folder(tmp_path / "no")) == [
+    assert problem_texts(FolderWatch(tmp_path / "no").read()) == [
         f"{tmp_path}/no: the folder does not exist"
     ]
 
@@ -90,7 +90,7 @@ def test_aliases_and_merged_fields_are_resolved(tmp_path: Path) -> None:
         "  c: {<<: [{queue: q}, *a, {queue: z}], retry: *r}\n",
     )
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert problem_texts(reading) == []
     a, b, c = (entry.definition for entry in reading.definitions)
@@ -164,7 +164,7 @@ def test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file(
 ) -> None:
     write(tmp_path, broken=content, good=GOOD)
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == ["good"]
     (problem,) = problem_texts(reading)
@@ -189,7 +189,7 @@ def test_a_broken_json_file_is_reported_with_its_problem(
 ) -> None:
     put(tmp_path / "definitions/broken.json", content)
 
-    (problem,) = problem_texts(read_folder(tmp_path))
+    (problem,) = problem_texts(FolderWatch(tmp_path).read())
 
     assert problem.startswith("definitions/broken.json")
     assert expected in problem
@@ -198,7 +198,7 @@ def test_a_broken_json_file_is_reported_with_its_problem(
 def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None:
     put(tmp_path / "longshore.yaml", f"{GOOD}definitions: {{a: {{runner: command}}}}\n")
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == []
     assert problem_texts(reading) == [
@@ -210,7 +210,7 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
 def test_a_file_with_many_problems_reports_some_and_their_number(tmp_path: Path) -> None:
     write(tmp_path, a="".join(f"x{number}: 1\n" for number in range(1_000)))
 
-    problems = problem_texts(read_folder(tmp_path))
+    problems = problem_texts(FolderWatch(tmp_path).read())
 
     assert len(problems) == PROBLEM_LIMIT + 1
     assert problems[-1] == "definitions/a.yaml: and 982 more problems"
@@ -220,7 +220,7 @@ def test_a_name_in_two_files_is_a_problem_of_both(tmp_path: Path) -> None:
     put(tmp_path / "longshore.yaml", "definitions: {feed: {runner: command}}")
     write(tmp_path, a="name: feed\nrunner: python\n", good=GOOD)
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == ["good"]
     assert problem_texts(reading) == [
@@ -235,7 +235,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     just = GOOD.replace("good", "just")
     put(tmp_path / "definitions/just.yaml", just + "#" * (FILE_LIMIT_BYTES - len(just)))
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == ["good", "just"]
     assert problem_texts(reading) == [
@@ -251,7 +251,7 @@ def test_a_folder_of_too_many_files_is_not_read(tmp_path: Path, count: int) -> N
     for number in range(count):
         (tmp_path / "definitions" / f"{number}.yaml").touch()
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == ["own"]
     (problem,) = problem_texts(reading)
@@ -262,7 +262,7 @@ def test_a_folder_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
     fit = FOLDER_LIMIT_BYTES // FILE_LIMIT_BYTES
     write(tmp_path, **{f"f{number}": b"#" * FILE_LIMIT_BYTES for number in range(fit)}, g=GOOD)
 
-    (problem,) = problem_texts(read_folder(tmp_path))
+    (problem,) = problem_texts(FolderWatch(tmp_path).read())
 
     assert problem.startswith("definitions/: its files have 1,048,603 bytes, more than 1,048,576")
 
@@ -280,7 +280,7 @@ def test_an_entry_that_is_not_a_regular_file_is_a_problem_and_does_not_block(
     (folder / "zeros.yaml").symlink_to("/dev/zero")
     os.mkfifo(folder / "pipe.yaml")
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == ["good", "linked"]
     assert [
@@ -300,7 +300,7 @@ def test_a_definitions_entry_that_is_no_folder_is_a_problem(tmp_path: Path, targ
     put(tmp_path / "longshore.yaml", "definitions: {own: {runner: command}}")
     (tmp_path / "definitions").symlink_to(target)
 
-    reading = read_folder(tmp_path)
+    reading = FolderWatch(tmp_path).read()
 
     assert names(reading) == ["own"]
     assert [problem.file for problem in reading.problems] == ["definitions/"]
@@ -329,7 +329,7 @@ def test_files_and_folders_named_by_the_user_are_read_together(tmp_path: Path) -
 
 
 def test_the_example_is_read_without_a_problem() -> None:
-    reading = read_folder(ROOT / "examples" / "shop")
+    reading = FolderWatch(ROOT / "examples" / "shop").read()
 
     assert problem_texts(reading) == []
     assert names(reading) == ["import-feed", "mail-customers", "mail-staff", "price-list"]

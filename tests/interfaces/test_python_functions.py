@@ -123,7 +123,7 @@ def test_policies_may_be_given_as_they_are() -> None:
         ({"resources": {"memory_bytes": 1}}, "memory_bytes must be at least"),
         ({"isolation": "thread"}, "one of fork, pool, spawn"),
         ({"isolation": "pool", "resources": {"open_files": 50}}, "isolation 'pool'"),
-        ({"requires_review": 1}, "True or False"),
+        ({"requires_review": 1}, "true or false"),
         ({"description": 5}, "expected text"),
         ({"retries": 3}, "no option is called 'retries'"),
     ],

@@ -64,13 +64,13 @@ ARTIFACT_FAULTS = (
     ),
     _fault(
         name="a summary that was written is replaced",
-        at="services.worker.artifacts:Artifacts.store",
+        at="services.worker.artifacts:AttemptFiles._store",
         do=Drop("not in SUMMARY"),
         caught_by=f"{_ARTIFACTS}::test_a_written_summary_is_not_replaced",
     ),
     _fault(
         name="an error of the store is hidden",
-        at="services.worker.artifacts:_upload_all",
+        at="services.worker.artifacts:AttemptFiles._upload_all",
         do=Drop("skip() left"),
         caught_by=f"{_ARTIFACTS}::test_an_unavailable_store_skips_the_other_files_and_names_them",
     ),

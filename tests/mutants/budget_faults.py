@@ -71,14 +71,14 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="what was allowed more before it was parked rests for ever",
-        at="core.tasks.operator:park",
+        at="core.tasks.task:park",
         do=Condition("scope", False),
         caught_by=f"{_WORKER}::"
         "test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_not_lost",
     ),
     _fault(
         name="the next day begins too early",
-        at="core.tasks.operator:unpark",
+        at="core.tasks.task:unpark",
         do=Drop("< to_tick()"),
         caught_by=f"{_PARKING}::TestUnpark::"
         "test_a_task_with_a_resume_time_resumes_then_and_not_before",

@@ -45,7 +45,7 @@ BUS_FAULTS = (
     _fault(
         name="what was handed out counts as dealt with",
         at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Before("Delivery()", "self._skipped_to[asked] = receipt"),
+        do=Before("Delivery()", "self._skipped_to[key] = receipt"),
         caught_by=f"{_SQLITE}::test_a_delivery_comes_again_until_it_is_acknowledged",
     ),
     _fault(

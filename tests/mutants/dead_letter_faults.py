@@ -40,8 +40,8 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="many that stay hide the others",
-        at="services.dead_letters:DeadLetters._iter_messages",
-        do=Replace("if len()", "return"),
+        at="services.dead_letters:DeadLetters._messages",
+        do=Replace("list_all()", "self.backend.queue.dead_letters(queue, limit=AT_ONCE)"),
         caught_by=f"{_SETTLING}::test_many_that_stay_do_not_hide_one_that_can_be_settled",
     ),
     _fault(
@@ -238,7 +238,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="dead letters that cannot be read fail the check",
         at="services.health:HealthCheck._read_or_log",
-        do=Replace("warning()", "raise error"),
+        do=Argument("log_and_continue()", "unavailable", None),
         caught_by=f"{_FAILING}::test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks",
     ),
     _fault(
@@ -283,7 +283,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="dead letters have room that is not there",
         at="adapters.alerts.slack:_health_message",
-        do=Drop("sum()"),
+        do=Drop("sum() backlogs"),
         caught_by=f"{_SLACK}::test_backlogs_keep_a_message_within_the_limits_of_slack",
     ),
 )

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Before, Condition, Drop, Replace, Value
+from tests.planting import After, Argument, Condition, Drop, Replace, Value
 
 _SYNC = "unit/services/test_definitions_sync.py"
 _FILES = "interfaces/test_definition_files.py"
@@ -58,7 +58,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a definition goes with its file",
         at="services.definitions:DefinitionSync._forget_removed",
-        do=After("delete()", "await self._backend.definitions.delete(tenant, known.name)"),
+        do=After("delete()", "await self.backend.definitions.delete(tenant, record.name)"),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
@@ -70,7 +70,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a store out of reach ends the watch",
         at="services.definitions:DefinitionSync.watch_folder",
-        do=Before("warning()", "raise"),
+        do=Argument("log_and_continue()", "unavailable", None),
         caught_by=f"{_SYNC}::test_an_error_does_not_end_the_watch",
     ),
     _fault(
@@ -118,7 +118,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="expanded aliases are not counted",
         at="interfaces.document_files:_NodeConverter.convert",
-        do=Drop("+= _count"),
+        do=Drop("+= count"),
         caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(
@@ -135,13 +135,13 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="the schema refuses what is null",
-        at="core.definitions.schema:_field_schema",
+        at="core.definitions.reader:_field_schema",
         do=Condition("REQUIRED", "$1"),
         caught_by=f"{_SCHEMA}::test_what_is_right_passes_both",
     ),
     _fault(
         name="the schema does not know the least number",
-        at="core.definitions.schema:_integer_type",
+        at="core.definitions.reader:_integer_type",
         do=Drop("'minimum':"),
         caught_by=f"{_SCHEMA}::test_what_is_wrong_passes_neither",
     ),

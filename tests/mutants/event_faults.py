@@ -45,7 +45,7 @@ EVENT_FAULTS = (
     _fault(
         name="an appended event may be as old as the one before",
         at="adapters.sqlite.events:SqliteEventLog.append.work",
-        do=Argument("next_moment()", 1, "None"),
+        do=Argument("next_event()", 2, "None"),
         caught_by=f"{_SQLITE}::test_appended_events_are_strictly_later_than_those_before",
     ),
     _fault(
@@ -87,7 +87,7 @@ EVENT_FAULTS = (
     _fault(
         name="a page of a query leaves one out",
         at="adapters.sqlite.events:SqliteEventLog.query",
-        do=Argument("encode_cursor()", 1, "found[limit][0]"),
+        do=Argument("encode_cursor()", 1, "matches[limit][0]"),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _fault(

@@ -115,7 +115,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="tasks of another tenant's job are listed",
-        at="adapters.sqlite.ledger:SqliteLedger._list_job_tasks",
+        at="adapters.sqlite.ledger:SqliteLedger.list_tasks",
         do=Text("AND tenant", "AND ?3"),
         caught_by=f"{_SQLITE}::test_tasks_of_another_tenant_are_not_listed",
     ),
@@ -195,7 +195,9 @@ LEDGER_FAULTS = (
     _fault(
         name="rows are written one by one in memory",
         at="adapters.memory.ledger:MemoryLedger.commit",
-        do=Condition("_is_committed()", "$0 and not self._write(change.row)"),
+        do=Condition(
+            "_is_committed()", "$0 and not self._store.tasks.update({change.row.id: change.row})"
+        ),
         caught_by=f"{_ATOMIC_MEMORY}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
@@ -206,8 +208,8 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a page begins with the last of the one before in memory",
-        at="adapters.memory.ledger:_by_number",
-        do=Operator("> number", ">="),
+        at="adapters.memory.ledger:_page",
+        do=Operator("< position()", "<="),
         caught_by=f"{_MEMORY}::test_the_pages_of_a_jobs_tasks_give_each_once_and_end",
     ),
 )

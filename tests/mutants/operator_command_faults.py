@@ -15,58 +15,58 @@ _fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
 OPERATOR_COMMAND_FAULTS = (
     _fault(
         name="a failure that the job has not recorded is not resumed",
-        at="services.operator_commands:Resumer._resume",
+        at="services.operator_commands:OperatorCommands.resume",
         do=Drop("settle()"),
         caught_by=f"{_RESUMING}::test_a_failure_that_the_job_has_not_recorded_can_be_resumed",
     ),
     _fault(
         name="two who resume one task give it two rounds",
-        at="services.operator_commands:Resumer._plan",
+        at="services.operator_commands:OperatorCommands._plan",
         do=Condition("number", False),
         caught_by=f"{_RESUMING}::"
         "test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_first",
     ),
     _fault(
         name="a task behind another failure is resumed",
-        at="services.operator_commands:Resumer._job_change",
+        at="services.operator_commands:OperatorCommands._job_change",
         do=Argument("ResumeJob()", "blocked", "NumberSet()"),
         caught_by=f"{_RESUMING}::test_a_task_behind_another_failed_task_stays_waiting",
     ),
     _fault(
         name="a resume whose answer was lost is made again",
-        at="services.operator_commands:Resumer._commit",
+        at="services.operator_commands:OperatorCommands._commit",
         do=Value("return _is_ours()", "False"),
         caught_by=f"{_RESUMING}::"
         "test_a_resume_with_a_lost_answer_succeeds_although_the_task_was_claimed_since",
     ),
     _fault(
         name="one who was slower takes the resume of another for its own",
-        at="services.operator_commands:Resumer._commit",
+        at="services.operator_commands:OperatorCommands._commit",
         do=Drop("maybe_committed"),
         caught_by=f"{_RESUMING}::test_two_who_resume_one_task_at_once_give_it_one_new_round",
     ),
     _fault(
         name="a resume that is under way is left to the sweeper for ever",
-        at="services.operator_commands:Resumer._resume",
+        at="services.operator_commands:OperatorCommands.resume",
         do=Drop("finish_resume()"),
         caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_continues",
     ),
     _fault(
         name="a resume takes back a newer failure",
-        at="services.operator_commands:Resumer.finish_resume",
+        at="services.operator_commands:OperatorCommands.finish_resume",
         do=Argument("Resume()", "round", "job.round + 1"),
         caught_by=f"{_RESUMING}::"
         "test_a_task_that_failed_again_before_the_resume_was_closed_is_not_taken_back",
     ),
     _fault(
         name="a resume is closed before its tasks are resumed",
-        at="services.operator_commands:Resumer.finish_resume",
+        at="services.operator_commands:OperatorCommands.finish_resume",
         do=Before("load_graph()", "await self.transitions.close_intent(job.id, intent)"),
         caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
     ),
     _fault(
         name="a resume is counted by everybody who met it",
-        at="services.operator_commands:Resumer.finish_resume",
+        at="services.operator_commands:OperatorCommands.finish_resume",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_RESUMING}::test_two_who_finish_one_resume_count_it_once",
     ),
@@ -78,51 +78,51 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="what runs is not asked to end",
-        at="services.operator_commands:Canceller._task_changes",
+        at="services.operator_commands:OperatorCommands._task_changes",
         do=Condition("isinstance()", "$0 and (not one.row.lease)"),
         caught_by=f"{_CANCELLING}::test_what_runs_is_asked_to_end_and_the_job_waits_for_it",
     ),
     _fault(
         name="a cancellation that was left half way stays so",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Before("finish_intent()", "if intent.kind == 'cancel':\n    continue"),
         caught_by=f"{_CANCELLING}::"
         "test_a_cancellation_that_was_left_half_way_is_finished_by_the_next",
     ),
     _fault(
         name="the job does not record a cancellation",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Drop("settle()"),
         caught_by=f"{_CANCELLING}::test_what_waits_is_cancelled_at_once",
     ),
     _fault(
         name="a cancellation that met a conflict is answered as done",
-        at="services.operator_commands:Canceller._request_cancel",
+        at="services.operator_commands:OperatorCommands._request_cancel",
         do=Value("return None", "change.row"),
         caught_by=f"{_CANCELLING}::test_a_job_that_changes_all_the_time_is_cancelled_task_by_task",
     ),
     _fault(
         name="cancelling twice is refused",
-        at="services.operator_commands:Canceller._request_cancel",
+        at="services.operator_commands:OperatorCommands._request_cancel",
         do=Condition("reason", "False or $2"),
         caught_by=f"{_CANCELLING}::test_cancelling_twice_is_the_same_as_once",
     ),
     _fault(
         name="a job that has ended is cancelled without a word",
-        at="services.operator_commands:Canceller._request_cancel",
+        at="services.operator_commands:OperatorCommands._request_cancel",
         do=Replace("refusal_error()", "return job"),
         caught_by=f"{_CANCELLING}::test_a_job_that_has_ended_cannot_be_cancelled",
     ),
     _fault(
         name="a cancellation is closed before its tasks are",
-        at="services.operator_commands:Canceller.finish_cancel",
+        at="services.operator_commands:OperatorCommands.finish_cancel",
         do=Before("RequestCancel()", "await self.transitions.close_intent(job.id, intent)"),
         caught_by=f"{_INTENTS}::"
         "test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
     ),
     _fault(
         name="a cancellation is counted by everybody who met it",
-        at="services.operator_commands:Canceller.finish_cancel",
+        at="services.operator_commands:OperatorCommands.finish_cancel",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
     ),
@@ -185,28 +185,28 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a resume whose answer was lost is refused when others have gone on",
-        at="services.operator_commands:Resumer._is_ours",
+        at="services.operator_commands:OperatorCommands._is_ours",
         do=Value("return body", "False"),
         caught_by="unit/services/test_resume_lost_answers.py::"
         "test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused",
     ),
     _fault(
         name="a resume by another caller counts as one's own",
-        at="services.operator_commands:Resumer._is_ours",
+        at="services.operator_commands:OperatorCommands._is_ours",
         do=Value("return body", "True"),
         caught_by="unit/services/test_resume_lost_answers.py::"
         "test_a_resume_is_refused_if_another_caller_was_faster",
     ),
     _fault(
         name="a job is cancelled while tasks of it are resumed",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
         caught_by=f"{_INTENTS}::"
         "test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole",
     ),
     _fault(
         name="a job is cancelled without the tasks that are being added",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Before("finish_intent()", "if intent.kind == 'add':\n    continue"),
         caught_by=f"{_ADDING}::"
         "test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_them",

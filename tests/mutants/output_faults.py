@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Before, Condition, Drop, Operator, Replace, Text
+from tests.planting import Argument, Before, Condition, Drop, Operator, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteOutputLog"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteOutputLogInFour"
@@ -93,13 +93,13 @@ OUTPUT_FAULTS = (
     _fault(
         name="an entry is written over in memory",
         at="adapters.memory.logs:MemoryOutputLog.append",
-        do=After("if", "kept[place] = entry"),
+        do=Replace("setdefault() chunk", "stored.__setitem__($1, $2)"),
         caught_by=f"{_MEMORY}::test_an_entry_that_is_kept_already_changes_nothing",
     ),
     _fault(
         name="output in memory comes in the order of arrival",
-        at="adapters.memory.logs:MemoryOutputLog.append",
-        do=Replace("insort()", "$1.append($2)"),
+        at="adapters.memory.logs:MemoryOutputLog.read",
+        do=Replace("sorted()", "list($1)"),
         caught_by=f"{_MEMORY}::test_output_comes_by_attempt_and_then_by_sequence",
     ),
     _fault(

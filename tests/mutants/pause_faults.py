@@ -138,14 +138,14 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="pauses are listed from the last to the first",
-        at="adapters.sqlite.configuration:SqliteQueueControls.list_pauses",
+        at="adapters.sqlite.configuration:_PAUSES",
         do=Text("ORDER BY name", "ORDER BY name DESC"),
         caught_by=f"{_SQLITE}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
     _fault(
         name="the name of a paused queue is not taken at its word",
-        at="adapters.sqlite.configuration:SqliteQueueControls._is_paused",
-        do=Text("WHERE name =", "WHERE name LIKE"),
+        at="adapters.sqlite.configuration:SqliteQueueControls.paused_queues.look",
+        do=Replace("&", "$1 if $2 else $2"),
         caught_by=f"{_SQLITE}::test_a_pause_is_of_one_queue_only",
     ),
     _fault(
@@ -163,7 +163,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a later pause takes the place of the first in memory",
         at="adapters.memory.queues:MemoryQueueControls.pause",
-        do=Replace("setdefault()", "held = self._pauses[$1] = $2"),
+        do=Replace("setdefault()", "pause = self._pauses[$1] = $2"),
         caught_by=f"{_MEMORY}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
@@ -227,7 +227,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a bug where pauses are kept makes a worker deaf to them",
         at="services.worker.worker:Worker._watch_pauses",
-        do=Replace("exception()", "raise"),
+        do=Replace("log_and_continue()", "contextlib.suppress(BackendUnavailable)"),
         caught_by=f"{_WORKER}::test_a_worker_that_cannot_know_what_is_paused_begins_nothing",
     ),
     _fault(
@@ -244,13 +244,13 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a reason of any length is kept",
-        at="services.operator_commands:QueuePauser.pause_queue",
+        at="services.operator_commands:OperatorCommands.pause_queue",
         do=Drop("= _checked_reason()"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(
         name="a resume without effect is answered as done",
-        at="services.operator_commands:QueuePauser.resume_queue",
+        at="services.operator_commands:OperatorCommands.resume_queue",
         do=Condition(
             "is not",
             (

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Before, Drop, Operator, Replace, Text, Value
+from tests.planting import After, Argument, Before, Drop, Operator, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteTaskQueue"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteTaskQueueInFour"
@@ -135,8 +135,8 @@ QUEUE_FAULTS = (
     ),
     _fault(
         name="a message sent during the work is deleted with the old one in memory",
-        at="adapters.memory.queues:MemoryTaskQueue._deliver",
-        do=Drop("_release_key()"),
+        at="adapters.memory.queues:MemoryTaskQueue._release",
+        do=Replace("is", "False"),
         caught_by=f"{_MEMORY}::test_a_message_sent_during_the_work_is_not_lost_with_the_old_one",
     ),
     _fault(
@@ -147,14 +147,14 @@ QUEUE_FAULTS = (
     ),
     _fault(
         name="an old receipt stays good in memory",
-        at="adapters.memory.queues:MemoryTaskQueue._deliver",
-        do=Drop("_forget_receipt()"),
+        at="adapters.memory.queues:MemoryTaskQueue._release",
+        do=Replace("is not None", "False"),
         caught_by=f"{_MEMORY}::test_an_old_receipt_deletes_nothing",
     ),
     _fault(
         name="a dead letter takes another's place in memory",
-        at="adapters.memory.queues:MemoryTaskQueue._visible",
-        do=Value("-= receives", "1"),
+        at="adapters.memory.queues:MemoryTaskQueue._take",
+        do=After("append() dead", "if len(dead) == limit:\n    break"),
         caught_by=f"{_MEMORY}::test_a_dead_letter_does_not_block_another_message",
     ),
     _fault(

@@ -75,7 +75,7 @@ SHARED_BUDGET_FAULTS = (
     _fault(
         name="a budget is written without a check of its version in memory",
         at="adapters.memory.keyed_stores:MemoryBudgets.commit",
-        do=Condition("version", "there is None and $1"),
+        do=Condition("version", "existing is None and $1"),
         caught_by=f"{_MEMORY}::test_of_two_at_once_one_wins_and_the_other_gets_a_conflict",
     ),
     _fault(

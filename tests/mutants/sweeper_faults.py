@@ -155,7 +155,7 @@ SWEEPER_FAULTS = (
     _fault(
         name="an outage ends the sweeper",
         at="services.sweeper:Sweeper.run",
-        do=Replace("warning()", "raise error"),
+        do=Argument("log_and_continue()", "unavailable", None),
         caught_by=f"{_SWEEPER}::test_a_sweeper_continues_after_the_store_was_out_of_reach",
     ),
     _fault(

@@ -28,7 +28,7 @@ WORKER_FAULTS = (
     _fault(
         name="a lease is trusted up to its end",
         at="services.worker.attempt:Attempt.apply_renewal",
-        do=Replace("max()", "sent_at + self._context.lease.lasts"),
+        do=Replace("max()", "sent_at + self._context.lease.duration"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
@@ -236,7 +236,7 @@ WORKER_FAULTS = (
     _fault(
         name="what a given back attempt has used is forgotten",
         at="services.worker.outcomes:Outcomes.released",
-        do=Replace("_facts", "{'fence': self._fence}"),
+        do=Replace("_facts", "{'fence': self.fence}"),
         caught_by="unit/services/test_worker_reports.py::"
         "test_the_usage_of_an_attempt_that_was_given_back_is_recorded",
     ),

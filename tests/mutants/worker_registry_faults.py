@@ -26,7 +26,7 @@ WORKER_REGISTRY_FAULTS = (
     _fault(
         name="one s own worker is gone",
         at="execution.host.registry:FileWorkerRegistry.is_dead",
-        do=Replace("if _locks", ("if $1:\n    return True")),
+        do=Replace("if _workers", ("if $1:\n    return True")),
         caught_by=f"{_WORKER_REGISTRY}::test_a_process_s_own_worker_is_alive",
     ),
     _fault(

@@ -65,27 +65,27 @@ FAULTS = (
     ),
     _fault(
         "a result is not promised",
-        Change("core.tasks.attempts:complete", Argument("change() COMPLETED", "durable", "False")),
+        Change("core.tasks.task:complete", Argument("change() COMPLETED", "durable", "False")),
     ),
     _fault(
         "a failure is not promised",
-        Change("core.tasks.attempts:_end_attempt", Argument("change() FAILED", "durable", "False")),
+        Change("core.tasks.task:_end_attempt", Argument("change() FAILED", "durable", "False")),
     ),
     _fault(
         "a checkpoint is not promised",
-        Change("core.tasks.attempts:save_checkpoint", Argument("change()", "durable", "False")),
+        Change("core.tasks.task:save_checkpoint", Argument("change()", "durable", "False")),
     ),
     _fault(
         "a claim that leaves the machine is not promised",
-        Change("core.tasks.attempts:claim", Argument("change()", "durable", "False")),
+        Change("core.tasks.task:claim", Argument("change()", "durable", "False")),
     ),
     _fault(
         "a renewal that leaves the machine is not promised",
-        Change("core.tasks.attempts:renew", Value("= local", "False and $2")),
+        Change("core.tasks.task:renew", Value("= local", "False and $2")),
     ),
     _fault(
         "an approval is not promised",
-        Change("core.tasks.operator:approve", Argument("change()", "durable", "False")),
+        Change("core.tasks.task:approve", Argument("change()", "durable", "False")),
     ),
     _fault(
         "a key is not promised",
@@ -184,10 +184,13 @@ FAULTS = (
     _fault(
         "inputs are stored after the rows that refer to them",
         Change(
-            "services.submit:Producer._write_job",
+            "services.submit:Producer._commit",
             (
-                Drop("_store_documents()"),
-                After("_commit()", "await self._store_documents(planned)"),
+                Drop("put()"),
+                After(
+                    "commit()",
+                    "for key, data in planned.blobs:\n    await self.backend.blobs.put(key, data)",
+                ),
             ),
         ),
     ),

@@ -45,7 +45,7 @@ AWS_BUGS = (
     ),
     _bug(
         "a resume that is not in the history yet counts as lost",
-        at="services.operator_commands:Resumer._event_at",
+        at="services.operator_commands:OperatorCommands._event_at",
         do=Condition("get_job()", False),
     ),
 )

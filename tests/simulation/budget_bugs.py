@@ -21,7 +21,7 @@ BUDGET_BUGS = (
     ),
     Bug(
         "the usage of a worker that died is forgotten",
-        at="core.tasks.attempts:_lease_usage",
+        at="core.tasks.task:_lease_usage",
         do=Value("return Usage()", "None"),
     ),
     Bug(
@@ -32,6 +32,6 @@ BUDGET_BUGS = (
     Bug(
         "an agent's own budget is not checked",
         at="services.worker.budget_check:BudgetCheck._check_own",
-        do=Condition("_plan", "False and ($1 := '')"),
+        do=Condition("plan", "False and ($1 := '')"),
     ),
 )

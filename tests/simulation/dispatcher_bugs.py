@@ -10,17 +10,17 @@ from tests.simulation.task_bugs import Bug
 DISPATCHER_BUGS = (
     Bug(
         "a dependent is dispatched when one of its parents has completed",
-        at="core.tasks.operator:parents_completed",
+        at="core.tasks.task:parents_completed",
         do=Value("return change()", "$3"),
     ),
     Bug(
         "parents are counted, so a duplicate event counts twice",
-        at="core.tasks.operator:parents_completed",
+        at="core.tasks.task:parents_completed",
         do=Value("= awaits", "type($1)([*$1][len($2):])"),
     ),
     Bug(
         "a task is dispatched on every duplicate event",
-        at="core.tasks.operator:parents_completed",
+        at="core.tasks.task:parents_completed",
         do=Condition("state", "step.row.state not in (TaskState.WAITING, TaskState.PENDING)"),
     ),
     Bug(
@@ -35,7 +35,7 @@ DISPATCHER_BUGS = (
     ),
     Bug(
         "tasks are read before their job",
-        at="services.dispatcher:Dispatcher._try_settle_job",
+        at="services.dispatcher:Dispatcher._settle_job",
         do=(
             Drop("= _read_rows()"),
             Before(
@@ -72,9 +72,7 @@ DISPATCHER_BUGS = (
     Bug(
         "a task that failed is recorded as completed",
         at="core.jobs.job:_with_recorded_ends",
-        do=After(
-            "NumberSet() COMPLETED", "completed = completed | NumberSet(numbers[TaskState.FAILED])"
-        ),
+        do=After("= NumberSet", "completed = completed | failed"),
     ),
     Bug(
         "a failure after a resume is not reported",

@@ -11,22 +11,22 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "a cancelled job still runs tasks that had not started",
-        at="services.operator_commands:Canceller._open_tasks",
+        at="services.operator_commands:OperatorCommands._open_tasks",
         do=(Argument("below()", 0, "$0 - 1"), Value("= below()", "$1")),
     ),
     Bug(
         "a cancellation ignores a resume that is in progress",
-        at="services.operator_commands:Canceller.cancel_job",
+        at="services.operator_commands:OperatorCommands.cancel_job",
         do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
     ),
     Bug(
         "an approval ignores which attempt was reviewed",
-        at="core.tasks.operator:_not_reviewable",
+        at="core.tasks.task:_not_reviewable",
         do=Condition("attempt", False),
     ),
     Bug(
         "an approval answers before its dependents are dispatched",
-        at="services.operator_commands:ReviewDecisions.approve",
+        at="services.operator_commands:OperatorCommands.approve",
         do=Drop("settle()"),
     ),
     Bug(

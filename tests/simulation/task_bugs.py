@@ -69,7 +69,7 @@ TASK_BUGS = (
     ),
     Bug(
         "an attempt number is used twice after a resume",
-        at="core.tasks.operator:resume",
+        at="core.tasks.task:resume",
         do=Value("= 'round':", "{**$0, 'attempt': 0}"),
     ),
     Bug(
@@ -94,7 +94,7 @@ TASK_BUGS = (
     ),
     Bug(
         "an expired lease is renewed",
-        at="core.tasks.attempts:renew",
+        at="core.tasks.task:renew",
         do=Condition("is_live()", False),
     ),
     Bug(
@@ -104,7 +104,7 @@ TASK_BUGS = (
     ),
     Bug(
         "a running task becomes a dead letter",
-        at="core.tasks.attempts:fail_task",
+        at="core.tasks.task:fail_task",
         do=Condition("is_over()", False),
     ),
     Bug(
@@ -119,12 +119,12 @@ TASK_BUGS = (
     ),
     Bug(
         "a release costs an attempt",
-        at="core.tasks.attempts:release",
+        at="core.tasks.task:release",
         do=Argument("pending()", "attempts_used", "row.attempts_used + 1"),
     ),
     Bug(
         "attempts are not counted",
-        at="core.tasks.attempts:_end_attempt",
+        at="core.tasks.task:_end_attempt",
         do=Value("= attempts_used", "$1 + ($2 and step.context.origin == 'worker')"),
     ),
     Bug(
@@ -159,12 +159,12 @@ TASK_BUGS = (
     ),
     Bug(
         "a running task is cancelled at once",
-        at="core.tasks.operator:request_cancel",
+        at="core.tasks.task:request_cancel",
         do=Condition("lease", True),
     ),
     Bug(
         "a resumed task does not wait for its parents",
-        at="core.tasks.operator:resume",
+        at="core.tasks.task:resume",
         do=Replace("completed", "row.awaits"),
     ),
     Bug(
@@ -205,11 +205,11 @@ TASK_BUGS = (
     Bug(
         "a late message runs a completed task again",
         at="core.queues:triage",
-        do=Drop("COMPLETED"),
+        do=Condition("PENDING", "row.state in (TaskState.PENDING, TaskState.COMPLETED)"),
     ),
     Bug(
         "an event is trusted more than the row",
-        at="services.dispatcher:Dispatcher._try_settle_job",
+        at="services.dispatcher:Dispatcher._settle_job",
         do=Drop("terminal"),
     ),
 )

@@ -33,7 +33,7 @@ def sick(health: Health = Health.CRITICAL, *, attempt: int = 1, after: int = 0) 
         attempt=attempt,
         health=health,
         elapsed=HOUR,
-        silence=HOUR,
+        time_since_last_event=HOUR,
         last_event_type="Task Heartbeat",
         worker_id="w",
     )

@@ -32,7 +32,7 @@ def test_a_run_that_fails_is_shrunk_and_can_be_repeated(
 ) -> None:
     # Tasks are taken over while the holder of their lease may still run them.
     monkeypatch.setattr("longshore.core.queues.is_over", lambda *_, **__: True)
-    monkeypatch.setattr("longshore.core.tasks.attempts.is_over", lambda *_, **__: True)
+    monkeypatch.setattr("longshore.core.tasks.task.is_over", lambda *_, **__: True)
 
     assert main(["--seeds", "1", "--jobs", "1"]) == 1
     printed = capsys.readouterr().out

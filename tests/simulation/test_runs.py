@@ -152,7 +152,7 @@ async def test_only_the_receiver_of_an_early_event_reads_an_old_row() -> None:
     document = {"tasks": [{"taskId": "t", "name": "python"}]}
     await receiver.services.producer.submit(TENANT, "r", document)
     task_id = task_id_of(job_id_of(TENANT, "r"), "t")
-    await receiver.services.canceller.cancel_task(TENANT, task_id, by="me")
+    await receiver.services.operator_commands.cancel_task(TENANT, task_id, by="me")
     simulation.faults.occurs = lambda fault, _: fault is Fault.EVENT_EARLY  # type: ignore[method-assign]
 
     async def receive_and_read(backend: Backend) -> list[TaskRow]:

@@ -9,8 +9,8 @@ RUNS, PARTS = 2_000, 8
 SIZE = RUNS // PARTS
 # Situations that once failed: a cancellation during a resume, a resume whose answer was lost, and
 # output whose answer was lost before a long outage. The first run fails with the planted bug "a
-# cancellation ignores a resume that is in progress", the second if ``Resumer._commit`` treats every
-# conflict as foreign. The third failed with an earlier workload.
+# cancellation ignores a resume that is in progress", the second if ``OperatorCommands._commit``
+# treats every conflict as foreign. The third failed with an earlier workload.
 REGRESSION_SEEDS = (191, 1_718, 84_595)
 
 

@@ -165,7 +165,7 @@ class CrashClient:
     async def _cancel_deaf(self) -> None:
         await self._poll(lambda: self._has_started(DEAF))
         with contextlib.suppress(CommandRefused):
-            await self._services.canceller.cancel_job(job_id_of(TENANT, DEAF), by=_BY)
+            await self._services.operator_commands.cancel_job(job_id_of(TENANT, DEAF), by=_BY)
         self._record_answer("cancelled")
 
     async def _replay_broken(self) -> None:

@@ -219,12 +219,16 @@ class PowerWorkload:
         await self._services.sweeper.sweep()
 
     async def _cancel(self) -> None:
-        await self._services.canceller.cancel_job(self._rng.choice(self._jobs), by="operator")
+        await self._services.operator_commands.cancel_job(
+            self._rng.choice(self._jobs), by="operator"
+        )
 
     async def _resume(self) -> None:
         for state in (TaskState.FAILED, TaskState.CANCELLED):
             if (row := await self._random_task(state)) is not None:
-                await self._services.resumer.resume(row.spec.job_id, [row.id], by="operator")
+                await self._services.operator_commands.resume(
+                    row.spec.job_id, [row.id], by="operator"
+                )
 
     async def _review(self) -> None:
         if (row := await self._random_task(TaskState.IN_REVIEW)) is not None:

@@ -187,7 +187,7 @@ class Clients:
 
     async def _cancel(self, process: Process, job_id: str) -> None:
         requested_at = self._simulation.time()
-        await process.services.canceller.cancel_job(job_id, by=process.name)
+        await process.services.operator_commands.cancel_job(job_id, by=process.name)
         self._simulation.record_action(process.name, ActionKind.CANCEL, job_id)
         self.answers.cancelled.append(CancelAnswer(requested_at, self._simulation.time(), job_id))
 
@@ -200,7 +200,9 @@ class Clients:
             return
         task_id, requested_at = rng.choice(tasks), self._simulation.time()
         try:
-            row = await process.services.canceller.cancel_task(TENANT, task_id, by=process.name)
+            row = await process.services.operator_commands.cancel_task(
+                TENANT, task_id, by=process.name
+            )
         except CommandRefused:
             # The task may have been cancelled with a lost answer, and resumed since.
             if not self._simulation.history.was_resumed(
@@ -216,7 +218,9 @@ class Clients:
     async def _resume(self, process: Process, job_id: str) -> None:
         ended = await _tasks_in(process, job_id, TaskState.FAILED, TaskState.CANCELLED)
         if ended:
-            resumed = await process.services.resumer.resume(job_id, ended, by=process.name)
+            resumed = await process.services.operator_commands.resume(
+                job_id, ended, by=process.name
+            )
             if resumed.tasks:
                 self._simulation.record_action(process.name, ActionKind.RESUME, job_id)
             else:
@@ -257,9 +261,9 @@ class Clients:
 
     def _switch_queue(self, action: QueueSwitch) -> ClientCall:
         async def switch(process: Process) -> None:
-            queue_pauser, requested_at = process.services.queue_pauser, self._simulation.time()
+            operators, requested_at = process.services.operator_commands, self._simulation.time()
             if action.pause:
-                pause = await queue_pauser.pause_queue(
+                pause = await operators.pause_queue(
                     action.queue, by=process.name, reason="inspection"
                 )
                 self._simulation.record_action(
@@ -267,7 +271,7 @@ class Clients:
                 )
                 self._simulation.pause_monitor.on_answered(action.queue, requested_at)
                 return
-            ended = await queue_pauser.resume_queue(action.queue, by=process.name)
+            ended = await operators.resume_queue(action.queue, by=process.name)
             if ended is not None and ended.until is None:
                 self._simulation.record_action(
                     process.name, ActionKind.RESUME_QUEUE, f"{action.queue}, by {ended.by}"
@@ -287,7 +291,7 @@ class Clients:
         for paused in await process.services.backend.queue_controls.list_pauses():
             if paused.until is not None:
                 continue
-            await process.services.queue_pauser.resume_queue(paused.name, by=process.name)
+            await process.services.operator_commands.resume_queue(paused.name, by=process.name)
             self._simulation.record(process.name, "resumes queue", paused.name)
 
     def send_poison(self, rng: Random) -> None:
@@ -355,7 +359,9 @@ class Reviewers:
 
     async def _approve(self, process: Process, task_id: str, seen: int | None) -> None:
         requested_at, who = self._simulation.time(), process.name
-        row = await process.services.review_decisions.approve(TENANT, task_id, by=who, attempt=seen)
+        row = await process.services.operator_commands.approve(
+            TENANT, task_id, by=who, attempt=seen
+        )
         self._simulation.record_action(who, ActionKind.APPROVE, f"{task_id}/{row.attempt}")
         self._check_reviewed_attempt(row, seen)
         self._answers.approved[task_id] = row.attempt
@@ -363,7 +369,7 @@ class Reviewers:
 
     async def _request_revision(self, process: Process, task_id: str, seen: int | None) -> None:
         who, words = process.name, f"once more, please ({process.name})"
-        row = await process.services.review_decisions.revise(
+        row = await process.services.operator_commands.revise(
             TENANT, task_id, by=who, feedback=words, attempt=seen
         )
         self._simulation.record_action(who, ActionKind.REQUEST_REVISION, task_id)

@@ -112,7 +112,7 @@ def faulty_backend(
 
 @cache
 def _is_coroutine_method(port: type, name: str) -> bool:
-    return iscoroutinefunction(getattr(port, name))
+    return iscoroutinefunction(getattr(port, name, None))
 
 
 def _ignore(*_: object) -> None:

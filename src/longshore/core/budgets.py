@@ -13,18 +13,17 @@ whose reservation was closed changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from longshore.core.events.types import Usage
 from longshore.core.records import row, value
 
 _DAY = timedelta(days=1)
 _CENT = 0.01
-_Number = TypeVar("_Number", int, float)
 
 
 class BudgetScope(StrEnum):
@@ -69,18 +68,21 @@ class Budget:
 
     def raised_by(self, amount: Budget) -> Budget:
         """Returns the limit raised by ``amount``; an unlimited unit stays unlimited."""
-        return Budget(
-            usd=None if self.usd is None else self.usd + (amount.usd or 0.0),
-            tokens=None if self.tokens is None else self.tokens + (amount.tokens or 0),
-            minutes=None if self.minutes is None else self.minutes + (amount.minutes or 0.0),
+        return self._combined(
+            amount, lambda limit, more: None if limit is None else limit + (more or 0)
         )
 
     def __add__(self, other: Budget) -> Budget:
         """Returns the sum of two additions."""
+        return self._combined(
+            other, lambda amount, more: more if amount is None else amount + (more or 0)
+        )
+
+    def _combined(self, other: Budget, combine: Callable[[Any, Any], Any]) -> Budget:
         return Budget(
-            usd=_sum(self.usd, other.usd),
-            tokens=_sum(self.tokens, other.tokens),
-            minutes=_sum(self.minutes, other.minutes),
+            usd=combine(self.usd, other.usd),
+            tokens=combine(self.tokens, other.tokens),
+            minutes=combine(self.minutes, other.minutes),
         )
 
     def unlimited_units(self, amount: Budget) -> list[str]:
@@ -149,12 +151,6 @@ def add_allowance(allowance: Allowance | None, amount: Budget, request_id: str) 
 def with_allowance(budget: Budget, allowance: Allowance | None) -> Budget:
     """Returns a budget raised by what operators added to it."""
     return budget if allowance is None else budget.raised_by(allowance.added)
-
-
-def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
 
 
 def _format_usd(amount: float) -> str:
@@ -274,7 +270,8 @@ def reserve(
         StaleReservation: the attempt had a reservation, and another process has closed it.
     """
     own = _find_reservation(shared, task_id, attempt)
-    if own is None and (spent != Usage() or _has_later_attempt(shared, task_id, attempt)):
+    attempts = [item.attempt for item in shared.reservations if item.task_id == task_id]
+    if own is None and (spent != Usage() or max(attempts, default=0) > attempt):
         raise StaleReservation
     # An earlier attempt of the task has ended, even if its reservation was not closed.
     for reservation in shared.reservations:
@@ -331,11 +328,7 @@ def _without_reservation(
 
 
 def _find_reservation(shared: SharedBudget, task_id: str, attempt: int) -> Reservation | None:
-    for reservation in shared.reservations:
-        if (reservation.task_id, reservation.attempt) == (task_id, attempt):
-            return reservation
-    return None
-
-
-def _has_later_attempt(shared: SharedBudget, task_id: str, attempt: int) -> bool:
-    return any(item.task_id == task_id and item.attempt > attempt for item in shared.reservations)
+    own = (
+        item for item in shared.reservations if (item.task_id, item.attempt) == (task_id, attempt)
+    )
+    return next(own, None)

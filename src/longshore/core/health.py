@@ -20,6 +20,7 @@ from longshore.core.events.types import (
     TaskHeartbeat,
     TaskProcessingStarted,
 )
+from longshore.core.records import value
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.durations import format_duration
@@ -113,17 +114,12 @@ def health_of(
     return Health.WARNING if silence <= policy.warning_within else Health.CRITICAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedTask:
+@value
+class CheckedTask(TaskHealth):
     """One running task in a check."""
 
-    task_id: str
-    attempt: int
     health: Health
-    elapsed: timedelta  # of the latest attempt
-    silence: timedelta  # since the task's last event
-    last_event_type: str
-    worker_id: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,18 +144,7 @@ class HealthReport:
 
     def event(self) -> TaskHealthCheck:
         """Returns the report as an event."""
-        tasks = tuple(
-            TaskHealth(
-                task_id=task.task_id,
-                health=task.health.value,
-                elapsed=task.elapsed,
-                time_since_last_event=task.silence,
-                last_event_type=task.last_event_type,
-                worker_id=task.worker_id,
-            )
-            for task in self.tasks
-        )
-        return TaskHealthCheck(summary=self.summary, tasks=tasks)
+        return TaskHealthCheck(summary=self.summary, tasks=self.tasks)
 
 
 def check_task(row: TaskRow, *, now: datetime, policy: HealthPolicy) -> CheckedTask | None:
@@ -172,7 +157,7 @@ def check_task(row: TaskRow, *, now: datetime, policy: HealthPolicy) -> CheckedT
         attempt=row.attempt,
         health=health_of(row.started_at, last_seen, now=now, policy=policy),
         elapsed=max(now - row.started_at, _ZERO),
-        silence=max(now - last_seen, _ZERO),
+        time_since_last_event=max(now - last_seen, _ZERO),
         # A processing task emits only these events, so its history need not be read.
         last_event_type=(TaskHeartbeat if row.lease.heartbeats else TaskProcessingStarted).TYPE,
         worker_id=row.lease.worker_id,

@@ -13,16 +13,12 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final
 
 from longshore.core.ids import is_task_id
 from longshore.core.tasks.lease import is_over
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import Priority, TaskState
-
-_HIGH_FIRST = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
-_NORMAL_FIRST = (Priority.NORMAL, Priority.HIGH, Priority.LOW)
-_LOW_FIRST = (Priority.LOW, Priority.HIGH, Priority.NORMAL)
 
 NORMAL_EVERY = 4
 LOW_EVERY = 8
@@ -34,11 +30,12 @@ def lane_order(receive_number: int) -> tuple[Priority, ...]:
     One receive in eight begins with the low lane and one in eight with the normal lane, so that a
     steady stream of urgent tasks slows down the others and never stops them.
     """
+    first = Priority.HIGH
     if receive_number % LOW_EVERY == LOW_EVERY - 1:
-        return _LOW_FIRST
-    if receive_number % NORMAL_EVERY == NORMAL_EVERY - 1:
-        return _NORMAL_FIRST
-    return _HIGH_FIRST
+        first = Priority.LOW
+    elif receive_number % NORMAL_EVERY == NORMAL_EVERY - 1:
+        first = Priority.NORMAL
+    return first, *(lane for lane in Priority if lane is not first)
 
 
 BODY_LIMIT_CHARACTERS = 256 * 1024
@@ -96,43 +93,21 @@ class TriageDecision:
     until: datetime | None = None
 
 
-def triage(
-    row: TaskRow | None, *, now: datetime, margin: timedelta, holder_dead: bool = False
-) -> TriageDecision:
-    """Decide from the row alone; the caller acts.
-
-    ``holder_dead`` means that the process of the lease holder has ended.
-    """
+def triage(row: TaskRow | None, *, now: datetime, margin: timedelta) -> TriageDecision:
+    """Decide from the row alone; the caller acts."""
     if row is None:
         return TriageDecision(action=MessageAction.REJECT)
-    match row.state:
-        case TaskState.PENDING:
-            if row.due_at is not None and now < row.due_at:
-                return TriageDecision(action=MessageAction.DELAY, until=row.due_at)
-            return TriageDecision(action=MessageAction.RUN)
-        case TaskState.PROCESSING:
-            return _triage_leased(row, now, margin, holder_dead=holder_dead)
-        case (
-            TaskState.COMPLETED
-            | TaskState.FAILED
-            | TaskState.CANCELLED
-            | TaskState.WAITING
-            | TaskState.IN_REVIEW
-            | TaskState.PARKED
-        ):
-            # Waiting, in review, parked: the task is enqueued when it becomes pending.
-            return TriageDecision(action=MessageAction.DROP)
-        case _:
-            assert_never(row.state)
-
-
-def _triage_leased(
-    row: TaskRow, now: datetime, margin: timedelta, *, holder_dead: bool
-) -> TriageDecision:
-    lease = row.lease
-    if lease is None or (holder_dead and lease.local) or is_over(lease, now=now, margin=margin):
-        return TriageDecision(action=MessageAction.TAKE_OVER)
-    return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)
+    if row.state is TaskState.PENDING:
+        if row.due_at is not None and now < row.due_at:
+            return TriageDecision(action=MessageAction.DELAY, until=row.due_at)
+        return TriageDecision(action=MessageAction.RUN)
+    if row.state is TaskState.PROCESSING:
+        lease = row.lease
+        if lease is None or is_over(lease, now=now, margin=margin):
+            return TriageDecision(action=MessageAction.TAKE_OVER)
+        return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)
+    # It has ended, or it is waiting, in review or parked, and is enqueued when it becomes pending.
+    return TriageDecision(action=MessageAction.DROP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

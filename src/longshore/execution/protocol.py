@@ -1,11 +1,12 @@
 """The protocol between a worker, its fork server and a child.
 
-A private socket carries JSON packets between the worker and its fork server: the worker sends
-``start`` (with the child's ends of four pipes: output, errors, channel, replies) and ``signal``;
-the fork server sends ``ready`` once, and ``refused`` when it cannot start a child. The worker
-chooses a number for every attempt. A pipe that the fork server shares with its reapers carries
-fixed-size records: the start and the end of each attempt, written by the process that learns of it
-first.
+A private socket carries JSON packets between the worker and its fork server. The worker chooses a
+number for every attempt; it sends ``{"number": 7, "isolation": "fork", "memory": null}`` to start a
+child, with the child's ends of four pipes (output, errors, channel, replies), and ``{"number": 7,
+"kill": false}`` to stop it. The fork server sends ``{"number": 0}`` when everything is loaded, and
+``{"number": 7, "error": "…"}`` when it cannot start a child. Its messages to a reaper are alike. A
+pipe that the fork server shares with its reapers carries fixed-size records: the start and the end
+of each attempt, written by the process that learns of it first.
 
 A child reads its spec, one JSON line, from its replies, and writes JSON lines to its channel, one
 message a line. A shell script can report through the channel too::
@@ -18,7 +19,6 @@ Every child imports this module first: its import must stay cheap.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from dataclasses import astuple, dataclass
 from enum import StrEnum
@@ -61,15 +61,6 @@ EXIT_CANNOT_LOAD = 78
 """The fork server's exit code when one of its modules cannot be loaded."""
 
 
-class ForkServerMessage(StrEnum):
-    """The first field of every packet."""
-
-    START = "start"
-    SIGNAL = "signal"
-    READY = "ready"  # everything is loaded; number 0
-    REFUSED = "refused"
-
-
 class KillCause(StrEnum):
     """Why the reaper ended an attempt without a request from the worker, if it did."""
 
@@ -78,9 +69,9 @@ class KillCause(StrEnum):
     LOST = "lost"  # the reaper was killed: how the child ended is unknown
 
 
-def encode_message(message: ForkServerMessage, number: int, **content: Any) -> bytes:
-    """Returns the message as one packet."""
-    return json.dumps({"type": message, "number": number, **content}).encode()
+def encode_message(number: int, **content: Any) -> bytes:
+    """Returns a message of the worker, the fork server or a reaper as one packet."""
+    return json.dumps({"number": number, **content}).encode()
 
 
 # Far smaller than PIPE_BUF: each write is atomic, so records of several writers do not interleave.
@@ -99,12 +90,6 @@ class ChildStatus:
     wait_status: int = 0
     peak_bytes: int = 0
     cause: KillCause = KillCause.NONE
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code, or the negative number of a signal; None: unknown."""
-        lost = self.cause is KillCause.LOST
-        return None if lost else os.waitstatus_to_exitcode(self.wait_status)
 
     def encode(self) -> bytes:
         """Returns the record, to be written to the pipe in one write."""

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from longshore.core.definitions.definition import Definition
-from longshore.core.definitions.reader import read_file_document
-from longshore.core.definitions.schema import DEFINITIONS
+from longshore.core.definitions.reader import DEFINITIONS, read_file_document
 from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
@@ -33,6 +33,7 @@ PROBLEM_LIMIT: Final = 20
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _READ_ERRORS = {
+    errno.EISDIR: "it is not a regular file; rename it, or move it out of the folder",
     errno.ELOOP: "its symbolic links form a cycle; replace the link by the file",
     errno.ENOENT: "it is a broken symbolic link; fix or remove the link",
     errno.EACCES: "this user may not read it; check its permissions",
@@ -56,11 +57,6 @@ class _FileContent:
     definitions: tuple[Definition, ...] = ()
     problems: tuple[FileProblem, ...] = ()
     signature: Signature | None = None  # None: it may be incomplete, and is read again
-
-
-def read_folder(folder: Path) -> FolderContents:
-    """Returns the definitions of a folder and the problems of its files."""
-    return FolderWatch(folder).read()
 
 
 def read_paths(paths: Iterable[Path]) -> FolderContents:
@@ -139,7 +135,7 @@ def _read_file(path: Path, file: str) -> _FileContent:
     try:
         return _parse_file(path, file, None)
     except FileChangedWhileRead as error:
-        return _unreadable_content(file, error, None)
+        return _FileContent(problems=(FileProblem(file=file, message=str(error)),))
 
 
 def _parse_file(path: Path, file: str, signature: Signature | None) -> _FileContent:
@@ -151,7 +147,8 @@ def _parse_file(path: Path, file: str, signature: Signature | None) -> _FileCont
     except FileChangedWhileRead:
         raise
     except UnreadableDocument as error:
-        return _unreadable_content(file, error, signature)
+        problem = FileProblem(file=file, message=str(error), line=error.line)
+        return _FileContent(problems=(problem,), signature=signature)
     allow_single = path.name != LONGSHORE_YAML
     if value is None and not allow_single:
         return _FileContent(signature=signature)
@@ -165,10 +162,9 @@ def _parse_file(path: Path, file: str, signature: Signature | None) -> _FileCont
 def _combine(
     files: Mapping[str, _FileContent], folder_problems: Iterable[FileProblem]
 ) -> FolderContents:
-    problems = [
-        *folder_problems,
-        *(item for content in files.values() for item in content.problems),
-    ]
+    problems = list(folder_problems)
+    for content in files.values():
+        problems += content.problems
     problems += _duplicate_problems(files)
     invalid = {item.file for item in problems}
     documents = (
@@ -194,32 +190,29 @@ def _duplicate_problems(files: Mapping[str, _FileContent]) -> Iterator[FileProbl
 
 def _definition_file_names(folder: Path) -> list[str]:
     """Returns the names of definition files in a folder, at most one more than allowed."""
-    names: list[str] = []
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                # Editors store their own files beside these, with a dot before the name.
-                if entry.name.lower().endswith(_SUFFIXES) and not entry.name.startswith("."):
-                    names.append(entry.name)
-                if len(names) > FILE_LIMIT:
-                    break
+            # Editors store their own files beside these, with a dot before the name.
+            names = (
+                entry.name
+                for entry in entries
+                if entry.name.lower().endswith(_SUFFIXES) and not entry.name.startswith(".")
+            )
+            return sorted(itertools.islice(names, FILE_LIMIT + 1))
     except FileNotFoundError:
         if os.path.lexists(folder):
             raise
-    return sorted(names)
+        return []
 
 
 def _signatures(folder: Path, files: Iterable[str]) -> dict[str, Signature]:
     signatures: dict[str, Signature] = {}
     for file in files:
-        path = folder / file
         try:
-            status = path.stat()
+            signatures[file] = _signature((folder / file).stat())
         except OSError as error:
-            if os.path.lexists(path):
+            if os.path.lexists(folder / file):
                 signatures[file] = (error.errno or 0,)
-        else:
-            signatures[file] = _signature(status)
     return signatures
 
 
@@ -248,22 +241,15 @@ def _read_error_text(error: OSError) -> str:
 
 
 def _read_text(path: Path) -> str:
+    # Opening a pipe must not wait for its writer.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        # Opening a pipe must not wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        if not os.path.lexists(path):
-            message = "the file does not exist"
-            raise UnreadableDocument(message) from error
-        raise UnreadableDocument(_read_error_text(error)) from error
+        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+            data = _read_bytes(file)
     except OSError as error:
-        raise UnreadableDocument(_read_error_text(error)) from error
-    try:
-        data = _read_bytes(descriptor)
-    except OSError as error:
-        raise UnreadableDocument(_read_error_text(error)) from error
-    finally:
-        os.close(descriptor)
+        missing = isinstance(error, FileNotFoundError) and not os.path.lexists(path)
+        message = "the file does not exist" if missing else _read_error_text(error)
+        raise UnreadableDocument(message) from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -272,30 +258,20 @@ def _read_text(path: Path) -> str:
         raise UnreadableDocument(message, line) from error
 
 
-def _read_bytes(descriptor: int) -> bytes:
-    before = os.fstat(descriptor)
+def _read_bytes(file: BinaryIO) -> bytes:
+    before = os.fstat(file.fileno())
     if not stat.S_ISREG(before.st_mode):
-        message = "it is not a regular file; rename it, or move it out of the folder"
-        raise UnreadableDocument(message)
+        raise UnreadableDocument(_READ_ERRORS[errno.EISDIR])
     if before.st_size > FILE_LIMIT_BYTES:
         message = (
             f"it has {before.st_size:,} bytes, more than {FILE_LIMIT_BYTES:,}; divide it, or"
             " move it out of the folder"
         )
         raise UnreadableDocument(message)
-    data = b""
-    while chunk := os.read(descriptor, FILE_LIMIT_BYTES + 1 - len(data)):
-        data += chunk
-    if _signature(os.fstat(descriptor)) != _signature(before) or len(data) != before.st_size:
+    data = file.read(FILE_LIMIT_BYTES + 1)
+    if _signature(os.fstat(file.fileno())) != _signature(before) or len(data) != before.st_size:
         raise FileChangedWhileRead
     return data
-
-
-def _unreadable_content(
-    file: str, error: UnreadableDocument, signature: Signature | None
-) -> _FileContent:
-    problem = FileProblem(file=file, message=str(error), line=error.line)
-    return _FileContent(problems=(problem,), signature=signature)
 
 
 def _locate_problem(file: str, problem: Problem, lines: Mapping[str, int]) -> FileProblem:

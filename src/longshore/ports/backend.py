@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -31,6 +30,5 @@ class Backend:
     definitions: Definitions
     keys: Keys
     budgets: Budgets
-    close: Callable[[], Awaitable[None]]
     # The longest pause between two polls of an idle queue, if each poll costs money; else None.
     idle_poll_limit: timedelta | None = None

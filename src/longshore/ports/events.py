@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
+from typing import Protocol, TypedDict, Unpack
 
-from longshore.core.events.event import Event, EventContext
-from longshore.core.events.types import EventBody
+from longshore.core.events.event import Event, NewEvent
 from longshore.core.pages import Page
+
+
+class EventConditions(TypedDict, total=False):
+    """Conditions of a query; one that is missing or None matches every event."""
+
+    app: str | None
+    event_type: str | None
+    entity: str | None
+    job_id: str | None  # events of the job and of all its tasks
 
 
 class EventLog(Protocol):
@@ -27,16 +35,7 @@ class EventLog(Protocol):
         """
         ...
 
-    async def append(
-        self,
-        *,
-        tenant: str,
-        app: str,
-        entity_id: str,
-        body: EventBody,
-        context: EventContext,
-        now: datetime,
-    ) -> Event:
+    async def append(self, **new: Unpack[NewEvent]) -> Event:
         """Write the next event of an entity that has no row. Returns the event."""
         ...
 
@@ -54,17 +53,13 @@ class EventLog(Protocol):
         self,
         tenant: str,
         *,
-        app: str | None = None,
-        event_type: str | None = None,
-        entity: str | None = None,
-        job_id: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **conditions: Unpack[EventConditions],
     ) -> Page[Event]:
         """Returns events that match every condition, in the order in which they were recorded.
 
-        A log that is ordered by time returns them by their times instead. ``job_id`` selects the
-        events of the job and of all its tasks.
+        A log that is ordered by time returns them by their times instead.
 
         Raises:
             UsageError: the cursor belongs to another query.

@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from longshore.core.pages import Page
 from longshore.core.tasks.changes import Change, Effect
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 
 AnyChange = Change[TaskRow] | Change[JobRow]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedTask:
-    """A processing task according to an index: a hint before a consistent read."""
-
-    task_id: str
-    worker_id: str
-    fence: int
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +27,13 @@ class FailedTask:
     failed_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedTask:
-    """A parked task according to an index."""
+class JobConditions(TypedDict, total=False):
+    """Conditions of a listing of jobs; one that is missing or None matches every job."""
 
-    task_id: str
-    due_at: datetime | None  # when it resumes by itself
+    state: JobState | None
+    name: str | None  # the whole name
+    created_from: datetime | None
+    created_before: datetime | None
 
 
 class Ledger(Protocol):
@@ -110,16 +102,13 @@ class Ledger(Protocol):
         self,
         tenant: str,
         *,
-        state: JobState | None = None,
-        name: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        **conditions: Unpack[JobConditions],
     ) -> Page[JobRow]:
         """Returns jobs of a tenant that match every condition, the newest first.
 
-        ``name`` must match exactly. A job created at ``created_from`` is listed, and a job created
+        A job created at ``created_from`` is listed, and a job created
         at ``created_before`` is not, so that adjacent ranges share no job. The time for a page
         depends on its size and not on the number of jobs that do not match.
 
@@ -150,14 +139,14 @@ class Ledger(Protocol):
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
-        """Returns processing tasks, the earliest end of lease first; with ``expired_by`` only
-        those whose lease ends at or before it."""
+    ) -> list[tuple[str, Lease]]:
+        """Returns ids and leases of processing tasks, the earliest end of lease first; with
+        ``expired_by`` only those whose lease ends at or before it."""
         ...
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
-        """Returns parked tasks: first by the time at which they resume by themselves, then those
-        that do not; with ``due_by`` only those that resume at or before it."""
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
+        """Returns ids of parked tasks: first by the time at which they resume by themselves, then
+        those that do not; with ``due_by`` only those that resume at or before it."""
         ...
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:

@@ -12,6 +12,7 @@ repeats the request, which stores the event.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from longshore.core.api_keys import (
@@ -44,18 +45,16 @@ _KEY_LIMIT_CHARACTERS = 200
 _BUCKET_LIMIT = 10_000
 
 
+@dataclass(slots=True, kw_only=True)
 class ApiKeys:
     """Creates, finds and revokes keys."""
 
-    def __init__(
-        self, *, backend: Backend, app: str, rate: Rate, random_bytes: Callable[[int], bytes]
-    ) -> None:
-        self._backend = backend
-        self._app = app
-        self._rate = rate
-        self._random_bytes = random_bytes
-        self._buckets: dict[str, TokenBucket] = {}
-        self._operator_tenant: str | None = None  # operates the installation
+    backend: Backend
+    app: str
+    rate: Rate
+    random_bytes: Callable[[int], bytes]
+    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+    _operator_tenant: str | None = None  # operates the installation
 
     async def create(
         self, tenant: str, *, name: str, scopes: Collection[ApiScope], by: str
@@ -71,34 +70,22 @@ class ApiKeys:
         if not scopes:
             message = f"a key needs a scope: {', '.join(scope.value for scope in ApiScope)}"
             raise UsageError(message)
-        text = make_key(self._random_bytes(SECRET_BYTES))
+        text = make_key(self.random_bytes(SECRET_BYTES))
         record = self._record(text, tenant, name=name, scopes=scopes)
         await self._emit(tenant, by, _CREATED, record)
-        await self._backend.keys.add(record)
+        await self.backend.keys.add(record)
         return record, text
-
-    async def register(
-        self, text: str, tenant: str, *, name: str, scopes: Collection[ApiScope]
-    ) -> KeyRecord:
-        """Store a key whose text its holder already has.
-
-        Raises:
-            AlreadyExists: the key is stored, even if it was revoked since.
-        """
-        record = self._record(text, tenant, name=name, scopes=scopes)
-        await self._backend.keys.add(record)
-        return record
 
     def _record(
         self, text: str, tenant: str, *, name: str, scopes: Collection[ApiScope]
     ) -> KeyRecord:
         return KeyRecord(
-            id=f"key-{self._random_bytes(_ID_BYTES).hex()}",
+            id=f"key-{self.random_bytes(_ID_BYTES).hex()}",
             tenant=tenant,
             name=name,
             scopes=frozenset(scopes),
             hash=hash_key(text),
-            created_at=self._backend.clock.now(),
+            created_at=self.backend.clock.now(),
         )
 
     async def ensure(self, text: str, tenant: str, *, name: str) -> None:
@@ -106,13 +93,14 @@ class ApiKeys:
 
         Its tenant operates the installation; see ``is_operator_admin``.
         """
-        record = await self._backend.keys.find(hash_key(text))
+        record = await self.backend.keys.find(hash_key(text))
         if record is None:
+            record = self._record(text, tenant, name=name, scopes=(ApiScope.ADMIN,))
             try:
-                record = await self.register(text, tenant, name=name, scopes=(ApiScope.ADMIN,))
+                await self.backend.keys.add(record)
             except AlreadyExists:
                 # Another process stored it first, perhaps for another tenant.
-                record = await self._backend.keys.find(hash_key(text))
+                record = await self.backend.keys.find(hash_key(text))
         self.set_operator_tenant(record.tenant if record else tenant)
 
     def set_operator_tenant(self, tenant: str) -> None:
@@ -134,7 +122,7 @@ class ApiKeys:
 
     async def list(self, tenant: str) -> list[KeyRecord]:
         """Returns a tenant's keys, oldest first, including revoked ones."""
-        return await self._backend.keys.list(tenant)
+        return await self.backend.keys.list(tenant)
 
     async def revoke(self, tenant: str, key_id: str, *, by: str) -> KeyRecord:
         """Revoke a key; a key that was revoked before stays revoked.
@@ -142,7 +130,7 @@ class ApiKeys:
         Raises:
             NotFound: the tenant has no such key.
         """
-        changed = await self._backend.keys.revoke(tenant, key_id, now=self._backend.clock.now())
+        changed = await self.backend.keys.revoke(tenant, key_id, now=self.backend.clock.now())
         record = next((item for item in await self.list(tenant) if item.id == key_id), None)
         if record is None:
             raise NotFound("key", key_id)
@@ -154,27 +142,27 @@ class ApiKeys:
         """Returns the record of a valid key; None for any other text."""
         if len(text) > _KEY_LIMIT_CHARACTERS or not text.isascii():
             return None
-        record = await self._backend.keys.find(hash_key(text))
+        record = await self.backend.keys.find(hash_key(text))
         if record is None or record.revoked_at is not None or not key_matches(text, record):
             return None
         return record
 
     def rate_limit(self, record: KeyRecord) -> timedelta | None:
         """Count a call. Returns how long to wait if it exceeds the rate, else None."""
-        now = self._backend.clock.elapsed()
+        now = self.backend.clock.elapsed()
         if len(self._buckets) >= _BUCKET_LIMIT:
             self._buckets = {
                 key_id: bucket
                 for key_id, bucket in self._buckets.items()
-                if not is_full(bucket, self._rate, now=now)
+                if not is_full(bucket, self.rate, now=now)
             }
-        before = self._buckets.get(record.id) or full_bucket(self._rate, now=now)
-        self._buckets[record.id], wait = take_token(before, self._rate, now=now)
+        before = self._buckets.get(record.id) or full_bucket(self.rate, now=now)
+        self._buckets[record.id], wait = take_token(before, self.rate, now=now)
         return wait
 
     async def _was_emitted(self, tenant: str, action: str, record: KeyRecord) -> bool:
         entity = f"{OperatorActed.ENTITY.value}#{KEYS_ENTITY_ID}"
-        async for event in iter_history(self._backend.events, tenant, entity):
+        async for event in iter_history(self.backend.events, tenant, entity):
             match event.body:
                 case OperatorActed(action=emitted, subject=record.id) if emitted == action:
                     return True
@@ -182,13 +170,13 @@ class ApiKeys:
 
     async def _emit(self, tenant: str, by: str, action: str, record: KeyRecord) -> None:
         scopes = ", ".join(sorted(scope.value for scope in record.scopes))
-        await self._backend.events.append(
+        await self.backend.events.append(
             tenant=tenant,
-            app=self._app,
+            app=self.app,
             entity_id=KEYS_ENTITY_ID,
             body=OperatorActed(
                 by=by, action=action, subject=record.id, detail=f"{record.name} ({scopes})"
             ),
             context=EventContext(origin="operator", source="user"),
-            now=self._backend.clock.now(),
+            now=self.backend.clock.now(),
         )

@@ -36,7 +36,7 @@ from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, read_post_mortem
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
-from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
+from longshore.services.operator_commands import OperatorCommands
 from longshore.services.queries import EventFeed, Queries
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer
@@ -123,19 +123,13 @@ class ApplicationServices(Protocol):
     @property
     def producer(self) -> Producer: ...
     @property
-    def canceller(self) -> Canceller: ...
-    @property
-    def resumer(self) -> Resumer: ...
-    @property
-    def review_decisions(self) -> ReviewDecisions: ...
+    def operator_commands(self) -> OperatorCommands: ...
     @property
     def budget_operations(self) -> BudgetOperations: ...
     @property
     def explainer(self) -> Explainer: ...
     @property
     def dead_letters(self) -> DeadLetters: ...
-    @property
-    def queue_pauser(self) -> QueuePauser: ...
     @property
     def health_check(self) -> HealthCheck: ...
     @property
@@ -279,8 +273,10 @@ class Application:
         states = [row.state for row in page.items]
         if page.cursor is not None:
             states = list((await ledger.task_states(job_id)).values())
-        return d.JobDetailDocument(
-            **d.job_fields(job, page.items),
+        return d.job_document(
+            d.JobDetailDocument,
+            job,
+            page.items,
             states=d.state_counts(states),
             tasks=await self.services.queries.task_documents(page.items),
             cursor=page.cursor,
@@ -337,7 +333,7 @@ class Application:
             CommandRefused: the job has ended.
             UsageError: the reason is too long, or not text.
         """
-        await self.services.canceller.cancel_job(
+        await self.services.operator_commands.cancel_job(
             job_id, by=self.caller.name, reason=reason, tenant=self.caller.tenant
         )
         return await self.services.queries.job_document(
@@ -352,7 +348,7 @@ class Application:
             CommandRefused: the task has ended.
             UsageError: the reason is too long, or not text.
         """
-        row = await self.services.canceller.cancel_task(
+        row = await self.services.operator_commands.cancel_task(
             self.caller.tenant, task_id, by=self.caller.name, reason=reason
         )
         return await self._task_document(row)
@@ -377,7 +373,7 @@ class Application:
             if not keys:
                 raise CommandRefused(job_id, _NOTHING_TO_RESUME)
         ids = {task_id_of(job_id, key): key for key in keys}
-        resumed = await self.services.resumer.resume(
+        resumed = await self.services.operator_commands.resume(
             job_id, list(ids), by=self.caller.name, tenant=self.caller.tenant
         )
         return d.ResumeResultDocument(
@@ -397,7 +393,7 @@ class Application:
         Raises:
             CommandRefused: the result of this attempt is not in review.
         """
-        row = await self.services.review_decisions.approve(
+        row = await self.services.operator_commands.approve(
             self.caller.tenant, task_id, by=self.caller.name, attempt=attempt
         )
         return await self._task_document(row)
@@ -415,11 +411,11 @@ class Application:
             CommandRefused: the result of this attempt is not in review, it was revised too often,
                 or the feedback is empty or too long.
         """
-        row = await self.services.review_decisions.revise(
+        row = await self.services.operator_commands.revise(
             self.caller.tenant, task_id, by=self.caller.name, feedback=feedback, attempt=attempt
         )
         (event,) = await self.services.queries.latest_events([row])
-        return d.RevisedTaskDocument(**d.task_fields(row, event), revision=row.revision)
+        return d.task_document(d.RevisedTaskDocument, row, event)
 
     @over_http(d.WhyDocument, "GET", "{entity_id}/why")
     async def why(self, entity_id: str) -> d.WhyDocument:
@@ -609,17 +605,16 @@ class Application:
         return stream()
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
-        batch = await feed.read_after(feed.decode(cursor), limit)
-        visible = [
-            event
-            for _, event in batch.events
-            if self.caller.is_admin or event.entity != _KEYS_ENTITY
-        ]
-        end = feed.encode(batch.end)
+        items, end, has_more = await feed.read_after(feed.decode(cursor), limit)
+        position = feed.encode(end)
         return d.EventPage(
-            events=[await self.services.queries.event_document(event) for event in visible],
-            cursor=end if batch.has_more else None,
-            end=end,
+            events=[
+                await self.services.queries.event_document(event)
+                for _, event in items
+                if self.caller.is_admin or event.entity != _KEYS_ENTITY
+            ],
+            cursor=position if has_more else None,
+            end=position,
         )
 
     # Health -------------------------------------------------------------------------------------
@@ -819,7 +814,9 @@ class Application:
         """
         return d.from_record(
             d.PausedQueueDocument,
-            await self.services.queue_pauser.pause_queue(name, by=self.caller.name, reason=reason),
+            await self.services.operator_commands.pause_queue(
+                name, by=self.caller.name, reason=reason
+            ),
         )
 
     @over_http(d.PausedQueueDocument, "POST", "queues/{name}/resume")
@@ -830,7 +827,7 @@ class Application:
             CommandRefused: the queue is neither paused nor held.
             UsageError: the name is not valid.
         """
-        ended = await self.services.queue_pauser.resume_queue(name, by=self.caller.name)
+        ended = await self.services.operator_commands.resume_queue(name, by=self.caller.name)
         if ended is None:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)
@@ -906,14 +903,14 @@ class Application:
 
 def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
     """The answer to a submit."""
-    return d.AcceptedJobDocument(
+    return d.from_record(
+        d.AcceptedJobDocument,
+        accepted,
+        accepted.job.spec,
         job_id=accepted.job.id,
         status=accepted.job.state,
         total_tasks=accepted.job.total,
         root_tasks=list(accepted.keys),
-        created_at=d.format_timestamp(accepted.job.spec.created_at),
-        request_id=accepted.job.spec.request_id,
-        created=accepted.created,
     )
 
 

@@ -325,24 +325,21 @@ class BudgetOperations:
             return None if allowance is None else replace(budget, allowance=allowance)
 
         if await self.reservations.change(tenant, name, decide) is not None:
-            await self._emit_added(tenant, name, f"{amount} added", by, now)
+            acted = OperatorActed(
+                by=by, action="budget.added", subject=name, detail=f"{amount} added"
+            )
+            with log_and_continue(logger, "budget.event_lost", tenant=tenant):
+                await self.backend.events.append(
+                    tenant=tenant,
+                    app=self.app,
+                    entity_id=_ENTITY_ID,
+                    body=acted,
+                    context=EventContext(origin="operator", source="user"),
+                    now=now,
+                )
         async for row in iter_tasks(self.backend.ledger, tenant, TaskState.PARKED):
             await self._unpark(row.id, c.Unpark(scope=BudgetScope.DAY, by=by))
         return await self.get_day_budget(tenant)
-
-    async def _emit_added(
-        self, tenant: str, subject: str, detail: str, by: str, now: datetime
-    ) -> None:
-        acted = OperatorActed(by=by, action="budget.added", subject=subject, detail=detail)
-        with log_and_continue(logger, "budget.event_lost", tenant=tenant):
-            await self.backend.events.append(
-                tenant=tenant,
-                app=self.app,
-                entity_id=_ENTITY_ID,
-                body=acted,
-                context=EventContext(origin="operator", source="user"),
-                now=now,
-            )
 
     async def finish_unpark(self, job: JobRow, intent: Intent) -> bool:
         """Unpark the tasks that wait for the job's budget.
@@ -370,7 +367,7 @@ class BudgetOperations:
         return await self._unpark_due() + await self._unpark_one_per_budget()
 
     async def _unpark_one_per_budget(self) -> int:
-        ids = [task.task_id for task in await list_all(self.backend.ledger.parked_tasks)]
+        ids = await list_all(self.backend.ledger.parked_tasks)
         rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
         first: dict[tuple[str, str], TaskRow] = {}
         for row in rows:
@@ -408,10 +405,10 @@ class BudgetOperations:
             now = self.backend.clock.now()
             due = await self.backend.ledger.parked_tasks(limit=AT_ONCE, due_by=now)
             progress = False
-            for task in due:
-                with log_and_continue(logger, "task.unpark_failed", task_id=task.task_id):
+            for task_id in due:
+                with log_and_continue(logger, "task.unpark_failed", task_id=task_id):
                     command = c.Unpark(scope=BudgetScope.DAY, by=_SWEEPER, due=True)
-                    if await self._unpark(task.task_id, command):
+                    if await self._unpark(task_id, command):
                         progress, done = True, done + 1
         return done
 

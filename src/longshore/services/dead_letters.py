@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from heapq import nlargest
 
 from longshore.core.dead_letters import (
@@ -43,8 +44,8 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.ports.task_queue import Message
 from longshore.services import documents as d
-from longshore.services.operator_commands import Resumer
-from longshore.services.reads import AT_ONCE, iter_history, iter_tasks
+from longshore.services.operator_commands import OperatorCommands
+from longshore.services.reads import AT_ONCE, iter_history, iter_tasks, list_all
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
@@ -86,7 +87,7 @@ class DeadLetters:
 
     backend: Backend
     transitions: Transitions
-    resumer: Resumer
+    operator_commands: OperatorCommands
     app: str
     skew_margin: timedelta
     # Ids of messages without a task that were logged.
@@ -146,24 +147,15 @@ class DeadLetters:
             letter = dead_letter_of_task(row)
             if letter is not None and filter_.matches(letter):
                 yield letter
-        async for message in self._iter_messages(filter_.queue):
+        for message in await self._messages(filter_.queue):
             letter = await self._letter_of(tenant, message)
             if letter is not None and filter_.matches(letter):
                 yield letter
 
-    async def _iter_messages(self, queue: str | None) -> AsyncIterator[DeadMessage]:
-        """Yields the messages in the dead-letter stores; the caller may remove them meanwhile."""
-        seen: set[str] = set()
-        limit = AT_ONCE
-        while True:
-            messages = await self.backend.queue.dead_letters(queue, limit=limit)
-            for message in messages:
-                if message.id not in seen:
-                    seen.add(message.id)
-                    yield dead_message(message)
-            if len(messages) < limit:
-                return
-            limit *= 2
+    async def _messages(self, queue: str | None) -> list[DeadMessage]:
+        """Returns the messages in the dead-letter stores."""
+        messages = await list_all(partial(self.backend.queue.dead_letters, queue))
+        return [dead_message(message) for message in messages]
 
     async def _letter_of(self, tenant: str, message: DeadMessage) -> DeadLetter | None:
         row = await self._row_of(message)
@@ -189,7 +181,7 @@ class DeadLetters:
             if row is not None and row.spec.tenant == tenant:
                 letter = dead_letter_of_task(row)
         else:
-            async for message in self._iter_messages(None):
+            for message in await self._messages(None):
                 if message.id == message_id:
                     letter = await self._letter_of(tenant, message)
         if letter is None:
@@ -217,7 +209,7 @@ class DeadLetters:
                 moved_on[task_id] = _describe_state(row)
         rounds: dict[str, int] = {}
         for job_id, task_ids in by_job.items():
-            resumed = await self.resumer.resume(job_id, task_ids, by=by)
+            resumed = await self.operator_commands.resume(job_id, task_ids, by=by)
             rounds |= dict.fromkeys(resumed.tasks, resumed.round)
             moved_on |= resumed.refused
         return d.ReplayResultDocument(
@@ -283,7 +275,7 @@ class DeadLetters:
         """
         settled = SettleCounts()
         staying: set[str] = set()
-        async for message in self._iter_messages(None):
+        for message in await self._messages(None):
             with log_and_continue(logger, "dead_letter.settle_failed", message_id=message.id):
                 disposition = await self._settle(message)
                 if isinstance(disposition, KeepMessage):
@@ -396,15 +388,15 @@ def _ended_by(history: Sequence[Event]) -> str | None:
 
 async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[d.OutputLineDocument]:
     lines: deque[tuple[Stream, bytes]] = deque(maxlen=_LAST_LINES)
-    partial: dict[Stream, bytes] = {}
+    open_lines: dict[Stream, bytes] = {}
     async for entry in _last_chunks(backend, row):
         if entry.stream is Stream.LOST:
             continue
-        *whole, rest = (partial.pop(entry.stream, b"") + entry.data).split(b"\n")
+        *whole, rest = (open_lines.pop(entry.stream, b"") + entry.data).split(b"\n")
         lines.extend((entry.stream, line) for line in whole)
         if rest:
-            partial[entry.stream] = rest
-    lines.extend(partial.items())
+            open_lines[entry.stream] = rest
+    lines.extend(open_lines.items())
     for stream, line in lines:
         text = line.decode(errors="replace").rstrip("\r")
         yield d.OutputLineDocument(

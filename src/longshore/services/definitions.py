@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Definition
-from longshore.errors import BackendUnavailable, NotFound
+from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
@@ -86,15 +86,15 @@ class _SyncKey(NamedTuple):
         return f"{_prefix(self.tenant, self.folder)}{self.name}.json"
 
 
+@dataclass(slots=True)
 class DefinitionSync:
     """Stores the definitions of files."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        # What this process read or stored as the folder's version; it is recorded in the store too.
-        self._last_synced: dict[_SyncKey, Definition] = {}
-        self._listed_folders: set[tuple[str, str]] = set()  # folders whose records were listed
-        self._recorded: set[_SyncKey] = set()
+    backend: Backend
+    # What this process read or stored as the folder's version; it is recorded in the store too.
+    _last_synced: dict[_SyncKey, Definition] = field(default_factory=dict)
+    _listed_folders: set[tuple[str, str]] = field(default_factory=set)  # their records were listed
+    _recorded: set[_SyncKey] = field(default_factory=set)
 
     async def apply(self, tenant: str, definitions: Iterable[Definition]) -> ApplyResult:
         """Store each definition that differs from its newest version."""
@@ -134,8 +134,14 @@ class DefinitionSync:
         Each problem is logged once, and those in ``reported`` are not logged.
         """
         while True:
-            await self._backend.clock.sleep(every)
-            try:
+            await self.backend.clock.sleep(every)
+            # No error may end the loop: the folder would seem unchanged.
+            with log_and_continue(
+                logger,
+                "definitions.sync_failed",
+                unavailable="definitions.unavailable",
+                folder=folder,
+            ):
                 reading = await read_folder()
                 _log_problems(reading.problems, reported)
                 reported = frozenset(reading.problems)
@@ -143,10 +149,6 @@ class DefinitionSync:
                 if not reading.problems:
                     names = {item.definition.name for item in reading.definitions}
                     await self._forget_removed(tenant, folder, names)
-            except BackendUnavailable as error:
-                logger.warning("definitions.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the loop: the folder would seem unchanged
-                logger.exception("definitions.sync_failed", extra={"folder": folder})
 
     async def _sync_file(self, key: _SyncKey, file: FileDefinition, applied: ApplyResult) -> None:
         synced = self._last_synced.get(key)
@@ -155,7 +157,7 @@ class DefinitionSync:
             return
         recorded = await self._recorded_version(key)
         if recorded is not None and _same_content(recorded, file.definition):
-            newest = await self._backend.definitions.get(key.tenant, key.name)
+            newest = await self.backend.definitions.get(key.tenant, key.name)
             # Stored by another process; if this one stored an older version since, it stores again.
             if synced is None or newest != synced:
                 self._last_synced[key] = recorded
@@ -173,8 +175,8 @@ class DefinitionSync:
         logger.info("definition.applied", extra=extra)
 
     async def _put(self, tenant: str, definition: Definition, applied: ApplyResult) -> Definition:
-        before = await self._backend.definitions.get(tenant, definition.name)
-        stored = await self._backend.definitions.put(tenant, definition)
+        before = await self.backend.definitions.get(tenant, definition.name)
+        stored = await self.backend.definitions.put(tenant, definition)
         if before is None:
             applied.new.append(stored)
         else:
@@ -188,7 +190,7 @@ class DefinitionSync:
             self._listed_folders.add((tenant, folder))
         for record in sorted(self._recorded):
             if record[:2] == (tenant, folder) and record.name not in names:
-                await self._backend.blobs.delete(record.key)
+                await self.backend.blobs.delete(record.key)
                 self._recorded.discard(record)
                 self._last_synced.pop(record, None)
                 extra = {"definition": record.name, "folder": folder}
@@ -197,7 +199,7 @@ class DefinitionSync:
     async def _recorded_version(self, key: _SyncKey) -> Definition | None:
         """Returns what the folder last stored under the name, if that can be read."""
         try:
-            record = json.loads(await self._backend.blobs.get(key.key))
+            record = json.loads(await self.backend.blobs.get(key.key))
             version = int(record["version"])
         except NotFound:
             return None
@@ -205,18 +207,18 @@ class DefinitionSync:
             logger.warning("definition.sync_record_rejected", extra={"definition": key.name})
             return None
         self._recorded.add(key)
-        return await self._backend.definitions.get(key.tenant, key.name, version=version)
+        return await self.backend.definitions.get(key.tenant, key.name, version=version)
 
     async def _record(self, key: _SyncKey, version: int) -> None:
         record = {"folder": key.folder, "version": version}
-        await self._backend.blobs.put(key.key, json.dumps(record).encode())
+        await self.backend.blobs.put(key.key, json.dumps(record).encode())
         self._recorded.add(key)
 
     async def _list_records(self, tenant: str, folder: str) -> set[_SyncKey]:
         prefix = _prefix(tenant, folder)
         return {
             _SyncKey(tenant, folder, key.removeprefix(prefix).removesuffix(".json"))
-            async for keys in iter_pages(partial(self._backend.blobs.list_keys, prefix))
+            async for keys in iter_pages(partial(self.backend.blobs.list_keys, prefix))
             for key in keys
         }
 

@@ -43,7 +43,6 @@ _AT_ONCE = 256
 _MAX_READS = 20
 _ANY_SEQUENCE = -1  # no event: any version of the row will do
 _GRAPH_CACHE_SIZE = 4
-_BeforeAndAfter = tuple[JobRow, JobRow]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ class Dispatcher:
     # The graphs that were used last, by blob key. Without it, ten thousand failing tasks of a job
     # would each read a graph of ten thousand tasks. A stored graph never changes: a job with more
     # tasks gets a graph under another key.
-    _graphs: dict[str, _DependentsIndex] = field(default_factory=dict, init=False)
+    _graphs: dict[str, Graph] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Follow the events until cancelled.
@@ -68,13 +67,9 @@ class Dispatcher:
         process with the role hangs.
         """
         while True:
-            try:
+            # No error may end the loop: without it no job continues.
+            with log_and_continue(logger, "dispatch.failed", unavailable="dispatch.unavailable"):
                 await self._run_once()
-            except BackendUnavailable as error:
-                logger.warning("dispatch.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the loop: without it no job continues
-                logger.exception("dispatch.failed")
-            else:
                 continue
             await self.backend.clock.sleep(self.poll_interval)
 
@@ -107,14 +102,16 @@ class Dispatcher:
         """
         ends = [event for event in events if event.type in ENDING_EVENTS]
         settled = await self._settle_jobs(_latest_sequences(ends))
-        stuck = {job_id: error for job_id, (error, _) in settled.items() if error is not None}
-        for job_id, error in stuck.items():
-            foreseen = isinstance(error, BackendUnavailable)
-            level = logging.WARNING if foreseen else logging.ERROR
-            extra = {"job_id": job_id, "error": str(error)}
-            logger.log(
-                level, "job.settle_failed", extra=extra, exc_info=None if foreseen else error
-            )
+        stuck: set[str] = set()
+        for job_id, error in settled.items():
+            if isinstance(error, BaseException):
+                stuck.add(job_id)
+                foreseen = isinstance(error, BackendUnavailable)
+                level = logging.WARNING if foreseen else logging.ERROR
+                extra = {"job_id": job_id, "error": str(error)}
+                logger.log(
+                    level, "job.settle_failed", extra=extra, exc_info=None if foreseen else error
+                )
         return [event for event in ends if split_task_id(event.entity_id)[0] in stuck]
 
     async def settle(self, task_ids: Sequence[str]) -> int:
@@ -150,55 +147,47 @@ class Dispatcher:
     async def _settle(self, sequences: Mapping[str, int]) -> int:
         """Settle tasks whose rows must be at least as new as these sequences."""
         settled = (await self._settle_jobs(sequences)).values()
-        errors = [error for error, _ in settled if error is not None]
+        errors = [result for result in settled if isinstance(result, BaseException)]
         if errors:
             raise _most_severe(errors)
-        return sum(news for _, news in settled)
+        return sum(result or 0 for result in settled if not isinstance(result, BaseException))
 
     async def _settle_jobs(
         self, sequences: Mapping[str, int]
-    ) -> dict[str, tuple[BaseException | None, int]]:
-        """Returns, by job, the error if there was one, and how many ends were recorded."""
+    ) -> dict[str, int | BaseException | None]:
+        """Returns the result of ``_settle_job`` by job, or its error."""
         by_job: dict[str, dict[str, int]] = {}
         for task_id, sequence in sequences.items():
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
         # Concurrently, so that their commits share an fsync; an error stops none of the others.
-        settling = {
-            job_id: asyncio.ensure_future(self._settle_job(job_id, ended))
-            for job_id, ended in by_job.items()
-        }
-        await asyncio.gather(*settling.values(), return_exceptions=True)
-        return {job_id: _result_of(future) for job_id, future in settling.items()}
+        results = await asyncio.gather(
+            *(self._settle_job(job_id, ended) for job_id, ended in by_job.items()),
+            return_exceptions=True,
+        )
+        return dict(zip(by_job, results, strict=True))
 
-    async def _settle_job(
-        self, job_id: str, sequences: Mapping[str, int]
-    ) -> _BeforeAndAfter | None:
-        """Like ``_try_settle_job``, but logs a missing row or document and returns None."""
+    async def _settle_job(self, job_id: str, sequences: Mapping[str, int]) -> int | None:
+        """Settle the dependents of ended tasks, then record the ends in the job's row.
+
+        Returns how many ends were not yet recorded; None if there was nothing to record, or a row
+        or document is missing.
+        """
+        change_id = self.transitions.new_id()
         try:
-            return await self._try_settle_job(job_id, sequences)
+            while True:
+                job = await self.transitions.get_job(None, job_id)
+                now = self.backend.clock.now()
+                ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
+                await self._notify_dependents(job, ended)
+                decision = await self._record_ends(job, ended, now, change_id)
+                if isinstance(decision, Refusal):
+                    logger.debug("job.unchanged", extra={"job_id": job_id})
+                    return None
+                if await self.transitions.try_commit_job(decision):
+                    return len(decision.row.ended - job.ended)
         except NotFound:
             logger.exception("job.missing", extra={"job_id": job_id})
             return None
-
-    async def _try_settle_job(
-        self, job_id: str, sequences: Mapping[str, int]
-    ) -> _BeforeAndAfter | None:
-        """Settle the dependents of ended tasks, then record the ends in the job's row.
-
-        Returns the job before and after; None if there was nothing to record.
-        """
-        change_id = self.transitions.new_id()
-        while True:
-            job = await self.transitions.get_job(None, job_id)
-            now = self.backend.clock.now()
-            ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
-            await self._notify_dependents(job, ended)
-            decision = await self._record_ends(job, ended, now, change_id)
-            if isinstance(decision, Refusal):
-                logger.debug("job.unchanged", extra={"job_id": job_id})
-                return None
-            if await self.transitions.try_commit_job(decision):
-                return job, decision.row
 
     async def _read_rows(self, sequences: Mapping[str, int]) -> list[TaskRow]:
         """Returns the rows; waits for a row that is older than its event."""
@@ -233,7 +222,8 @@ class Dispatcher:
         were added later.
         """
         if row.spec.number in job.with_added_dependents:
-            return (await self._graph(job)).direct_dependents(row.spec.number)
+            graph = await self._graph(job)
+            return [graph.keys[child] for child in graph.dependents.get(row.spec.number, ())]
         return await self.documents.load(row.spec.dependents) or ()
 
     async def _notify_batch(self, parents_done: dict[str, list[int]]) -> None:
@@ -306,48 +296,17 @@ class Dispatcher:
         alone = row.spec.dependents is None and row.spec.number not in job.with_added_dependents
         if row.state is TaskState.COMPLETED or alone:
             return NO_NUMBERS
-        return (await self._graph(job)).all_dependents(row.spec.number)
+        return (await self._graph(job)).descendants_of([row.spec.number])
 
-    async def _graph(self, job: JobRow) -> _DependentsIndex:
+    async def _graph(self, job: JobRow) -> Graph:
         key = job.graph.key
         if key is None:  # a small graph, stored in the row
-            return _DependentsIndex.from_graph(await self.documents.load_graph(job))
-        index = self._graphs.pop(key, None)
-        if index is None:
-            index = _DependentsIndex.from_graph(await self.documents.load_graph(job))
-        self._graphs[key] = index  # the last used at the end
+            return await self.documents.load_graph(job)
+        graph = self._graphs.pop(key, None) or await self.documents.load_graph(job)
+        self._graphs[key] = graph  # the last used at the end
         while len(self._graphs) > _GRAPH_CACHE_SIZE:
             del self._graphs[next(iter(self._graphs))]
-        return index
-
-
-@dataclass(frozen=True, slots=True)
-class _DependentsIndex:
-    """A graph by parent: the dependents of each task."""
-
-    keys: Sequence[str]
-    children: Mapping[int, Sequence[int]]
-
-    @classmethod
-    def from_graph(cls, graph: Graph) -> _DependentsIndex:
-        directly: dict[int, list[int]] = {}
-        for child, parents in enumerate(graph.parents):
-            for parent in parents:
-                directly.setdefault(parent, []).append(child)
-        return cls(graph.keys, directly)
-
-    def direct_dependents(self, number: int) -> list[str]:
-        return [self.keys[child] for child in self.children.get(number, ())]
-
-    def all_dependents(self, number: int) -> NumberSet:
-        """Returns every task that depends on this one, directly or indirectly."""
-        reached: set[int] = set()
-        open_ = [number]
-        while open_:
-            fresh = [child for child in self.children.get(open_.pop(), ()) if child not in reached]
-            reached.update(fresh)
-            open_ += fresh
-        return NumberSet(reached)
+        return graph
 
 
 def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:
@@ -356,16 +315,6 @@ def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:
     for event in events:
         sequences[event.entity_id] = max(event.sequence, sequences.get(event.entity_id, 0))
     return sequences
-
-
-def _result_of(settled: asyncio.Future[_BeforeAndAfter | None]) -> tuple[BaseException | None, int]:
-    if (error := settled.exception()) is not None:
-        return error, 0
-    before_and_after = settled.result()
-    if before_and_after is None:
-        return None, 0
-    before, after = before_and_after
-    return None, len(after.ended - before.ended)
 
 
 def _most_severe(errors: Sequence[BaseException]) -> BaseException:

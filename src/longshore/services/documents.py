@@ -30,7 +30,7 @@ from longshore.core.events.types import Usage
 from longshore.core.explain import Remedy, RemedyAction, WhyReason
 from longshore.core.health import CheckedTask, Health
 from longshore.core.tasks.attempt_history import PastAttempt
-from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import format_duration
@@ -100,10 +100,16 @@ def to_dict(document: ApiDocument) -> dict[str, Any]:
     return builtins
 
 
-def from_record(kind: type[AnyDocument], record: object, **fields: Any) -> AnyDocument:
-    """A document with the attributes of a record; ``fields`` are those that differ from it."""
-    same = (name for name in kind.__struct_fields__ if name not in fields)
-    return kind(**{name: _json_value(getattr(record, name)) for name in same}, **fields)
+def from_record(kind: type[AnyDocument], /, *records: object, **fields: Any) -> AnyDocument:
+    """A document with the attributes of records; ``fields`` are those that differ from them.
+
+    Where several records have an attribute, the first one counts.
+    """
+    for name in kind.__struct_fields__:
+        if name not in fields:
+            record = next((item for item in records if hasattr(item, name)), None)
+            fields[name] = _json_value(getattr(record, name))
+    return kind(**fields)
 
 
 def _json_value(value: Any) -> Any:
@@ -741,78 +747,64 @@ def job_exit_code(job: JobRow, tasks: Iterable[TaskRow]) -> int | None:
     return 0 if job.state is JobState.COMPLETED else _FAILED_CODE
 
 
-def job_fields(job: JobRow, tasks: Iterable[TaskRow]) -> dict[str, Any]:
-    """The fields of ``JobDocument``; ``tasks`` must have the task of a job with one task."""
-    settled = len(job.ended) + len(job.blocked)
-    return {
-        "job_id": job.id,
-        "name": job.spec.name,
-        "status": job.state,
-        "exit_code": job_exit_code(job, tasks),
-        "total_tasks": job.total,
-        "progress": JobProgressDocument(
+def job_document(
+    kind: type[AnyDocument], job: JobRow, rows: Iterable[TaskRow], **fields: Any
+) -> AnyDocument:
+    """A job as ``JobDocument`` or ``JobDetailDocument``, with the fields that only the latter has.
+
+    Args:
+        rows: Must have the task of a job with one task.
+    """
+    return from_record(
+        kind,
+        job,
+        job.spec,
+        job_id=job.id,
+        status=job.state,
+        exit_code=job_exit_code(job, rows),
+        total_tasks=job.total,
+        progress=JobProgressDocument(
             completed=len(job.completed),
             failed=len(job.failed),
             cancelled=len(job.cancelled),
             blocked=len(job.blocked),
-            open=job.total - settled,
+            open=job.total - len(job.ended) - len(job.blocked),
         ),
-        "request_id": job.spec.request_id,
-        "round": job.round,
-        "usage": _usage_document(job.usage),
-        "created_at": format_timestamp(job.spec.created_at),
-        "finished_at": format_optional_timestamp(job.finished_at),
-        "duration_ms": _milliseconds(
+        usage=_usage_document(job.usage),
+        duration_ms=_milliseconds(
             job.finished_at - job.spec.created_at if job.finished_at else None
         ),
-    }
+        **fields,
+    )
 
 
-def task_fields(task: TaskRow, last_event: Event | None) -> dict[str, Any]:
-    """The fields of ``TaskDocument``."""
-    usage = task.usage + task.lease.usage if task.lease else task.usage
-    return {
-        "request_id": task.id,
-        "task_id": task.spec.key,
-        "job_id": task.spec.job_id,
-        "name": task.spec.definition,
-        "status": task.state,
-        "exit_code": task.exit_code,
-        "queue": task.spec.queue,
-        "priority": task.spec.priority.name.lower(),
-        "attempt": task.attempt,
-        "attempts_used": task.attempts_used,
-        "max_attempts": task.spec.retry.max_attempts,
-        "worker_id": task.lease.worker_id if task.lease else None,
-        "error": _error_document(task.failure),
-        "parked": from_record(ParkedDocument, task.parked, budget=task.parked.scope.value)
-        if task.parked
-        else None,
-        "created_at": format_timestamp(task.spec.created_at),
-        "due_at": format_optional_timestamp(task.due_at),
-        "started_at": format_optional_timestamp(task.started_at),
-        "finished_at": format_optional_timestamp(task.finished_at),
-        "duration_ms": _milliseconds(task.ran_for),
-        "usage": _usage_document(usage),
-        "last_event": LastEventDocument(type=last_event.type, at=format_timestamp(last_event.at))
-        if last_event
-        else None,
-    }
+def task_document(kind: type[AnyDocument], task: TaskRow, last_event: Event | None) -> AnyDocument:
+    """A task as ``TaskDocument`` or ``RevisedTaskDocument``."""
+    failure, lease, parked = task.failure, task.lease, task.parked
+    return from_record(
+        kind,
+        task,
+        task.spec,
+        request_id=task.id,
+        task_id=task.spec.key,
+        name=task.spec.definition,
+        status=task.state,
+        priority=task.spec.priority.name.lower(),
+        max_attempts=task.spec.retry.max_attempts,
+        worker_id=lease.worker_id if lease else None,
+        error=failure
+        and from_record(
+            ErrorDocument, failure, category=failure.category.value, type=failure.error_type
+        ),
+        parked=parked and from_record(ParkedDocument, parked, budget=parked.scope.value),
+        duration_ms=_milliseconds(task.ran_for),
+        usage=_usage_document(task.usage + lease.usage if lease else task.usage),
+        last_event=last_event and from_record(LastEventDocument, last_event),
+    )
 
 
 def _usage_document(usage: Usage) -> UsageDocument:
     return UsageDocument(cost_usd=usage.cost_usd, turns=usage.turns, tokens=total_tokens(usage))
-
-
-def _error_document(failure: Failure | None) -> ErrorDocument | None:
-    if failure is None:
-        return None
-    return ErrorDocument(
-        message=failure.message,
-        category=failure.category.value,
-        type=failure.error_type,
-        signal=failure.signal,
-    )
 
 
 def reason_document(reason: WhyReason) -> WhyReasonDocument:
@@ -878,7 +870,7 @@ def task_health_document(task: TaskRow, check: CheckedTask | None) -> TaskHealth
         status=task.state,
         health=check.health if check else None,
         elapsed_ms=_milliseconds(check.elapsed) if check else None,
-        silent_ms=_milliseconds(check.silence) if check else None,
+        silent_ms=_milliseconds(check.time_since_last_event) if check else None,
         last_event_type=check.last_event_type if check else None,
         worker_id=check.worker_id if check else None,
     )

@@ -395,7 +395,7 @@ class HealthCheck:
         # A listing may lag: an alert is resolved only if the task's own row says so.
         open_alerts = {task_id for task_id, resolved in alerted.items() if not resolved}
         others = sorted(open_alerts - {row.id for row in mine})
-        mine += (await read_rows(self.backend.ledger, others)).rows
+        mine += (await read_rows(self.backend.ledger, others))[0]
         policy_of = await self._policies(mine)
         now = self.backend.clock.now()
         return report_of(tenant, mine, now=now, policy_of=policy_of)
@@ -447,9 +447,9 @@ class HealthCheck:
     async def _processing(self) -> list[TaskRow]:
         """Returns the rows of all processing tasks of every tenant, from one listing."""
         leased = await list_all(self.backend.ledger.leased_tasks)
-        ids = list(dict.fromkeys(task.task_id for task in leased))
-        batch = await read_rows(self.backend.ledger, ids)
-        return [row for row in batch.rows if row.state is TaskState.PROCESSING]
+        ids = list(dict.fromkeys(task_id for task_id, _ in leased))
+        rows, _ = await read_rows(self.backend.ledger, ids)
+        return [row for row in rows if row.state is TaskState.PROCESSING]
 
     async def _policies(self, rows: Iterable[TaskRow]) -> PolicyOf:
         """Returns the policy of each task; each definition is read once."""
@@ -475,12 +475,11 @@ class HealthCheck:
         self, name: str, read: ReadBacklog, tenants: Collection[str] | None
     ) -> BacklogByTenant:
         backlogs: BacklogByTenant = {}
-        try:
-            with log_and_continue(logger, "backlog.read_failed", backlog=name):
-                await read(tenants, backlogs)
-        except BackendUnavailable as error:
-            # The next check reads again; this check continues.
-            logger.warning("backlog.unavailable", extra={"backlog": name, "error": str(error)})
+        # After an outage the next check reads again; this check continues.
+        with log_and_continue(
+            logger, "backlog.read_failed", unavailable="backlog.unavailable", backlog=name
+        ):
+            await read(tenants, backlogs)
         return backlogs
 
     async def _read_dead(self, tenants: Collection[str] | None, backlogs: BacklogByTenant) -> None:
@@ -521,8 +520,8 @@ class HealthCheck:
         received = await self.backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
         messages = [dead_message(message) for message in received]
         ids = {message.task_id for message in messages if isinstance(message.task_id, str)}
-        batch = await read_rows(self.backend.ledger, sorted(ids))
-        existing = {row.id for row in batch.rows}
+        rows, _ = await read_rows(self.backend.ledger, sorted(ids))
+        existing = {row.id for row in rows}
         now = self.backend.clock.now()
         letters = [
             dead_letter_of_message(message, None, now=now, margin=_NO_MARGIN)
@@ -534,16 +533,16 @@ class HealthCheck:
     async def _read_parked(
         self, tenants: Collection[str] | None, backlogs: BacklogByTenant
     ) -> None:
-        ids = [task.task_id for task in await list_all(self.backend.ledger.parked_tasks)]
-        read = await read_rows(self.backend.ledger, ids)
+        ids = await list_all(self.backend.ledger.parked_tasks)
+        rows, unreadable = await read_rows(self.backend.ledger, ids)
         items: dict[str, list[BacklogItem]] = defaultdict(list)
-        for row in read.rows:
+        for row in rows:
             item = parked_task_item(row)
             if item is not None and (tenants is None or row.spec.tenant in tenants):
                 items[row.spec.tenant].append(item)
         for tenant, own in items.items():
             backlogs[tenant] = backlog_of(own, limit=COUNT_LIMIT)
-        if read.unreadable:
+        if unreadable:
             return  # an unreadable row may be of any tenant, so no backlog is known to be empty
         for tenant in await self.alert_sender.alerted_tenants() if tenants is None else tenants:
             backlogs.setdefault(tenant, EMPTY_BACKLOG)

@@ -44,13 +44,33 @@ logger = logging.getLogger(__name__)
 # A large running job changes faster than it can be read and written in one step; after so many
 # conflicts its tasks are cancelled one by one.
 _ATOMIC_TRIES = 3
+_NO_SUCH_TASK = "there is no such task"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeResult:
+    """The result of a resume, by task id."""
+
+    round: int  # the job's
+    tasks: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)  # why
 
 
 @dataclass(frozen=True, kw_only=True)
-class Canceller:
-    """Cancels a job with all its open tasks, or one task.
+class OperatorCommands:
+    """Carries out what operators and reviewers decide.
 
-    A running task ends when its worker has stopped it; an outcome that is committed before stays.
+    Cancel: a running task ends when its worker has stopped it; an outcome that is committed before
+    stays. Resume: failed and cancelled tasks run in another round; completed tasks do not run
+    again. The job's row decides: if two callers resume one task at once, one changes the row and
+    the other finds nothing left to resume.
+
+    Review: a decision is about the result that the reviewer saw. An attempt's result never changes,
+    so a caller that passes the attempt's number cannot decide about a newer result by mistake. A
+    request that is repeated because its answer was lost succeeds: the history shows the decision.
+
+    Pause: a pause affects all tenants (see ``ports.configuration``), so interfaces allow it only to
+    operators of the installation. Workers notice it by themselves.
     """
 
     backend: Backend
@@ -180,57 +200,7 @@ class Canceller:
                 logger.debug("task.already_ended", extra={"task_id": task_id})
         return await self.transitions.close_intent(job.id, intent) is not None
 
-
-def _checked_reason(reason: str | None) -> str | None:
-    if reason is None or not reason.strip():
-        return None
-    if (problem := comment_problem(reason, limit=REASON_LIMIT_CHARACTERS)) is not None:
-        message = f"the reason {problem}"
-        raise UsageError(message)
-    return reason
-
-
-def _in_progress(row: TaskRow, command: RequestCancel) -> bool:
-    """Whether the task is being cancelled, or was by this command, whose answer was lost."""
-    if row.cancel is None:
-        return False
-    ours = (row.cancel.by, row.cancel.reason) == (command.by, command.reason)
-    return ours or row.state is not TaskState.CANCELLED
-
-
-_NO_SUCH_TASK = "there is no such task"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeResult:
-    """The result of a resume, by task id."""
-
-    round: int  # the job's
-    tasks: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)  # why
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ResumePlan:
-    """What to commit, decided from rows that were just read."""
-
-    result: ResumeResult
-    job: jobs.JobChange | None = None  # None: no task can be resumed
-    tasks: tuple[tasks.TaskChange, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumer:
-    """Resumes failed and cancelled tasks in another round; completed tasks do not run again.
-
-    The job's row decides: if two callers resume one task at once, one changes the row and the other
-    finds nothing left to resume.
-    """
-
-    backend: Backend
-    transitions: Transitions
-    documents: DocumentStore
-    dispatcher: Dispatcher
+    # Resume ---------------------------------------------------------------------------------------
 
     async def resume(
         self, job_id: str, task_ids: Sequence[str], *, by: str, tenant: str | None = None
@@ -243,36 +213,32 @@ class Resumer:
         Raises:
             NotFound: there is no such job, or it is another tenant's.
         """
-        if tenant is not None:
-            await self.transitions.get_job(tenant, job_id)
         # A task's number means nothing in another job.
         own = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
-        resumed = await self._resume(job_id, own, by)
         others = dict.fromkeys(set(task_ids).difference(own), _NO_SUCH_TASK)
-        return replace(resumed, refused={**resumed.refused, **others})
-
-    async def _resume(self, job_id: str, task_ids: Sequence[str], by: str) -> ResumeResult:
         # An end may not be recorded in the job yet, and only recorded ends can be taken back.
-        await self.dispatcher.settle(task_ids)
+        await self.dispatcher.settle(own)
         change_id = self.transitions.new_id()
         while True:
             # The job first: a change of the job after the tasks were read would go unnoticed.
-            job = await self.transitions.get_job(None, job_id)
-            plan = await self._plan(job, task_ids, by, change_id)
-            if plan.job is None:
-                return plan.result
-            if await self._commit(plan, plan.job):
+            job = await self.transitions.get_job(tenant, job_id)
+            result, change, chosen = await self._plan(job, own, by, change_id)
+            result = replace(result, refused={**result.refused, **others})
+            if change is None:
+                return result
+            if await self._commit(change, chosen):
                 break
-        for intent in plan.job.row.intents:
+        for intent in change.row.intents:
             if intent.id == change_id:
-                await self.finish_resume(plan.job.row, intent)
-        extra = {"job_id": job_id, "round": plan.result.round, "tasks": len(plan.result.tasks)}
+                await self.finish_resume(change.row, intent)
+        extra = {"job_id": job_id, "round": result.round, "tasks": len(result.tasks)}
         logger.info("tasks.resumed", extra=extra)
-        return plan.result
+        return result
 
     async def _plan(
         self, job: JobRow, task_ids: Sequence[str], by: str, change_id: str
-    ) -> _ResumePlan:
+    ) -> tuple[ResumeResult, jobs.JobChange | None, Sequence[tasks.TaskChange]]:
+        """Returns the result and the changes to commit; no change of the job: nothing to commit."""
         rows = await self.transitions.retry_unavailable(
             lambda: self.backend.ledger.get_tasks(task_ids)
         )
@@ -290,17 +256,15 @@ class Resumer:
                 del refused[row.id]
                 chosen.append(decision)
         if not chosen:
-            return _ResumePlan(result=ResumeResult(round=job.round, refused=refused))
+            return ResumeResult(round=job.round, refused=refused), None, ()
         change = await self._job_change(job, chosen, by, now, change_id)
         if isinstance(change, Refusal):
             refused |= {item.row.id: change.detail for item in chosen}
-            return _ResumePlan(result=ResumeResult(round=job.round, refused=refused))
+            return ResumeResult(round=job.round, refused=refused), None, ()
         resumed = tuple(item.row.id for item in chosen)
-        return _ResumePlan(
-            result=ResumeResult(round=round_, tasks=resumed, refused=refused),
-            job=await self.documents.spill(change),
-            tasks=tuple(chosen) if self.backend.ledger.atomic else (),
-        )
+        result = ResumeResult(round=round_, tasks=resumed, refused=refused)
+        atomic = self.backend.ledger.atomic
+        return result, await self.documents.spill(change), chosen if atomic else ()
 
     async def _job_change(
         self,
@@ -328,9 +292,9 @@ class Resumer:
         )
         return jobs.apply(job, command, now=now, change_id=change_id)
 
-    async def _commit(self, plan: _ResumePlan, change: jobs.JobChange) -> bool:
+    async def _commit(self, change: jobs.JobChange, chosen: Sequence[tasks.TaskChange]) -> bool:
         try:
-            await self.transitions.commit(change, *plan.tasks)
+            await self.transitions.commit(change, *chosen)
         except VersionConflict as conflict:
             # It was ours, if its answer was lost and the row has changed again since.
             return conflict.maybe_committed and await self._is_ours(change)
@@ -373,19 +337,7 @@ class Resumer:
                 logger.debug("task.already_resumed", extra={"task_id": task_id})
         return await self.transitions.close_intent(job.id, intent) is not None
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReviewDecisions:
-    """Carries out the decisions of reviewers.
-
-    A decision is about the result that the reviewer saw. An attempt's result never changes, so a
-    caller that passes the attempt's number cannot decide about a newer result by mistake. A request
-    that is repeated because its answer was lost succeeds: the history shows the decision.
-    """
-
-    backend: Backend
-    transitions: Transitions
-    dispatcher: Dispatcher
+    # Review ---------------------------------------------------------------------------------------
 
     async def approve(
         self, tenant: str, task_id: str, *, by: str, attempt: int | None = None
@@ -471,29 +423,7 @@ class ReviewDecisions:
             raise OutcomeUnknown(message)
         return events
 
-
-def _decisions(history: Iterable[Event]) -> Iterator[Approve | RequestRevision]:
-    """Yields the decisions of reviewers, each about the last attempt before it."""
-    attempt = 0
-    for event in history:
-        match event.body:
-            case TaskProcessingStarted():
-                attempt = event.body.attempt_number
-            case TaskApproved(by=by):
-                yield Approve(by=by, attempt=attempt)
-            case TaskRevisionRequested(by=by, feedback=feedback):
-                yield RequestRevision(by=by, feedback=feedback, attempt=attempt)
-
-
-@dataclass(frozen=True)
-class QueuePauser:
-    """Pauses queues and resumes them.
-
-    A pause affects all tenants (see ``ports.configuration``), so interfaces allow it only to
-    operators of the installation. Workers notice it by themselves.
-    """
-
-    backend: Backend
+    # Pause ----------------------------------------------------------------------------------------
 
     async def pause_queue(self, name: str, *, by: str, reason: str | None = None) -> QueuePause:
         """Pause a queue: no task of it starts, running tasks continue. Returns the pause.
@@ -530,3 +460,33 @@ def _check_name(name: str) -> None:
     if not is_name(name):
         message = f"the name of a queue must match {NAME_PATTERN.pattern}"
         raise UsageError(message)
+
+
+def _checked_reason(reason: str | None) -> str | None:
+    if reason is None or not reason.strip():
+        return None
+    if (problem := comment_problem(reason, limit=REASON_LIMIT_CHARACTERS)) is not None:
+        message = f"the reason {problem}"
+        raise UsageError(message)
+    return reason
+
+
+def _in_progress(row: TaskRow, command: RequestCancel) -> bool:
+    """Whether the task is being cancelled, or was by this command, whose answer was lost."""
+    if row.cancel is None:
+        return False
+    ours = (row.cancel.by, row.cancel.reason) == (command.by, command.reason)
+    return ours or row.state is not TaskState.CANCELLED
+
+
+def _decisions(history: Iterable[Event]) -> Iterator[Approve | RequestRevision]:
+    """Yields the decisions of reviewers, each about the last attempt before it."""
+    attempt = 0
+    for event in history:
+        match event.body:
+            case TaskProcessingStarted():
+                attempt = event.body.attempt_number
+            case TaskApproved(by=by):
+                yield Approve(by=by, attempt=attempt)
+            case TaskRevisionRequested(by=by, feedback=feedback):
+                yield RequestRevision(by=by, feedback=feedback, attempt=attempt)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -23,9 +24,9 @@ from weakref import WeakKeyDictionary
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputLog, OutputPosition
+from longshore.services.reads import get_task_of
 
 POLL_INTERVAL = timedelta(milliseconds=100)
 """How often a row is read while its task prints nothing; the first pause where polls cost."""
@@ -44,50 +45,35 @@ KeyedChunk = tuple[str, OutputChunk]
 """The key of a task, and a chunk of its output."""
 
 
-async def require_task(backend: Backend, task_id: str) -> TaskRow:
-    """Returns the task's row.
-
-    Raises:
-        NotFound: there is no such task.
-    """
-    row = await backend.ledger.get_task(task_id)
-    if row is None:
-        raise NotFound("task", task_id)
-    return row
-
-
 class PollBackoff:
     """How long to wait before the next poll."""
 
     def __init__(self, backend: Backend, first: timedelta) -> None:
-        self._shortest = first
+        self._shortest = self.pause = first
         self._longest = max(first, backend.idle_poll_limit or first)
         self.polls_cost = backend.idle_poll_limit is not None
-        self.pause = first
 
     def record_poll(self, *, got_data: bool) -> None:
         """Record whether a poll returned anything."""
         self.pause = self._shortest if got_data else min(2 * self.pause, self._longest)
 
 
+@dataclass(slots=True)
 class _OutputCursor:
     """A position in a task's output, which is read in batches of about ``batch_bytes``."""
 
-    def __init__(
-        self, position: OutputPosition = OUTPUT_START, *, batch_bytes: int = READ_BYTES
-    ) -> None:
-        self._batch_bytes = batch_bytes
-        self.position = position
-        self.count = _MIN_CHUNKS  # how many chunks to request
-        self.at_end = False  # the last read returned nothing
-        self.near_end = False  # the last read returned less than requested: waiting is worthwhile
+    position: OutputPosition = OUTPUT_START
+    batch_bytes: int = READ_BYTES
+    count: int = _MIN_CHUNKS  # how many chunks to request
+    at_end: bool = False  # the last read returned nothing
+    near_end: bool = False  # the last read returned less than requested: waiting is worthwhile
 
     def advance(self, chunks: Sequence[OutputChunk]) -> list[OutputChunk]:
         """Take the next chunks, and return as many of them as fit into a batch."""
         batch: list[OutputChunk] = []
         size = 0
         for chunk in chunks:
-            if batch and size + len(chunk.data) > self._batch_bytes:
+            if batch and size + len(chunk.data) > self.batch_bytes:
                 break
             batch.append(chunk)
             size += len(chunk.data)
@@ -95,7 +81,7 @@ class _OutputCursor:
         self.near_end = len(batch) == len(chunks) < self.count
         if len(batch) < len(chunks):
             self.count = len(batch)  # the rest is read again: this many fit
-        elif not self.near_end and 4 * size <= self._batch_bytes:
+        elif not self.near_end and 4 * size <= self.batch_bytes:
             self.count = min(4 * self.count, _MAX_CHUNKS)
         if batch:
             self.position = OutputPosition(batch[-1].attempt, batch[-1].end)
@@ -116,7 +102,7 @@ async def follow_task(
     """Yields the task's row and its new output until the task has ended."""
     cursor = _OutputCursor(after)
     backoff = PollBackoff(backend, poll_interval)
-    row = await require_task(backend, task_id)
+    row = await get_task_of(backend.ledger, None, task_id)
     batch = await cursor.read_next(backend.output, task_id)
     while True:
         yield row, batch
@@ -146,7 +132,7 @@ _ReadResult = tuple[TaskRow, list[OutputChunk]]
 
 
 async def _read_row_and_output(backend: Backend, request: _ReadRequest) -> _ReadResult:
-    row = await require_task(backend, request.task_id)
+    row = await get_task_of(backend.ledger, None, request.task_id)
     return row, await _read(backend, request)
 
 
@@ -194,7 +180,7 @@ async def _wait_and_read(
     )
     # A reader that arrives from now on may know a newer row, and must read for itself.
     _close_wait(backend, request, shared_wait)
-    row = await require_task(backend, request.task_id)
+    row = await get_task_of(backend.ledger, None, request.task_id)
     if not arrived and row.attempt == request.attempt and not row.state.terminal:
         # The same attempt still runs: the next wait returns what was printed since.
         return row, []
@@ -229,7 +215,7 @@ async def read_job_output(
 ) -> AsyncIterator[KeyedChunk]:
     """Yields what all tasks of a job printed, by time, and with ``follow`` until it ends."""
     if follow:
-        async for item in JobOutputFollower(backend, job_id, attempt).chunks():
+        async for item in _follow_job(backend, job_id, attempt):
             yield item
         return
     states = await backend.ledger.task_states(job_id)
@@ -263,61 +249,46 @@ async def _merge_by_time(
             heapq.heapreplace(heads, (following.at, index, following))
 
 
-class JobOutputFollower:
-    """Follows the output of all tasks of a job until the job has ended."""
-
-    def __init__(self, backend: Backend, job_id: str, attempt: int | None) -> None:
-        self._backend = backend
-        self._job_id = job_id
-        self._attempt = attempt
-        self._cursors: dict[str, _OutputCursor] = {}  # by key, of tasks that have started
-        self._drained: set[str] = set()  # keys of ended tasks whose output was read
-        self._backoff = PollBackoff(backend, POLL_INTERVAL)
-        self._caught_up = False
-        self._printed = False
-        self._job_ended = False
-
-    async def chunks(self) -> AsyncIterator[KeyedChunk]:
-        """Yields the job's output, in each poll by time."""
-        while True:
-            async for key, chunk in self.poll():
-                if self._attempt in (None, chunk.attempt):
-                    yield key, chunk
-            if not self._printed and self._job_ended:
-                return
-            self._backoff.record_poll(got_data=self._printed)
-            if not self._printed or (self._backoff.polls_cost and self._caught_up):
-                await self._backend.clock.sleep(self._backoff.pause)
-
-    async def poll(self) -> AsyncIterator[KeyedChunk]:
-        """Yields what was printed since the last poll."""
-        job = await self._backend.ledger.get_job(self._job_id)
-        states = await self._backend.ledger.task_states(self._job_id)
-        keys = self._started(states)
-        share = _JOB_READ_BYTES // max(1, len(keys))
-        for key in keys:
-            self._cursors.setdefault(key, _OutputCursor(batch_bytes=share))
-        self._printed = False
-        async for item in _merge_by_time([(key, self._read_available(key)) for key in keys]):
-            self._printed = True
-            yield item
-        at_end = {key for key in keys if self._cursors[key].at_end}
-        self._drained |= {key for key in at_end if states[key].terminal}
-        self._caught_up = len(at_end) == len(keys)
-        self._job_ended = job is None or job.state.terminal
-
-    def _started(self, states: Mapping[str, TaskState]) -> list[str]:
-        return [
+async def _follow_job(
+    backend: Backend, job_id: str, attempt: int | None
+) -> AsyncIterator[KeyedChunk]:
+    """Yields the output of all tasks of a job, in each poll by time, until the job has ended."""
+    cursors: dict[str, _OutputCursor] = {}  # by key, of tasks that have started
+    drained: set[str] = set()  # keys of ended tasks whose output was read
+    backoff = PollBackoff(backend, POLL_INTERVAL)
+    while True:
+        job = await backend.ledger.get_job(job_id)
+        states = await backend.ledger.task_states(job_id)
+        keys = [
             key
             for key, state in states.items()
-            if key not in self._drained and (state not in _NOT_STARTED or key in self._cursors)
+            if key not in drained and (state not in _NOT_STARTED or key in cursors)
         ]
+        share = _JOB_READ_BYTES // max(1, len(keys))
+        for key in keys:
+            cursors.setdefault(key, _OutputCursor(batch_bytes=share))
+        printed = False
+        async for key, chunk in _merge_by_time(
+            (key, _read_available(backend, task_id_of(job_id, key), cursors[key])) for key in keys
+        ):
+            printed = True
+            if attempt in (None, chunk.attempt):
+                yield key, chunk
+        if not printed and (job is None or job.state.terminal):
+            return
+        at_end = {key for key in keys if cursors[key].at_end}
+        drained |= {key for key in at_end if states[key].terminal}
+        backoff.record_poll(got_data=printed)
+        if not printed or (backoff.polls_cost and len(at_end) == len(keys)):
+            await backend.clock.sleep(backoff.pause)
 
-    async def _read_available(self, key: str) -> AsyncIterator[OutputChunk]:
-        """Yields what is stored, up to a bound: other tasks may have started to print."""
-        cursor, task_id = self._cursors[key], task_id_of(self._job_id, key)
-        for _ in range(_BATCHES_PER_PASS):
-            for chunk in await cursor.read_next(self._backend.output, task_id):
-                yield chunk
-            if cursor.at_end:
-                return
+
+async def _read_available(
+    backend: Backend, task_id: str, cursor: _OutputCursor
+) -> AsyncIterator[OutputChunk]:
+    """Yields what is stored, up to a bound: other tasks may have started to print."""
+    for _ in range(_BATCHES_PER_PASS):
+        for chunk in await cursor.read_next(backend.output, task_id):
+            yield chunk
+        if cursor.at_end:
+            return

@@ -42,13 +42,8 @@ class FeedCursor:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedBatch:
-    """Events, each with the position after it."""
-
-    events: tuple[tuple[FeedCursor, Event], ...]
-    end: FeedCursor
-    has_more: bool  # more events are already recorded
+FeedItem = tuple[FeedCursor, Event]
+"""An event, and the position after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +83,25 @@ class EventFeed:
     def _tag(self) -> str:
         return hashlib.blake2b(self.name.encode(), digest_size=_TAG_BYTES).hexdigest()
 
-    async def read_after(self, after: FeedCursor, limit: int) -> FeedBatch:
-        """The next events.
+    async def read_after(
+        self, after: FeedCursor, limit: int
+    ) -> tuple[list[FeedItem], FeedCursor, bool]:
+        """The next events, the position after them, and whether more are already recorded.
 
         Raises:
             UsageError: there is no such position.
         """
         page = await self.fetch(after.offset + limit, after.cursor)
         fresh = enumerate(page.items[after.offset :], start=after.offset + 1)
-        events = tuple((FeedCursor(after.cursor, number), event) for number, event in fresh)
+        events = [(FeedCursor(after.cursor, number), event) for number, event in fresh]
         if page.cursor is not None:
-            return FeedBatch(events=events, end=FeedCursor(page.cursor), has_more=True)
+            return events, FeedCursor(page.cursor), True
         end = FeedCursor(after.cursor, len(page.items))
         if end.offset > _SHORT_PAGE:
             # All events but the last are followed by one, so there is a cursor to that.
             shorter = await self.fetch(end.offset - 1, after.cursor)
             end = FeedCursor(shorter.cursor, 1) if shorter.cursor is not None else end
-        return FeedBatch(events=events, end=end, has_more=False)
+        return events, end, False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +149,13 @@ class Queries:
         if job.total == 1 and job.state.terminal:
             page = await self.backend.ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)
             tasks = page.items
-        return d.JobDocument(**d.job_fields(job, tasks))
+        return d.job_document(d.JobDocument, job, tasks)
 
     async def task_documents(self, rows: Sequence[TaskRow]) -> list[d.TaskDocument]:
         """Tasks with their latest events."""
         events = await self.latest_events(rows)
         return [
-            d.TaskDocument(**d.task_fields(row, event))
+            d.task_document(d.TaskDocument, row, event)
             for row, event in zip(rows, events, strict=True)
         ]
 
@@ -193,7 +190,7 @@ class Queries:
 
     async def follow_job(
         self, job: JobRow, feed: EventFeed, after: FeedCursor, *, follow: bool, poll: timedelta
-    ) -> AsyncIterator[tuple[FeedCursor, Event] | JobRow | None]:
+    ) -> AsyncIterator[FeedItem | JobRow | None]:
         """The events of a job, and with ``follow`` new ones until it has ended.
 
         The last item is the job's row, None if the job was deleted.
@@ -201,11 +198,10 @@ class Queries:
         while True:
             # Read before the events: all events of a job are stored before its row is terminal.
             row = await self.backend.ledger.get_job(job.id)
-            batch = await feed.read_after(after, _PAGE)
-            for item in batch.events:
+            items, after, has_more = await feed.read_after(after, _PAGE)
+            for item in items:
                 yield item
-            after = batch.end
-            if batch.has_more:
+            if has_more:
                 continue
             if not follow or row is None or row.state.terminal:
                 yield row

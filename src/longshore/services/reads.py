@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from longshore.core.events.event import Event
@@ -35,14 +34,14 @@ async def get_job_of(ledger: Ledger, tenant: str | None, job_id: str) -> JobRow:
     return row
 
 
-async def get_task_of(ledger: Ledger, tenant: str, task_id: str) -> TaskRow:
-    """Returns the row of a tenant's task.
+async def get_task_of(ledger: Ledger, tenant: str | None, task_id: str) -> TaskRow:
+    """Returns the row of a tenant's task; ``tenant`` None: of any tenant.
 
     Raises:
         NotFound: there is no such task, or it is another tenant's.
     """
     row = await ledger.get_task(task_id)
-    if row is None or row.spec.tenant != tenant:
+    if row is None or tenant not in (None, row.spec.tenant):
         raise NotFound("task", task_id[:_SHOWN_ID_CHARACTERS])
     return row
 
@@ -87,38 +86,26 @@ async def list_all(fetch: Callable[..., Awaitable[list[ItemT]]]) -> list[ItemT]:
     return items
 
 
-@dataclass(slots=True)
-class RowBatch:
-    """Result of a batch read. Missing rows are omitted from both fields."""
-
-    rows: list[TaskRow] = field(default_factory=list)
-    unreadable: set[str] = field(default_factory=set)  # ids of damaged rows
-
-
-async def read_rows(ledger: Ledger, task_ids: Sequence[str]) -> RowBatch:
-    """Returns the rows of these tasks, as far as they can be read.
+async def read_rows(ledger: Ledger, task_ids: Sequence[str]) -> tuple[list[TaskRow], set[str]]:
+    """Returns the rows of these tasks that exist, and the ids of damaged rows.
 
     Raises:
         BackendUnavailable: the ledger cannot be reached.
     """
-    batch = RowBatch()
+    rows: list[TaskRow] = []
+    unreadable: set[str] = set()
     for start in range(0, len(task_ids), AT_ONCE):
         ids = task_ids[start : start + AT_ONCE]
         try:
-            batch.rows += await ledger.get_tasks(ids)
+            rows += await ledger.get_tasks(ids)
         except BackendUnavailable:
             raise
         except Exception:  # one of these rows is damaged; reading each shows which
             logger.exception("rows.read_failed")
-            await _read_one_by_one(ledger, ids, batch)
-    return batch
-
-
-async def _read_one_by_one(ledger: Ledger, task_ids: Sequence[str], batch: RowBatch) -> None:
-    for task_id in task_ids:
-        batch.unreadable.add(task_id)
-        with log_and_continue(logger, "row.read_failed", task_id=task_id):
-            row = await ledger.get_task(task_id)
-            batch.unreadable.discard(task_id)
-            if row is not None:
-                batch.rows.append(row)
+            for task_id in ids:
+                unreadable.add(task_id)
+                with log_and_continue(logger, "row.read_failed", task_id=task_id):
+                    row = await ledger.get_task(task_id)
+                    unreadable.discard(task_id)
+                    rows += [row] if row is not None else []
+    return rows, unreadable

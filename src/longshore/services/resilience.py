@@ -75,14 +75,20 @@ async def race(*awaitables: Awaitable[Any]) -> AsyncIterator[tuple[asyncio.Futur
 
 
 @contextlib.contextmanager
-def log_and_continue(logger: logging.Logger, event: str, **fields: object) -> Iterator[None]:
+def log_and_continue(
+    logger: logging.Logger, event: str, *, unavailable: str | None = None, **fields: object
+) -> Iterator[None]:
     """Log an exception with its traceback, and continue after the block.
 
-    ``BackendUnavailable`` is raised: the next item would fail in the same way.
+    Args:
+        unavailable: The event that reports ``BackendUnavailable``; None: it is raised, because the
+            next item would fail in the same way.
     """
     try:
         yield
-    except BackendUnavailable:
-        raise
+    except BackendUnavailable as error:
+        if unavailable is None:
+            raise
+        logger.warning(unavailable, extra={**fields, "error": str(error)})
     except Exception:  # one item must not stop the others
         logger.exception(event, extra=fields)

@@ -25,7 +25,6 @@ from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definitio
 from longshore.core.documents import Document, submitted_document_key
 from longshore.core.ids import check_request_id, job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
-from longshore.core.jobs.dag import PROBLEM_LIMIT
 from longshore.core.jobs.graph import Addition, Graph, request_hash
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.jobs.planning import (
@@ -36,6 +35,7 @@ from longshore.core.jobs.planning import (
     plan_tasks,
 )
 from longshore.core.jobs.submission import (
+    PROBLEM_LIMIT,
     JobRequest,
     TaskRequest,
     canonical_hash,

@@ -18,14 +18,13 @@ from functools import partial
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
+from longshore.core.tasks.lease import Lease
 from longshore.errors import (
-    BackendUnavailable,
     CommandRefused,
     NotFound,
     VersionConflict,
 )
 from longshore.ports.backend import Backend
-from longshore.ports.ledger import LeasedTask
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters
@@ -82,7 +81,8 @@ class Sweeper:
         clock, every = self.backend.clock, self.every
         leads, next_sweep = False, clock.elapsed() + _STANDBY_FACTOR * every
         while True:
-            try:
+            # No error may end the loop: without it nothing is repaired.
+            with log_and_continue(logger, "sweep.failed", unavailable="sweep.unavailable"):
                 if not leads and self.worker_registry.acquire_role(ROLE):
                     leads, next_sweep = True, clock.elapsed()
                     # The dispatcher has probably just started too, and catches up by itself.
@@ -92,10 +92,6 @@ class Sweeper:
                     next_sweep = clock.elapsed() + (every if leads else _STANDBY_FACTOR * every)
                 elif leads:
                     await self.reap_dead_workers()
-            except BackendUnavailable as error:
-                logger.warning("sweep.unavailable", extra={"error": str(error)})
-            except Exception:  # no error may end the loop: without it nothing is repaired
-                logger.exception("sweep.failed")
             await clock.sleep(min(self.dead_worker_check_every, every))
 
     async def sweep(self) -> Repairs:
@@ -144,9 +140,9 @@ class Sweeper:
         ]
         if not dead:
             return
-        for task in await list_all(self.backend.ledger.leased_tasks):
-            if task.worker_id in dead:
-                await self._end_lease(task, holder_gone=True)
+        for task_id, lease in await list_all(self.backend.ledger.leased_tasks):
+            if lease.worker_id in dead:
+                await self._end_lease(task_id, lease, holder_gone=True)
         for worker_id in dead:
             with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
                 self.worker_registry.deregister(worker_id)
@@ -166,22 +162,22 @@ class Sweeper:
         while progress:
             expired_by = self.backend.clock.now() - self.skew_margin
             expired = await self.backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
-            progress = any([await self._end_lease(task, holder_gone=False) for task in expired])
+            progress = any([await self._end_lease(*task, holder_gone=False) for task in expired])
 
-    async def _end_lease(self, task: LeasedTask, *, holder_gone: bool) -> bool:
-        command = LeaseEnded(fence=task.fence, margin=self.skew_margin, holder_dead=holder_gone)
+    async def _end_lease(self, task_id: str, lease: Lease, *, holder_gone: bool) -> bool:
+        command = LeaseEnded(fence=lease.fence, margin=self.skew_margin, holder_dead=holder_gone)
         row = None
         with (
-            log_and_continue(logger, "lease.end_failed", task_id=task.task_id),
+            log_and_continue(logger, "lease.end_failed", task_id=task_id),
             contextlib.suppress(CommandRefused, NotFound),  # the task has moved on
         ):
-            row = await self.transitions.apply_to_task(task.task_id, command)
+            row = await self.transitions.apply_to_task(task_id, command)
         if row is None:
             return False
-        with log_and_continue(logger, "reservation.release_failed", task_id=task.task_id):
+        with log_and_continue(logger, "reservation.release_failed", task_id=task_id):
             await self.budget_operations.reservations.close_lost_attempt(row)
         self.repairs["leases_ended"] += 1
-        extra = {"task_id": task.task_id, "worker_id": task.worker_id, "gone": holder_gone}
+        extra = {"task_id": task_id, "worker_id": lease.worker_id, "gone": holder_gone}
         logger.warning("lease.taken_over", extra=extra)
         return True
 

@@ -8,7 +8,7 @@ more CPU while it starts.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -21,7 +21,6 @@ from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.system import SystemClock
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.event import Event
-from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.change_stream import Record
@@ -64,36 +63,21 @@ async def open_relay() -> AsyncIterator[Relay]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EventArchive:
-    """The event table, for events from the bus."""
-
-    _log: DynamoEventLog
-
-    async def save(self, record: Record) -> None:
-        """Store the event in a message from the bus, without publishing it.
-
-        Raises:
-            UsageError: the message holds no event.
-        """
-        await self._log.save([event_in_message(record["body"])])
-
-
 @contextlib.asynccontextmanager
-async def open_archive() -> AsyncIterator[EventArchive]:
+async def open_archive() -> AsyncIterator[Callable[[Record], Awaitable[None]]]:
+    """Stores the event of a message from the bus in the event table, without publishing it."""
     async with _open_installation() as (settings, installation):
-        yield EventArchive(
-            DynamoEventLog(
-                *(installation.aws, installation.names, SystemClock()),
-                retention=settings.aws.keep_events or None,
-                indexes=event_indexes(settings),
-            )
+        log = DynamoEventLog(
+            *(installation.aws, installation.names, SystemClock()),
+            retention=settings.aws.keep_events or None,
+            indexes=event_indexes(settings),
         )
+        yield lambda record: log.save([read_event(record)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LambdaServices(Services):
-    """The services of a function, and readers of the records that it is invoked with."""
+    """The services of a function."""
 
     names: Names
 
@@ -101,15 +85,9 @@ class LambdaServices(Services):
     def undelivered(self) -> UndeliveredEvents:
         return undelivered_events(self)
 
-    def read_event(self, record: Record) -> Event:
-        return event_in_message(record["body"])
-
     def read_dead_message(self, record: Record) -> DeadMessage:
         now = self.backend.clock.now()
         return lambda_records.dead_message_in_record(record, self.names, now)
-
-    def read_undelivered(self, record: Record) -> UndeliveredEvent:
-        return lambda_records.undelivered_in_record(record)
 
 
 @contextlib.asynccontextmanager
@@ -137,5 +115,15 @@ def undelivered_events(services: Services) -> UndeliveredEvents:
     )
 
 
+def read_event(record: Record) -> Event:
+    """The event in a message from the bus.
+
+    Raises:
+        UsageError: the message holds no event.
+    """
+    return event_in_message(record["body"])
+
+
+read_undelivered = lambda_records.undelivered_in_record
 open_services_with_secrets = partial(open_lambda_services, secrets=True)
 """All services, able to send alerts."""

@@ -27,6 +27,7 @@ from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
+from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.execution.process_table import rss_bytes_of
@@ -44,7 +45,7 @@ from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
 from longshore.services.health import AlertSender, HealthCheck
-from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
+from longshore.services.operator_commands import OperatorCommands
 from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
 from longshore.services.resilience import race
@@ -117,9 +118,8 @@ class Services:
         Args:
             queues: The queues to work on; None: those of the settings.
         """
-        worker = self.worker(queues=queues)
         return WorkerGroup(
-            worker=worker,
+            worker=self.worker(queues=queues),
             dispatcher=self.dispatcher if self.settings.workers_dispatch else None,
             sweeper=self.sweeper,
             worker_registry=self.worker_registry,
@@ -150,13 +150,21 @@ class Services:
                 if part.done():
                     await part
 
-    def worker(
-        self, worker_id: str | None = None, *, queues: Sequence[str] | None = None
-    ) -> Worker:
-        """A worker of this process."""
-        name = worker_id or new_worker_id()
-        runner = _build_runner(
-            self.settings, self.backend.clock, lambda: self.worker_registry.lock_descriptors(name)
+    def worker(self, *, queues: Sequence[str] | None = None) -> Worker:
+        """A worker of this process, whose attempts run in child processes."""
+        settings, name = self.settings, new_worker_id()
+        sdk = settings.agent.preload or find_spec("claude_agent_sdk") is not None
+        runner = ProcessRunner(
+            settings.data_dir.absolute(),
+            child_environment(settings),
+            self.backend.clock,
+            keep_folders=settings.worker.keep_work_dirs,
+            agent_access=agent_config(settings),
+            modules=settings.worker.app,
+            agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
+            preload=settings.agent.preload,
+            # They stay open while any process of a child is alive.
+            inherited_fds=lambda: self.worker_registry.lock_descriptors(name),
         )
         return self.worker_with_runner(
             runner,
@@ -258,15 +266,6 @@ class Services:
         )
 
     @cached_property
-    def resumer(self) -> Resumer:
-        return Resumer(
-            backend=self.backend,
-            transitions=self.transitions,
-            documents=self.documents,
-            dispatcher=self.dispatcher,
-        )
-
-    @cached_property
     def reservations(self) -> BudgetReservations:
         return BudgetReservations(self.backend, self.transitions)
 
@@ -285,15 +284,15 @@ class Services:
         finishers = {
             IntentKind.CREATE: self.producer.finish_submit,
             IntentKind.ADD: self.producer.finish_addition,
-            IntentKind.CANCEL: self.canceller.finish_cancel,
-            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.CANCEL: self.operator_commands.finish_cancel,
+            IntentKind.RESUME: self.operator_commands.finish_resume,
             IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
         return await finishers[intent.kind](job, intent)
 
     @cached_property
-    def canceller(self) -> Canceller:
-        return Canceller(
+    def operator_commands(self) -> OperatorCommands:
+        return OperatorCommands(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
@@ -306,7 +305,7 @@ class Services:
         return DeadLetters(
             backend=self.backend,
             transitions=self.transitions,
-            resumer=self.resumer,
+            operator_commands=self.operator_commands,
             app=self.settings.app,
             skew_margin=self.settings.worker.skew_margin,
         )
@@ -360,18 +359,8 @@ class Services:
         )
 
     @cached_property
-    def queue_pauser(self) -> QueuePauser:
-        return QueuePauser(self.backend)
-
-    @cached_property
     def definition_sync(self) -> DefinitionSync:
         return DefinitionSync(self.backend)
-
-    @cached_property
-    def review_decisions(self) -> ReviewDecisions:
-        return ReviewDecisions(
-            backend=self.backend, transitions=self.transitions, dispatcher=self.dispatcher
-        )
 
     @cached_property
     def explainer(self) -> Explainer:
@@ -398,34 +387,23 @@ async def open_services(
     intervals: Intervals = DEFAULT_INTERVALS,
     sqlite: SqliteOptions | None = None,
 ) -> AsyncIterator[Services]:
-    """The services on the backend that the settings name; it is closed at the end."""
-    async with open_backend(settings, sqlite) as backend:
-        with contextlib.closing(FileWorkerRegistry(settings.data_dir.absolute())) as registry:
-            yield Services(
-                settings=settings, backend=backend, worker_registry=registry, intervals=intervals
-            )
+    """The services on the backend that the settings name; it is closed at the end.
 
-
-def _build_runner(
-    settings: Settings, clock: Clock, inherited_fds: Callable[[], Sequence[int]]
-) -> ProcessRunner:
-    """What starts the child processes of a worker.
-
-    Args:
-        inherited_fds: File descriptors that stay open while any process of a child is alive.
+    Raises:
+        BackendUnavailable: the data folder cannot be used.
     """
-    sdk = settings.agent.preload or find_spec("claude_agent_sdk") is not None
-    return ProcessRunner(
-        settings.data_dir.absolute(),
-        child_environment(settings),
-        clock,
-        keep_folders=settings.worker.keep_work_dirs,
-        agent_access=agent_config(settings),
-        modules=settings.worker.app,
-        agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
-        preload=settings.agent.preload,
-        inherited_fds=inherited_fds,
-    )
+    folder = settings.data_dir.absolute()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            backend = await stack.enter_async_context(open_backend(settings, sqlite))
+        except OSError as error:
+            reason = f"{error.strerror}; see --data-dir and the setting data_dir"
+            message = f"the data folder {str(folder)!r} cannot be used: {reason}"
+            raise BackendUnavailable(message) from error
+        registry = stack.enter_context(contextlib.closing(FileWorkerRegistry(folder)))
+        yield Services(
+            settings=settings, backend=backend, worker_registry=registry, intervals=intervals
+        )
 
 
 def agent_config(settings: Settings) -> dict[str, Any]:

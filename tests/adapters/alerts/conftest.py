@@ -61,7 +61,7 @@ def a_checked_task(
     requested = {
         "attempt": 1,
         "elapsed": timedelta(minutes=63),
-        "silence": timedelta(minutes=12),
+        "time_since_last_event": timedelta(minutes=12),
         "last_event_type": "Task Heartbeat",
         "worker_id": "host-1",
         **fields,

@@ -47,7 +47,7 @@ def gone(task_id: str, **fields: object) -> RecoveredTask:
 
 def test_what_is_urgent_and_what_is_a_warning_stand_apart() -> None:
     notice = a_notice(
-        a_checked_task("job-1_a", Health.OVERTIME, silence=timedelta(seconds=20)),
+        a_checked_task("job-1_a", Health.OVERTIME, time_since_last_event=timedelta(seconds=20)),
         a_checked_task("job-1_b", Health.CRITICAL),
         a_checked_task("job-1_c", Health.WARNING, elapsed=timedelta(minutes=9)),
         recovered=(gone("job-1_d"),),

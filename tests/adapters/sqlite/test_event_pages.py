@@ -23,16 +23,16 @@ POSITIONS = [
 QUERIES: list[dict[str, str]] = [
     {},
     {"app": "shop"},
-    {"type": "Task Failed"},
+    {"event_type": "Task Failed"},
     {"entity": "JOB#job-one"},
-    {"job": "job-one"},
-    {"job": "job-one", "type": "Task Failed"},
+    {"job_id": "job-one"},
+    {"job_id": "job-one", "event_type": "Task Failed"},
 ]
 
 
 def _looks(folder: Path, query: dict[str, Any], *, near_end: bool) -> list[str]:
     """How SQLite goes about it, but for merging and sorting."""
-    whole = {"app": None, "type": None, "entity": None, "job": None, **query}
+    whole = {"app": None, "event_type": None, "entity": None, "job_id": None, **query}
     sql = query_statement("position, properties", whole, near_end=near_end)
     values = {**whole, "tenant": "acme", "after": 7, "limit": 10}
     connection = apsw.Connection(str(folder / store_file.FILE_NAME))
@@ -65,11 +65,11 @@ def test_all_events_of_a_tenant_are_one_walk_a_type(store: Path, query: dict[str
 
 
 def test_events_of_one_type_and_of_one_entity_are_found_by_their_index(store: Path) -> None:
-    assert _looks(store, {"type": "Task Failed"}, near_end=False) == [BY_TYPE]
+    assert _looks(store, {"event_type": "Task Failed"}, near_end=False) == [BY_TYPE]
     assert _looks(store, {"entity": "JOB#job-one"}, near_end=False) == [OF_ENTITY]
 
 
 def test_events_of_one_job_are_found_by_positions_that_an_index_alone_gives(store: Path) -> None:
     page = "SEARCH events USING INTEGER PRIMARY KEY (rowid=?)"
 
-    assert _looks(store, {"job": "job-one"}, near_end=False) == [page, *POSITIONS]
+    assert _looks(store, {"job_id": "job-one"}, near_end=False) == [page, *POSITIONS]

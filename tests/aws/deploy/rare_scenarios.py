@@ -213,7 +213,7 @@ def _run_sweeper(scenarios: RareScenarios) -> None:
 
     cancelled = scenarios.submit("cancelled", make_task("a"), make_task("b"))
     installation.claim(f"{cancelled}_a")
-    scenarios.crash_midway(lambda all_: all_.canceller.cancel_job(cancelled, by="test"))
+    scenarios.crash_midway(lambda all_: all_.operator_commands.cancel_job(cancelled, by="test"))
     failed = scenarios.submit(
         "failed", make_task("a"), make_task(f"b{_LONG}"), make_task(f"c{_LONG}")
     )
@@ -291,7 +291,9 @@ def _run_worker(scenarios: RareScenarios) -> None:
     queue = installation.names.queue(QUEUE, Priority.NORMAL)
     # The worker must not take messages of the previous scenarios.
     installation.mappings.call("sqs", "purge_queue", QueueUrl=installation.mappings.url(queue))
-    (installation.folder / "workers" / "dead-1.lock").write_text(f"serves {QUEUE}\n")
+    workers = installation.folder / "workers"
+    workers.mkdir(parents=True, exist_ok=True)
+    (workers / "dead-1.lock").write_text(f"serves {QUEUE}\n")
     installation.claim(f"{scenarios.submit('died', make_task('a'))}_a", worker_id="dead-1")
     scenarios.send(queue, "not a task message")
     reports = [prints("a line\n"), timedelta(milliseconds=60)] * 4

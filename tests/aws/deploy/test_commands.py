@@ -1,6 +1,8 @@
 """The commands ``aws deploy``, ``aws destroy`` and ``aws status``, as far as they need no AWS."""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,21 @@ def test_all_problems_of_a_config_file_are_reported(capsys: pytest.CaptureFixtur
     errors = capsys.readouterr().err
     assert "infra/dev.yaml: unknown name 'queus'; did you mean 'queues'?" in errors
     assert "infra/dev.yaml: schedules: Input should be a valid boolean, not 'maybe'" in errors
+
+
+@pytest.mark.parametrize("options", [["deploy", "--render", "x"], ["status"]])
+def test_without_the_library_of_aws_the_extra_is_named(options: list[str]) -> None:
+    Path("my.yaml").write_text("queues: [default]\n")
+    arguments = ["aws", *options, "--stage", "dev", "--config", "my.yaml"]
+    code = (
+        "import sys; sys.modules['botocore'] = sys.modules['aiobotocore'] = None\n"
+        f"from longshore.interfaces.cli.main import main; sys.exit(main({arguments}))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert "pip install 'longshore[aws]'" in done.stderr
 
 
 @pytest.mark.usefixtures("_interrupted")

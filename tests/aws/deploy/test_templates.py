@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from docs.generate import privileges_page
+from longshore.adapters.aws.deploy.stacks import template
 from longshore.adapters.aws.deploy.stacks.privileges import EVENT_SOURCE_REASON, GRANTS, RESOURCES
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
 from longshore.adapters.aws.deploy.stacks.template import (
@@ -38,6 +39,7 @@ from tests.aws.deploy.permissions import RolePolicies
 
 ROOT = Path(__file__).parents[3]
 INFRA = ROOT / "infra"
+TEMPLATES = Path(template.__file__).with_name("templates")
 FULL: dict[str, Any] = {
     "queues": ["default", "mail"],
     "alarms": {"email": ["operators@example.com"]},
@@ -86,6 +88,27 @@ def test_the_rendered_templates_are_up_to_date() -> None:
     for name, text in expected.items():
         remedy = "run `longshore aws deploy --stage dev --render infra/templates`"
         assert (folder / name).read_text(encoding="utf-8") == text, remedy
+
+
+def test_no_name_occurs_twice_in_a_mapping_of_a_template() -> None:
+    files = [*TEMPLATES.glob("*.yaml")]
+
+    assert len(files) > len(STACKS)
+    for file in files:
+        document = yaml.compose(file.read_text(encoding="utf-8"))
+        for mapping in mappings(document):
+            names = [key.value for key, _ in mapping.value]
+            assert len(names) == len(set(names)), (file.name, names)
+
+
+def mappings(node: Any) -> Iterator[yaml.MappingNode]:
+    if isinstance(node, yaml.MappingNode):
+        yield node
+        for _, value in node.value:
+            yield from mappings(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from mappings(item)
 
 
 def test_the_linter_of_aws_finds_nothing(tmp_path: Path, full: dict[str, Any]) -> None:

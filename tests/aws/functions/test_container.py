@@ -188,7 +188,7 @@ def test_failed_and_late_records_of_a_batch_are_answered_and_the_others_are_done
 def test_unreadable_and_failed_records_of_a_batch_processed_together_are_answered(
     container: Container[Any], deal_fails: tuple[str, ...], answered: list[str]
 ) -> None:
-    def read(opened: Any, record: Any) -> str:
+    def read(record: Any) -> str:
         if record["body"] == "odd":
             raise UsageError("odd")
         return str(record["body"])
@@ -208,7 +208,7 @@ def test_all_records_of_a_batch_that_times_out_are_answered(container: Container
         return ()
 
     answer = process_together(
-        container, records("a", "b"), Invocation(SHORT), lambda _, record: record, deal
+        container, records("a", "b"), Invocation(SHORT), lambda record: record, deal
     )
 
     assert failed_ids(answer) == ["a", "b"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.openapi import openapi_document

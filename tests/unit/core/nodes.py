@@ -2,21 +2,23 @@
 
 from hypothesis import strategies as st
 
-from longshore.core.jobs.dag import Node, problems_of
+from longshore.core.jobs.submission import TaskRequest, problems_of
 
 LIMIT = 10_000
 
 
-def a_task(key: str, *parents: str) -> Node:
-    return Node(key=key, parents=parents)
+def a_task(key: str, *parents: str) -> TaskRequest:
+    return TaskRequest(key=key, definition="command", parents=parents)
 
 
-def problems(*nodes: Node, limit: int = LIMIT, existing: tuple[str, ...] = ()) -> dict[str, str]:
+def problems(
+    *nodes: TaskRequest, limit: int = LIMIT, existing: tuple[str, ...] = ()
+) -> dict[str, str]:
     return {p.path: p.message for p in problems_of(nodes, limit=limit, existing=existing)}
 
 
 @st.composite
-def random_jobs(draw: st.DrawFn) -> list[Node]:
+def random_jobs(draw: st.DrawFn) -> list[TaskRequest]:
     """A valid job: edges go from later to earlier in one order, tasks are given in another."""
     size = draw(st.integers(1, 14))
     nodes = [

@@ -36,7 +36,7 @@ def a_check(at: datetime = NOON, attempt: int = 1, **tasks: Health) -> HealthRep
                 attempt=attempt,
                 health=health,
                 elapsed=HOUR,
-                silence=MINUTE,
+                time_since_last_event=MINUTE,
                 last_event_type="Task Heartbeat",
                 worker_id="w",
             )

@@ -220,7 +220,7 @@ def test_one_notice_has_both_the_tasks_and_the_backlog(sort: str) -> None:
         attempt=1,
         health=Health.CRITICAL,
         elapsed=HOUR,
-        silence=HOUR,
+        time_since_last_event=HOUR,
         last_event_type="Task Heartbeat",
         worker_id="w",
     )

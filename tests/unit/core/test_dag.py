@@ -5,7 +5,7 @@ import pickle
 import pytest
 from hypothesis import given
 
-from longshore.core.jobs.dag import PROBLEM_LIMIT, Node, problems_of
+from longshore.core.jobs.submission import PROBLEM_LIMIT, TaskRequest, problems_of
 from longshore.errors import InvalidJob, Problem
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
@@ -162,5 +162,5 @@ def test_the_paths_of_added_tasks_count_from_the_first_added_task() -> None:
 
 
 @given(random_jobs())
-def test_tasks_in_any_order_without_a_cycle_have_no_problem(nodes: list[Node]) -> None:
+def test_tasks_in_any_order_without_a_cycle_have_no_problem(nodes: list[TaskRequest]) -> None:
     assert problems_of(nodes, limit=LIMIT) == []

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longshore.core.jobs.dag import Node, problems_of
+from longshore.core.jobs.submission import TaskRequest, problems_of
 from longshore.errors import Problem
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
@@ -61,7 +61,7 @@ def test_a_cycle_of_malformed_ids_is_drawn_escaped() -> None:
 
 @given(random_jobs(), st.data())
 def test_an_edge_that_closes_a_cycle_is_reported_as_a_real_cycle(
-    nodes: list[Node], data: st.DataObject
+    nodes: list[TaskRequest], data: st.DataObject
 ) -> None:
     above = ancestors_by_brute_force(nodes)
     closing = [
@@ -104,7 +104,7 @@ def edges_in(problem: Problem) -> set[tuple[str, str]]:
     return set(pairwise(cycle))
 
 
-def assert_names_a_real_cycle(problem: Problem, nodes: list[Node]) -> None:
+def assert_names_a_real_cycle(problem: Problem, nodes: list[TaskRequest]) -> None:
     parents = {node.key: node.parents for node in nodes}
     cycle = cycle_in(problem.message)
     position = re.fullmatch(r"tasks\[(\d+)\]\.dependsOn\[(\d+)\]", problem.path)
@@ -117,11 +117,11 @@ def assert_names_a_real_cycle(problem: Problem, nodes: list[Node]) -> None:
     assert nodes[int(position[1])].parents[int(position[2])] == cycle[1]
 
 
-def has_cycle_by_brute_force(nodes: list[Node]) -> bool:
+def has_cycle_by_brute_force(nodes: list[TaskRequest]) -> bool:
     return any(key in above for key, above in ancestors_by_brute_force(nodes).items())
 
 
-def ancestors_by_brute_force(nodes: list[Node]) -> dict[str, set[str]]:
+def ancestors_by_brute_force(nodes: list[TaskRequest]) -> dict[str, set[str]]:
     ancestors = {node.key: set(node.parents) for node in nodes}
     for _ in nodes:
         for key, above in ancestors.items():

@@ -5,11 +5,11 @@ Quadratic work would take too long here, and recursion would fail.
 
 import pytest
 
-from longshore.core.jobs.dag import PROBLEM_LIMIT, Node, problems_of
+from longshore.core.jobs.submission import PROBLEM_LIMIT, TaskRequest, problems_of
 from tests.unit.core.nodes import LIMIT, a_task
 
 
-def a_chain(length: int) -> list[Node]:
+def a_chain(length: int) -> list[TaskRequest]:
     rest = (a_task(f"t{number}", f"t{number - 1}") for number in range(1, length))
     return [a_task("t0"), *rest]
 
@@ -25,7 +25,7 @@ def test_a_fan_out_and_in_of_ten_thousand_tasks_has_no_problem() -> None:
     assert problems_of(nodes, limit=LIMIT) == []
 
 
-def layers(count: int, width: int, parents: int) -> list[Node]:
+def layers(count: int, width: int, parents: int) -> list[TaskRequest]:
     def above(layer: int, index: int) -> list[str]:
         if layer == 0:
             return []
@@ -52,7 +52,7 @@ def test_a_dense_job_of_ten_thousand_tasks_has_no_problem() -> None:
     ],
     ids=["cycle", "layers that close", "hub"],
 )
-def test_a_cycle_in_ten_thousand_tasks_is_found(nodes: list[Node]) -> None:
+def test_a_cycle_in_ten_thousand_tasks_is_found(nodes: list[TaskRequest]) -> None:
     (problem,) = problems_of(nodes, limit=LIMIT)
 
     assert problem.path.startswith("tasks[0].dependsOn[")

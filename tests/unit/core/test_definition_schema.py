@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 from docs.generate import FOLDER
 from longshore.core.definitions.definition import Definition, ResourceLimits
-from longshore.core.definitions.reader import read_definition, read_file_document
-from longshore.core.definitions.schema import FIELDS, definition_schema, longshore_yaml_schema
+from longshore.core.definitions.reader import (
+    FIELDS,
+    definition_schema,
+    longshore_yaml_schema,
+    read_definition,
+    read_file_document,
+)
 from longshore.core.text.durations import format_duration, parse_duration
 from longshore.services.documents import definition_document, to_dict
 

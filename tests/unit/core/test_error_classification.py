@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.tasks.error_categories import (
+from longshore.core.tasks.failures import (
     CLASS_NAMES,
     CODES,
     ErrorCategory,

@@ -4,7 +4,7 @@ import urllib.error
 
 import pytest
 
-from longshore.core.tasks.error_categories import ErrorCategory, category_of
+from longshore.core.tasks.failures import ErrorCategory, category_of
 
 
 def chained(outer: BaseException, inner: BaseException) -> BaseException:

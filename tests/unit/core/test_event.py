@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.events.event import TICK, Event, EventContext, next_moment
+from longshore.core.events.event import TICK, Event, EventContext, NewEvent, next_event, next_moment
 from longshore.core.events.types import EntityType, MessageRejected, TaskApproved
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
@@ -57,6 +57,20 @@ def test_the_id_differs_by_tenant_entity_and_sequence() -> None:
     events = [an_event(), an_event(tenant="other"), an_event(entity_id="x"), an_event(sequence=2)]
 
     assert len({event.id for event in events}) == len(events)
+
+
+def test_the_next_event_follows_the_last_one_of_its_entity() -> None:
+    body = TaskApproved(task_id="job-a_b", job_id="job-a", by="ann")
+    context = EventContext(origin="operator")
+    new = NewEvent(
+        tenant="acme", app="shop", entity_id="job-a_b", body=body, context=context, now=NOON
+    )
+
+    event = next_event(new, 7, NOON)
+
+    assert (event.entity, event.sequence, event.at) == ("TASK#job-a_b", 8, NOON + TICK)
+    assert (event.tenant, event.app, event.body) == ("acme", "shop", body)
+    assert event.context == context
 
 
 def test_the_first_event_happens_now_in_whole_milliseconds() -> None:

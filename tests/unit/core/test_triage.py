@@ -6,7 +6,7 @@ import pytest
 
 from longshore.core.queues import MessageAction, TriageDecision, triage
 from longshore.core.tasks.states import TaskState
-from tests.factories import LASTS, MARGIN, NOON, SECOND, a_lease, a_task
+from tests.factories import LASTS, MARGIN, NOON, a_task
 
 MICROSECOND = timedelta(microseconds=1)
 OVER = NOON + LASTS + MARGIN
@@ -46,7 +46,7 @@ def test_a_task_that_is_not_due_is_put_off_until_it_is() -> None:
     ],
 )
 def test_a_message_for_a_task_that_is_not_to_be_run_is_dropped(state: TaskState) -> None:
-    judgement = triage(a_task(state=state), now=NOON, margin=MARGIN, holder_dead=True)
+    judgement = triage(a_task(state=state), now=NOON, margin=MARGIN)
 
     assert judgement == TriageDecision(action=MessageAction.DROP)
 
@@ -63,19 +63,3 @@ def test_a_task_whose_lease_is_over_is_taken_over() -> None:
     row = a_task(state=TaskState.PROCESSING)
 
     assert triage(row, now=OVER, margin=MARGIN) == TriageDecision(action=MessageAction.TAKE_OVER)
-
-
-def test_a_task_of_a_local_worker_that_is_gone_is_taken_over_at_once() -> None:
-    row = a_task(state=TaskState.PROCESSING)
-
-    judgement = triage(row, now=NOON + SECOND, margin=MARGIN, holder_dead=True)
-
-    assert judgement.action is MessageAction.TAKE_OVER
-
-
-def test_a_remote_worker_keeps_its_lease_although_it_seems_dead() -> None:
-    row = a_task(state=TaskState.PROCESSING, lease=a_lease(local=False))
-
-    judgement = triage(row, now=NOON + SECOND, margin=MARGIN, holder_dead=True)
-
-    assert judgement.action is MessageAction.DELAY

@@ -29,7 +29,7 @@ from longshore.ports.backend import Backend
 from longshore.services.budgets import BudgetOperations, BudgetReservations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.operator_commands import Canceller, Resumer
+from longshore.services.operator_commands import OperatorCommands
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.sweeper import Sweeper
@@ -131,7 +131,6 @@ class ServiceHarness:
             app=APP,
             **parts,
         )
-        self.resumer = Resumer(backend=backend, dispatcher=self.dispatcher, **parts)
         self.reservations = BudgetReservations(backend, self.transitions)
         self.budget_operations = BudgetOperations(
             backend=backend,
@@ -140,13 +139,13 @@ class ServiceHarness:
             day_budget=day_budget,
             app=APP,
         )
-        self.canceller = Canceller(
+        self.operator_commands = OperatorCommands(
             backend=backend, dispatcher=self.dispatcher, finish_intent=self.finish_intent, **parts
         )
         self.dead_letters = DeadLetters(
             backend=backend,
             transitions=self.transitions,
-            resumer=self.resumer,
+            operator_commands=self.operator_commands,
             app=APP,
             skew_margin=LEASE.skew_margin,
         )
@@ -156,8 +155,8 @@ class ServiceHarness:
         finishers = {
             IntentKind.CREATE: self.producer.finish_submit,
             IntentKind.ADD: self.producer.finish_addition,
-            IntentKind.CANCEL: self.canceller.finish_cancel,
-            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.CANCEL: self.operator_commands.finish_cancel,
+            IntentKind.RESUME: self.operator_commands.finish_resume,
             IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
         return await finishers[intent.kind](job, intent)

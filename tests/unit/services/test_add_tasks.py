@@ -1,7 +1,6 @@
 """Tasks are added to a job under way: once, also behind old ones, and despite crashes."""
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +89,8 @@ async def test_a_task_behind_one_that_has_completed_gets_its_result(
 
         await harness.add_tasks(make_task("b", "a"))
 
-        spec = await build_attempt_spec(
-            (row := await harness.claim(id_of("b"))),
-            row.fence,
-            backend=backend,
-            documents=harness.documents,
-            timeout=timedelta(minutes=1),
-        )
+        row = await harness.claim(id_of("b"))
+        spec = await build_attempt_spec(harness.worker_context(), row, row.fence)
         assert spec.dependency_outputs == {"a": {"answer": 42}}
 
 
@@ -133,7 +127,7 @@ async def test_a_task_added_behind_a_failed_task_waits_and_runs_after_a_resume(
         await harness.finish()
         job = await harness.job()
         assert (job.state, list(job.blocked)) == (JobState.FAILED, [1])
-        await harness.resumer.resume(job_id(), [id_of("a")], by="ann")
+        await harness.operator_commands.resume(job_id(), [id_of("a")], by="ann")
         await harness.finish()
         assert (await harness.job()).state is JobState.COMPLETED
 
@@ -259,7 +253,7 @@ async def test_nothing_is_added_to_a_job_that_has_ended_or_is_being_cancelled(
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"))
         await harness.claim(id_of("a"))
-        await harness.canceller.cancel_job(job_id(), by="ann")
+        await harness.operator_commands.cancel_job(job_id(), by="ann")
         with pytest.raises(CommandRefused, match="being cancelled"):
             await harness.add_tasks(make_task("b"))
 
@@ -333,7 +327,7 @@ async def test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_t
             try:
                 await dying.add_tasks(make_task("b", "a"), make_task("c"))
             except Crash:
-                await harness.canceller.cancel_job(job_id(), by="ann")
+                await harness.operator_commands.cancel_job(job_id(), by="ann")
             else:
                 break
 

@@ -1,7 +1,8 @@
 """Files of an attempt on their way to the blob store: which, under what names, and how many."""
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from longshore.adapters.memory.backend import memory_backend
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.blobs import BlobStore
-from longshore.services.worker.artifacts import ArtifactPolicy, Artifacts, has_artifacts
+from longshore.services.worker.artifacts import ArtifactPolicy, AttemptFiles, has_artifacts
 from longshore.testing.clock import FakeClock
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import BACKENDS, open_backend, scenario
@@ -37,15 +38,19 @@ def write(folder: Path, *names: str, text: str = "text") -> None:
         (folder / name).write_text(text)
 
 
-async def once(put: Callable[[], Awaitable[int]]) -> int:
-    return await put()
-
-
 async def store(
     blobs: BlobStore, folder: Path | None, *, summaries: Any = (), **policy: int
 ) -> str | None:
-    service = Artifacts(blobs, ArtifactPolicy(**policy))
-    return await service.store(TASK, 2, folder, summaries=summaries, retry=once)
+    files = AttemptFiles(
+        blobs=blobs,
+        clock=FakeClock(),
+        policy=ArtifactPolicy(**policy),
+        task_id=TASK,
+        attempt=2,
+        summaries=summaries,
+        timeout=timedelta(0),
+    )
+    return await files.store(folder, asyncio.Event())
 
 
 async def stored(blobs: BlobStore) -> list[str]:

@@ -28,7 +28,7 @@ async def test_what_waits_is_cancelled_at_once(kind: str, tmp_path: Path) -> Non
         await harness.complete(id_of("c"))
         await harness.dispatch()
 
-        await harness.canceller.cancel_job(job_id(), by="anna", reason="wrong day")
+        await harness.operator_commands.cancel_job(job_id(), by="anna", reason="wrong day")
 
         job = await harness.job()
         assert await harness.states() == {
@@ -53,7 +53,7 @@ async def test_what_runs_is_asked_to_end_and_the_job_waits_for_it(
         await harness.submit(make_task("a"), make_task("b", "a"))
         claimed = await harness.claim(id_of("a"))
 
-        await harness.canceller.cancel_job(job_id(), by="anna")
+        await harness.operator_commands.cancel_job(job_id(), by="anna")
 
         row = await harness.task("a")
         assert row.state is TaskState.PROCESSING
@@ -71,7 +71,7 @@ async def test_an_outcome_that_was_committed_first_stays(kind: str, tmp_path: Pa
         await harness.submit(make_task("a"), make_task("b", "a"))
         await harness.complete(id_of("a"))
 
-        await harness.canceller.cancel_job(job_id(), by="anna")
+        await harness.operator_commands.cancel_job(job_id(), by="anna")
 
         assert await harness.states() == {"a": TaskState.COMPLETED, "b": TaskState.CANCELLED}
         assert (await harness.job()).state is JobState.CANCELLED
@@ -86,9 +86,9 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(kind: str, tmp_path: Pat
         await harness.finish()
 
         with pytest.raises(CommandRefused, match="the job is completed"):
-            await harness.canceller.cancel_job(job_id(), by="anna")
+            await harness.operator_commands.cancel_job(job_id(), by="anna")
         with pytest.raises(NotFound):
-            await harness.canceller.cancel_job("job-none", by="anna")
+            await harness.operator_commands.cancel_job("job-none", by="anna")
 
         assert (await harness.job()).cancel is None
 
@@ -101,8 +101,8 @@ async def test_cancelling_twice_is_the_same_as_once(kind: str, tmp_path: Path) -
         await harness.submit(make_task("a"))
         await harness.claim(id_of("a"))
 
-        await harness.canceller.cancel_job(job_id(), by="anna")
-        await harness.canceller.cancel_job(job_id(), by="ben")
+        await harness.operator_commands.cancel_job(job_id(), by="anna")
+        await harness.operator_commands.cancel_job(job_id(), by="ben")
 
         assert (await harness.job()).cancel.by == "anna"
         assert (await harness.task("a")).cancel.by == "anna"
@@ -117,12 +117,12 @@ async def test_a_cancellation_that_was_left_half_way_is_finished_by_the_next(
         await harness.submit(make_task("a"), make_task("b", "a"))
         dying = harness.with_ports(ledger=_DiesAfter(backend.ledger, commits=1))
         with pytest.raises(_Died):
-            await dying.canceller.cancel_job(job_id(), by="anna")
+            await dying.operator_commands.cancel_job(job_id(), by="anna")
         (intent,) = (await harness.job()).intents
         assert intent.kind is IntentKind.CANCEL
         assert (await harness.task("a")).state is TaskState.PENDING
 
-        await harness.canceller.cancel_job(job_id(), by="ben")
+        await harness.operator_commands.cancel_job(job_id(), by="ben")
 
         assert (await harness.job()).state is JobState.CANCELLED
         assert (await harness.job()).intents == ()
@@ -138,7 +138,7 @@ async def test_a_job_that_is_half_created_is_cancelled_whole(tmp_path: Path) -> 
             await dying.submit(make_task("a"), make_task("b", "a"), make_task("c"))
         assert len(await harness.states()) < 3
 
-        await harness.canceller.cancel_job(job_id(), by="anna")
+        await harness.operator_commands.cancel_job(job_id(), by="anna")
 
         assert list((await harness.states()).values()) == [TaskState.CANCELLED] * 3
         assert (await harness.job()).state is JobState.CANCELLED
@@ -154,7 +154,7 @@ async def test_a_cancellation_that_was_left_half_way_is_finished_by_the_sweeper(
         await harness.submit(make_task("a"), make_task("b", "a"))
         dying = harness.with_ports(ledger=_DiesAfter(backend.ledger, commits=2))
         with pytest.raises(_Died):
-            await dying.canceller.cancel_job(job_id(), by="anna", reason="late")
+            await dying.operator_commands.cancel_job(job_id(), by="anna", reason="late")
 
         repairs = await harness.sweeper.sweep()
         await harness.dispatch()
@@ -171,7 +171,7 @@ async def test_a_job_that_changes_all_the_time_is_cancelled_task_by_task(tmp_pat
         await harness.submit(make_task("a"), make_task("b", "a"))
         busy = harness.with_ports(ledger=_NeverAllAtOnce(backend.ledger))
 
-        await busy.canceller.cancel_job(job_id(), by="anna")
+        await busy.operator_commands.cancel_job(job_id(), by="anna")
 
         assert set((await harness.states()).values()) == {TaskState.CANCELLED}
         assert (await harness.job()).state is JobState.CANCELLED

@@ -35,7 +35,7 @@ async def test_a_cancellation_that_went_on_while_its_answer_was_lost_is_not_refu
         lost = FlakyPort(ledger, "commit", after_write=True)
         unlucky = harness.with_ports(ledger=lost)
 
-        await harness.advance_until_done(unlucky.canceller.cancel_job(job_id(), by="ann"))
+        await harness.advance_until_done(unlucky.operator_commands.cancel_job(job_id(), by="ann"))
 
         assert lost.failures == 1
         assert (await harness.job()).state is JobState.CANCELLED
@@ -52,11 +52,11 @@ async def test_a_cancellation_of_a_job_that_another_caller_cancelled_meanwhile_i
         await harness.submit(make_task("a"))
 
         async def faster() -> None:
-            await other.canceller.cancel_job(job_id(), by="bob")
+            await other.operator_commands.cancel_job(job_id(), by="bob")
             await other.dispatch()
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
         late = harness.with_ports(ledger=ledger)
 
         with pytest.raises(CommandRefused):
-            await harness.advance_until_done(late.canceller.cancel_job(job_id(), by="ann"))
+            await harness.advance_until_done(late.operator_commands.cancel_job(job_id(), by="ann"))

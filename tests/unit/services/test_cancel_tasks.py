@@ -40,7 +40,7 @@ async def test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked(
             make_task("a"), make_task("b", "a"), make_task("c", "b"), make_task("d")
         )
 
-        row = await harness.canceller.cancel_task(TENANT, A, by="ann", reason="wrong day")
+        row = await harness.operator_commands.cancel_task(TENANT, A, by="ann", reason="wrong day")
 
         job = await harness.job()
         assert row == await harness.task("a")
@@ -66,7 +66,7 @@ async def test_a_waiting_task_is_cancelled_and_its_parents_continue(
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
 
-        await harness.canceller.cancel_task(TENANT, task_id("b"), by="ann")
+        await harness.operator_commands.cancel_task(TENANT, task_id("b"), by="ann")
         await harness.finish()
 
         assert await harness.states() == {
@@ -83,9 +83,9 @@ async def test_a_task_that_was_cancelled_alone_can_be_resumed(kind: str, tmp_pat
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"))
-        await harness.canceller.cancel_task(TENANT, A, by="ann")
+        await harness.operator_commands.cancel_task(TENANT, A, by="ann")
 
-        await harness.resumer.resume(job_id(), [A], by="ann", tenant=TENANT)
+        await harness.operator_commands.resume(job_id(), [A], by="ann", tenant=TENANT)
         await harness.finish()
 
         assert (await harness.job()).state is JobState.COMPLETED
@@ -101,7 +101,7 @@ async def test_a_running_task_is_cancelled_when_its_worker_confirms(
         await harness.submit(make_task("a"), make_task("b", "a"))
         claimed = await harness.claim(A)
 
-        request = await harness.canceller.cancel_task(TENANT, A, by="ann")
+        request = await harness.operator_commands.cancel_task(TENANT, A, by="ann")
 
         assert (request.state, request.cancel.by) == (TaskState.PROCESSING, "ann")
         assert (await harness.job()).blocked == NumberSet()
@@ -120,7 +120,7 @@ async def test_a_running_task_ends_without_a_word_when_its_lease_is_over(
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"))
         await harness.claim(A)
-        await harness.canceller.cancel_task(TENANT, A, by="ann")
+        await harness.operator_commands.cancel_task(TENANT, A, by="ann")
 
         harness.clock.advance(LEASE.duration + LEASE.skew_margin)
         await harness.sweeper.sweep()
@@ -146,7 +146,7 @@ async def test_an_outcome_that_was_committed_first_stays_and_is_in_the_answer(
 
         late = harness.with_ports(ledger=InterposedPort(backend.ledger, "commit", before=completes))
         with pytest.raises(CommandRefused, match="completed already"):
-            await late.canceller.cancel_task(TENANT, A, by="ann")
+            await late.operator_commands.cancel_task(TENANT, A, by="ann")
 
         await harness.finish()
         assert (await harness.job()).state is JobState.COMPLETED
@@ -159,9 +159,9 @@ async def test_one_that_is_being_cancelled_is_left_to_it(kind: str, tmp_path: Pa
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
         await harness.claim(A)
-        await harness.canceller.cancel_task(TENANT, A, by="ann")
+        await harness.operator_commands.cancel_task(TENANT, A, by="ann")
 
-        row = await harness.canceller.cancel_task(TENANT, A, by="bob")
+        row = await harness.operator_commands.cancel_task(TENANT, A, by="bob")
 
         assert (row.state, row.cancel.by) == (TaskState.PROCESSING, "ann")
 
@@ -172,14 +172,14 @@ async def test_a_second_cancellation_succeeds(kind: str, tmp_path: Path) -> None
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        first = await harness.canceller.cancel_task(TENANT, A, by="ann", reason="late")
+        first = await harness.operator_commands.cancel_task(TENANT, A, by="ann", reason="late")
 
-        again = await harness.canceller.cancel_task(TENANT, A, by="ann", reason="late")
+        again = await harness.operator_commands.cancel_task(TENANT, A, by="ann", reason="late")
 
         assert again == first
         assert (await harness.event_types("a")).count("Task Cancelled") == 1
         with pytest.raises(CommandRefused, match="cancelled already"):
-            await harness.canceller.cancel_task(TENANT, A, by="bob", reason="late")
+            await harness.operator_commands.cancel_task(TENANT, A, by="bob", reason="late")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -194,10 +194,10 @@ async def test_a_cancellation_that_the_job_did_not_record_is_finished_by_a_repea
             ledger=FlakyPort(backend.ledger, "get_job", RuntimeError("died"))
         )
         with pytest.raises(RuntimeError, match="died"):
-            await dying.canceller.cancel_task(TENANT, A, by="ann")
+            await dying.operator_commands.cancel_task(TENANT, A, by="ann")
         assert (await harness.job()).state is JobState.RUNNING
 
-        await harness.canceller.cancel_task(TENANT, A, by="ann")
+        await harness.operator_commands.cancel_task(TENANT, A, by="ann")
 
         assert (await harness.job()).state is JobState.CANCELLED
 
@@ -213,11 +213,11 @@ async def test_a_cancellation_whose_answer_was_lost_does_not_take_back_a_resume(
         flaky = FlakyPort(backend.ledger, "commit", after_write=True)
 
         async def resumed() -> None:
-            assert (await harness.resumer.resume(job_id(), [A], by="bob")).tasks == (A,)
+            assert (await harness.operator_commands.resume(job_id(), [A], by="bob")).tasks == (A,)
 
         # The second commit is the repetition of the first.
         ledger = InterposedPort(flaky, "commit", before=resumed, at=2)
-        unlucky = harness.with_ports(ledger=ledger).canceller
+        unlucky = harness.with_ports(ledger=ledger).operator_commands
         with pytest.raises(CommandRefused, match="in round 2 already"):
             await harness.advance_until_done(unlucky.cancel_task(TENANT, A, by="ann"))
 
@@ -237,16 +237,16 @@ async def test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed(
         before = await harness.job(), await harness.task("a"), await harness.task("b")
 
         with pytest.raises(NotFound):
-            await harness.canceller.cancel_task(OTHER, task_id("b"), by="eve")
+            await harness.operator_commands.cancel_task(OTHER, task_id("b"), by="eve")
         with pytest.raises(NotFound):
-            await harness.canceller.cancel_task(TENANT, task_id("missing"), by="eve")
+            await harness.operator_commands.cancel_task(TENANT, task_id("missing"), by="eve")
         with pytest.raises(NotFound):
-            await harness.canceller.cancel_job(job_id(), by="eve", tenant=OTHER)
+            await harness.operator_commands.cancel_job(job_id(), by="eve", tenant=OTHER)
         with pytest.raises(NotFound):
-            await harness.resumer.resume(job_id(), [A], by="eve", tenant=OTHER)
+            await harness.operator_commands.resume(job_id(), [A], by="eve", tenant=OTHER)
 
         assert (await harness.job(), await harness.task("a"), await harness.task("b")) == before
-        await harness.canceller.cancel_job(job_id(), by="ann", tenant=TENANT)
+        await harness.operator_commands.cancel_job(job_id(), by="ann", tenant=TENANT)
         assert (await harness.job()).state is JobState.CANCELLED
 
 
@@ -267,7 +267,9 @@ async def test_a_task_of_another_job_is_not_resumed_with_this_one(
         await harness.dispatch()
         before = await backend.ledger.get_job(theirs), await backend.ledger.get_task(strange)
 
-        resumed = await harness.resumer.resume(job_id(), [strange, A], by="eve", tenant=TENANT)
+        resumed = await harness.operator_commands.resume(
+            job_id(), [strange, A], by="eve", tenant=TENANT
+        )
 
         assert resumed.tasks == (A,)
         assert resumed.refused == {strange: "there is no such task"}
@@ -293,9 +295,9 @@ async def test_a_reason_that_cannot_be_kept_changes_nothing(
         before = await harness.task("a"), await harness.job()
 
         with pytest.raises(UsageError, match="the reason must"):
-            await harness.canceller.cancel_task(TENANT, A, by="ann", reason=reason)
+            await harness.operator_commands.cancel_task(TENANT, A, by="ann", reason=reason)
         with pytest.raises(UsageError, match="the reason must"):
-            await harness.canceller.cancel_job(job_id(), by="ann", reason=reason)
+            await harness.operator_commands.cancel_job(job_id(), by="ann", reason=reason)
 
         assert (await harness.task("a"), await harness.job()) == before
 
@@ -307,6 +309,6 @@ async def test_an_empty_reason_is_no_reason(kind: str, tmp_path: Path) -> None:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
 
-        row = await harness.canceller.cancel_task(TENANT, A, by="ann", reason=" ")
+        row = await harness.operator_commands.cancel_task(TENANT, A, by="ann", reason=" ")
 
         assert row.cancel.reason is None

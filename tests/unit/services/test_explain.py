@@ -12,7 +12,6 @@ from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound
 from longshore.services.explain import Explainer
-from longshore.services.operator_commands import QueuePauser
 from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
@@ -63,7 +62,7 @@ async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
         assert await codes(harness, A) == [("due", "a"), ("no_worker", None)]
         harness.worker_registry.register(HERE, ["default"])
         assert await codes(harness, A) == [("due", "a")]
-        await QueuePauser(backend).pause_queue("default", by="olga", reason="disk")
+        await harness.operator_commands.pause_queue("default", by="olga", reason="disk")
         assert await codes(harness, A) == [("due", "a"), ("queue_paused", None)]
 
 
@@ -123,7 +122,7 @@ async def test_behind_a_cancelled_task(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
-        await harness.canceller.cancel_task(TENANT, task_id("b"), by="ann", reason="late")
+        await harness.operator_commands.cancel_task(TENANT, task_id("b"), by="ann", reason="late")
 
         assert await codes(harness, task_id("c")) == [("behind_failure", "c"), ("cancelled", "b")]
         (cancelled,) = await why(harness, task_id("b"))
@@ -181,11 +180,11 @@ async def test_a_running_task_with_a_cancel_request(kind: str, tmp_path: Path) -
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"))
         await harness.claim(A)
-        await harness.canceller.cancel_task(TENANT, A, by="ann")
+        await harness.operator_commands.cancel_task(TENANT, A, by="ann")
 
         assert await codes(harness, A) == [("running", "a"), ("cancelling", "a")]
 
-        await harness.canceller.cancel_job(job_id(), by="bob")
+        await harness.operator_commands.cancel_job(job_id(), by="bob")
         assert await codes(harness, A) == [
             ("running", "a"),
             ("cancelling", "a"),
@@ -342,7 +341,7 @@ async def test_an_ended_job_is_explained_with_its_state_and_the_remedy(
         assert failed[0].since == (await harness.job()).finished_at
 
         ids = [task_id(f"t{n}") for n in range(5)]
-        await harness.resumer.resume(job_id(), ids, by="ann")
+        await harness.operator_commands.resume(job_id(), ids, by="ann")
         await harness.finish()
         (completed,) = await why(harness, job_id())
         assert completed.text == "The job is completed: 5 of 5 tasks completed."

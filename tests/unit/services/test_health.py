@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.health import Health, HealthPolicy, HealthThresholds
 from longshore.core.tasks import commands as c
 from longshore.errors import BackendUnavailable
@@ -83,7 +84,8 @@ async def test_a_check_is_an_event_of_its_tenant_with_all_findings(
         second = await check.check_tenant(TENANT)
 
         events = await health_check_events(harness)
-        assert [event.body for event in events] == [first.event(), second.event()]
+        reports = [properties_of_body(report.event()) for report in (first, second)]
+        assert [properties_of(event) for event in events] == reports
         assert [event.type for event in events] == ["Task Health Check"] * 2
         assert events[1].body.summary.warning == 1
         assert events[1].context.origin == "health-check"

@@ -80,7 +80,7 @@ async def test_a_job_costs_what_its_tasks_cost_that_have_ended(kind: str, tmp_pa
         await complete(harness, "b")
         await fail(harness, "c")
         ended = await usage(harness)
-        await harness.canceller.cancel_task(TENANT, task_id("a"), by="ann")
+        await harness.operator_commands.cancel_task(TENANT, task_id("a"), by="ann")
         cancelled = await usage(harness)
 
         assert (resting, ended, cancelled) == (NOTHING, TWO_USAGES, THREE_USAGES)
@@ -131,7 +131,7 @@ async def test_a_task_that_is_resumed_counts_again_when_it_ends_with_all_its_rou
         await fail(harness, "a")
         before = await usage(harness)
 
-        await harness.resumer.resume(job_id(), [task_id("a")], by="ann")
+        await harness.operator_commands.resume(job_id(), [task_id("a")], by="ann")
         meanwhile = await usage(harness)
         await complete(harness, "a")
 
@@ -154,7 +154,9 @@ async def test_an_end_or_a_resume_whose_answer_was_lost_is_counted_once(
         await harness.advance_until_done(ending.dispatcher.settle([task_id("a"), task_id("b")]))
         ended = await usage(harness)
         again = harness.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
-        await harness.advance_until_done(again.resumer.resume(job_id(), [task_id("a")], by="ann"))
+        await harness.advance_until_done(
+            again.operator_commands.resume(job_id(), [task_id("a")], by="ann")
+        )
 
         assert (ended, await usage(harness)) == (TWO_USAGES, ONE_USAGE)
 
@@ -171,7 +173,7 @@ async def test_after_a_crash_during_a_resume_the_old_end_is_not_counted_again(
         assert await usage(harness) == ONE_USAGE
         dying = harness.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=_die))
         with pytest.raises(Crash):
-            await dying.resumer.resume(job_id(), [task_id("a")], by="ann")
+            await dying.operator_commands.resume(job_id(), [task_id("a")], by="ann")
 
         await harness.dispatcher.settle([task_id("a")])
         taken_back = await usage(harness)

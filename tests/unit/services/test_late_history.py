@@ -10,7 +10,7 @@ from longshore.core.events.event import Event
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, OutcomeUnknown, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.operator_commands import ReviewDecisions
+from longshore.services.operator_commands import OperatorCommands
 from longshore.testing.clock import FakeClock
 from tests.unit.services.harness import TENANT, ServiceHarness, job_id, make_task, scenario, task_id
 
@@ -32,7 +32,7 @@ class LateEventLog:
         return [] if self._looks >= 0 else await self._log.history(*arguments, **named)
 
 
-async def in_review(looks: int) -> tuple[ServiceHarness, ReviewDecisions]:
+async def in_review(looks: int) -> tuple[ServiceHarness, OperatorCommands]:
     """A task whose first attempt is in review, and a reviewer to whom its history comes late."""
     backend = memory_backend(FakeClock())
     own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
@@ -41,10 +41,7 @@ async def in_review(looks: int) -> tuple[ServiceHarness, ReviewDecisions]:
     await harness.submit(make_task(name="reviewed"))
     await harness.complete(task_id("a"))
     late = harness.with_ports(events=LateEventLog(backend, looks))
-    reviewing = ReviewDecisions(
-        backend=late.backend, transitions=late.transitions, dispatcher=late.dispatcher
-    )
-    return harness, reviewing
+    return harness, late.operator_commands
 
 
 async def approved_twice(looks: int) -> TaskState:
@@ -108,7 +105,7 @@ def test_a_resume_that_was_made_is_never_denied(looks: int) -> None:
         await harness.dispatch()
         late = harness.with_ports(ledger=LossyLedger(backend), events=LateEventLog(backend, looks))
 
-        resume = late.resumer.resume(job_id(), [task_id("a")], by="ann")
+        resume = late.operator_commands.resume(job_id(), [task_id("a")], by="ann")
         resumed = await harness.advance_until_done(resume)
 
         assert list(resumed.refused) == []

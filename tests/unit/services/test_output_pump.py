@@ -21,7 +21,7 @@ ERR = Stream.STDERR
 
 def a_pump(harness: ServiceHarness, log: Any = None, **policy: Any) -> OutputPump:
     log = log or harness.backend.output
-    return OutputPump(log, harness.transitions, harness.clock, TASK, 1, OutputPolicy(**policy))
+    return OutputPump(log, harness.clock, TASK, 1, OutputPolicy(**policy))
 
 
 async def stored(harness: ServiceHarness, task_id: str = TASK) -> list[OutputChunk]:

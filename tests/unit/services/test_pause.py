@@ -8,15 +8,14 @@ import pytest
 from longshore.core.maximums import REASON_LIMIT_CHARACTERS
 from longshore.core.queues import QueuePause
 from longshore.errors import UsageError
-from longshore.services.operator_commands import QueuePauser
-from tests.unit.services.harness import BACKENDS, SECOND, open_backend, scenario
+from tests.unit.services.harness import BACKENDS, SECOND, ServiceHarness, open_backend, scenario
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_who_paused_a_queue_since_when_and_why_can_be_seen(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        pausing = QueuePauser(backend)
+        pausing = ServiceHarness(backend).operator_commands
 
         claimed = await pausing.pause_queue("default", by="ann", reason="the service is down")
 
@@ -31,7 +30,7 @@ async def test_who_paused_a_queue_since_when_and_why_can_be_seen(kind: str, tmp_
 @scenario
 async def test_a_second_pause_returns_the_existing_pause(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        pausing = QueuePauser(backend)
+        pausing = ServiceHarness(backend).operator_commands
         first = await pausing.pause_queue("default", by="ann")
         backend.clock.advance(SECOND)
 
@@ -42,7 +41,9 @@ async def test_a_second_pause_returns_the_existing_pause(kind: str, tmp_path: Pa
 @scenario
 async def test_a_blank_reason_counts_as_none(tmp_path: Path, reason: str) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        claimed = await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
+        claimed = await ServiceHarness(backend).operator_commands.pause_queue(
+            "default", by="ann", reason=reason
+        )
 
         assert claimed.reason is None
 
@@ -53,7 +54,7 @@ async def test_an_invalid_queue_name_is_refused_and_changes_nothing(
     tmp_path: Path, name: str
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        pausing = QueuePauser(backend)
+        pausing = ServiceHarness(backend).operator_commands
         with pytest.raises(UsageError, match="the name of a queue must match"):
             await pausing.pause_queue(name, by="ann")
         with pytest.raises(UsageError, match="the name of a queue must match"):
@@ -69,7 +70,9 @@ async def test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing(
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
         with pytest.raises(UsageError, match="the reason must"):
-            await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
+            await ServiceHarness(backend).operator_commands.pause_queue(
+                "default", by="ann", reason=reason
+            )
 
         assert await backend.queue_controls.list_pauses() == []
 
@@ -80,7 +83,7 @@ async def test_who_resumed_a_queue_is_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with open_backend("memory", tmp_path) as backend:
-        pausing = QueuePauser(backend)
+        pausing = ServiceHarness(backend).operator_commands
         await pausing.pause_queue("default", by="ann", reason="a flood")
         await pausing.resume_queue("default", by="bob")
         await pausing.resume_queue("default", by="eve")

@@ -29,7 +29,9 @@ A = task_id("a")
 
 
 async def resume(harness: ServiceHarness, *keys: str) -> tuple[str, ...]:
-    resumed = await harness.resumer.resume(job_id(), [task_id(key) for key in keys], by="ann")
+    resumed = await harness.operator_commands.resume(
+        job_id(), [task_id(key) for key in keys], by="ann"
+    )
     return tuple(id_.partition("_")[2] for id_ in resumed.tasks)
 
 
@@ -120,7 +122,7 @@ async def test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_fi
         answers = []
 
         async def also_resumes() -> None:
-            answers.append(await other.resumer.resume(job_id(), [A], by="ann"))
+            answers.append(await other.operator_commands.resume(job_id(), [A], by="ann"))
 
         ledger = InterposedPort(backend.ledger, "commit", after=also_resumes)
         resumed = await resume(harness.with_ports(ledger=ledger), "a")
@@ -143,7 +145,7 @@ async def test_tasks_that_cannot_be_resumed_are_returned_with_a_reason_and_the_r
         await harness.complete(task_id("b"))
         request = [task_id(key) for key in ("a", "b", "c", "never")]
 
-        resumed = await harness.resumer.resume(job_id(), request, by="ann")
+        resumed = await harness.operator_commands.resume(job_id(), request, by="ann")
 
         assert resumed.tasks == (A,)
         assert resumed.round == 2
@@ -162,7 +164,7 @@ async def test_nothing_to_resume_changes_nothing(kind: str, tmp_path: Path) -> N
         await harness.submit(make_task())
         before = await harness.job()
 
-        resumed = await harness.resumer.resume(job_id(), [A], by="ann")
+        resumed = await harness.operator_commands.resume(job_id(), [A], by="ann")
 
         assert (resumed.tasks, resumed.round) == ((), 1)
         assert await harness.job() == before
@@ -172,7 +174,7 @@ async def test_nothing_to_resume_changes_nothing(kind: str, tmp_path: Path) -> N
 async def test_a_missing_job_is_reported(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         with pytest.raises(NotFound):
-            await ServiceHarness(backend).resumer.resume(job_id(), [A], by="ann")
+            await ServiceHarness(backend).operator_commands.resume(job_id(), [A], by="ann")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -209,7 +211,7 @@ async def test_a_job_that_is_being_cancelled_is_not_resumed(kind: str, tmp_path:
             )
 
         await harness.transitions.apply_to_job(job_id(), cancelled)
-        resumed = await harness.resumer.resume(job_id(), [A], by="ann")
+        resumed = await harness.operator_commands.resume(job_id(), [A], by="ann")
 
         assert resumed.refused == {A: "the job is being cancelled"}
         assert (await harness.task("a")).state is TaskState.FAILED

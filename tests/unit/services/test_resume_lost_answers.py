@@ -40,7 +40,7 @@ async def test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused(
         unlucky = harness.with_ports(ledger=lost)
 
         resumed = await harness.advance_until_done(
-            unlucky.resumer.resume(job_id(), [id_of("a")], by="ann")
+            unlucky.operator_commands.resume(job_id(), [id_of("a")], by="ann")
         )
 
         assert lost.failures == 1
@@ -58,14 +58,14 @@ async def test_a_resume_is_refused_if_another_caller_was_faster(kind: str, tmp_p
         await harness.dispatch()
 
         async def faster() -> None:
-            await other.resumer.resume(job_id(), [id_of("a")], by="bob")
+            await other.operator_commands.resume(job_id(), [id_of("a")], by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
         # The caller does not know whether the first try was carried out; it was not.
         late = harness.with_ports(ledger=FlakyPort(ledger, "commit", OutcomeUnknown("lost")))
 
         resumed = await harness.advance_until_done(
-            late.resumer.resume(job_id(), [id_of("a")], by="ann")
+            late.operator_commands.resume(job_id(), [id_of("a")], by="ann")
         )
 
         assert resumed.tasks == ()

@@ -11,7 +11,6 @@ from longshore.core.queues import message_body
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound
 from longshore.ports.backend import Backend
-from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
     BACKENDS,
@@ -26,12 +25,6 @@ from tests.unit.services.harness import (
 from tests.unit.services.port_wrappers import InterposedPort
 
 A = task_id("a")
-
-
-def make_review_decisions(harness: ServiceHarness) -> ReviewDecisions:
-    return ReviewDecisions(
-        backend=harness.backend, transitions=harness.transitions, dispatcher=harness.dispatcher
-    )
 
 
 async def in_review(backend: Backend, *behind: dict[str, Any]) -> ServiceHarness:
@@ -53,7 +46,7 @@ async def test_a_task_that_waited_for_an_approval_continues_at_once(
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend, make_task("b", "a"))
 
-        row = await make_review_decisions(harness).approve(TENANT, A, by="rita")
+        row = await harness.operator_commands.approve(TENANT, A, by="rita")
 
         assert row == await harness.task("a")
         assert await harness.states() == {"a": TaskState.COMPLETED, "b": TaskState.PENDING}
@@ -67,7 +60,7 @@ async def test_a_job_ends_with_the_approval_of_its_last_task(kind: str, tmp_path
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
 
-        await make_review_decisions(harness).approve(TENANT, A, by="rita")
+        await harness.operator_commands.approve(TENANT, A, by="rita")
 
         assert (await harness.job()).state is JobState.COMPLETED
         assert await harness.job_event_types() == ["Job Created", "Job Completed"]
@@ -80,7 +73,7 @@ async def test_a_revision_is_a_new_attempt_with_the_feedback(kind: str, tmp_path
         harness = await in_review(backend, make_task("b", "a"))
         seen = (await harness.task("a")).result
 
-        row = await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback="shorter")
+        row = await harness.operator_commands.revise(TENANT, A, by="rita", feedback="shorter")
 
         assert row == await harness.task("a")
         assert (row.state, row.revision, row.feedback) == (TaskState.PENDING, 1, "shorter")
@@ -96,7 +89,7 @@ async def test_a_revision_is_a_new_attempt_with_the_feedback(kind: str, tmp_path
 async def test_after_the_last_revision_only_an_approval_is_left(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
-        review = make_review_decisions(harness)
+        review = harness.operator_commands
         for number in range(MAX_REVISIONS):
             await review.revise(TENANT, A, by="rita", feedback=f"again {number}")
             await harness.complete(A)
@@ -125,7 +118,7 @@ async def test_feedback_that_cannot_be_taken_changes_nothing(
         before = await harness.task("a")
 
         with pytest.raises(CommandRefused, match="feedback must"):
-            await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback=feedback)
+            await harness.operator_commands.revise(TENANT, A, by="rita", feedback=feedback)
 
         assert await harness.task("a") == before
 
@@ -139,7 +132,7 @@ async def test_the_longest_feedback_of_the_widest_characters_is_kept(
         harness = await in_review(backend)
         feedback = "\U0001f600" * FEEDBACK_LIMIT_CHARACTERS
 
-        await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback=feedback)
+        await harness.operator_commands.revise(TENANT, A, by="rita", feedback=feedback)
 
         assert (await harness.task("a")).feedback == feedback
 
@@ -152,13 +145,11 @@ async def test_another_tenant_s_task_is_not_there(kind: str, tmp_path: Path) -> 
         before = await harness.task("a")
 
         with pytest.raises(NotFound):
-            await make_review_decisions(harness).approve("umbrella", A, by="rita")
+            await harness.operator_commands.approve("umbrella", A, by="rita")
         with pytest.raises(NotFound):
-            await make_review_decisions(harness).revise(
-                "umbrella", A, by="rita", feedback="shorter"
-            )
+            await harness.operator_commands.revise("umbrella", A, by="rita", feedback="shorter")
         with pytest.raises(NotFound):
-            await make_review_decisions(harness).approve(TENANT, task_id("missing"), by="rita")
+            await harness.operator_commands.approve(TENANT, task_id("missing"), by="rita")
 
         assert await harness.task("a") == before
 
@@ -171,12 +162,12 @@ async def test_a_task_that_is_not_in_review_cannot_be_reviewed(kind: str, tmp_pa
         await harness.submit(make_task())
 
         with pytest.raises(CommandRefused, match="the task is pending, not in review"):
-            await make_review_decisions(harness).approve(TENANT, A, by="rita")
+            await harness.operator_commands.approve(TENANT, A, by="rita")
         await harness.complete(A)
         with pytest.raises(CommandRefused, match="the task is completed, not in review"):
-            await make_review_decisions(harness).approve(TENANT, A, by="rita")
+            await harness.operator_commands.approve(TENANT, A, by="rita")
         with pytest.raises(CommandRefused, match="the task is completed, not in review"):
-            await make_review_decisions(harness).revise(TENANT, A, by="rita", feedback="shorter")
+            await harness.operator_commands.revise(TENANT, A, by="rita", feedback="shorter")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -184,14 +175,14 @@ async def test_a_task_that_is_not_in_review_cannot_be_reviewed(kind: str, tmp_pa
 async def test_a_second_approval_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
-        first = await make_review_decisions(harness).approve(TENANT, A, by="rita")
+        first = await harness.operator_commands.approve(TENANT, A, by="rita")
 
-        second = await make_review_decisions(harness).approve(TENANT, A, by="rita")
+        second = await harness.operator_commands.approve(TENANT, A, by="rita")
 
         assert second == first
         assert (await harness.event_types("a")).count("Task Approved") == 1
         with pytest.raises(CommandRefused):
-            await make_review_decisions(harness).approve(TENANT, A, by="bob")
+            await harness.operator_commands.approve(TENANT, A, by="bob")
 
 
 @scenario
@@ -204,10 +195,10 @@ async def test_an_approval_that_the_job_did_not_record_is_finished_by_a_repeated
             ledger=FlakyPort(backend.ledger, "get_job", RuntimeError("died"))
         )
         with pytest.raises(RuntimeError, match="died"):
-            await make_review_decisions(dying).approve(TENANT, A, by="rita")
+            await dying.operator_commands.approve(TENANT, A, by="rita")
         assert (await harness.task("b")).state is TaskState.WAITING
 
-        await make_review_decisions(harness).approve(TENANT, A, by="rita")
+        await harness.operator_commands.approve(TENANT, A, by="rita")
 
         assert (await harness.task("b")).state is TaskState.PENDING
 
@@ -217,7 +208,7 @@ async def test_an_approval_that_the_job_did_not_record_is_finished_by_a_repeated
 async def test_a_revision_that_is_requested_twice_happens_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
-        review = make_review_decisions(harness)
+        review = harness.operator_commands
         await review.revise(TENANT, A, by="rita", feedback="shorter")
 
         again = await review.revise(TENANT, A, by="rita", feedback="shorter")
@@ -237,7 +228,7 @@ async def test_a_revision_that_is_requested_twice_happens_once(kind: str, tmp_pa
 async def test_a_decision_is_about_the_result_that_was_seen(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
-        review = make_review_decisions(harness)
+        review = harness.operator_commands
         await review.revise(TENANT, A, by="rita", feedback="shorter", attempt=1)
         await harness.complete(A, {"draft": 2})
 
@@ -266,7 +257,7 @@ async def test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_as
 
         # The second commit is the repetition of the first.
         ledger = InterposedPort(flaky, "commit", before=other_worker_completes, at=2)
-        unlucky = make_review_decisions(harness.with_ports(ledger=ledger))
+        unlucky = harness.with_ports(ledger=ledger).operator_commands
         row = await harness.advance_until_done(
             unlucky.revise(TENANT, A, by="rita", feedback="shorter")
         )
@@ -283,7 +274,7 @@ async def test_a_repeated_decision_succeeds_after_a_later_decision(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
-        review = make_review_decisions(harness)
+        review = harness.operator_commands
         for number, (by, feedback) in enumerate([("rita", "shorter"), ("bob", "longer")], start=1):
             await review.revise(TENANT, A, by=by, feedback=feedback, attempt=number)
             await harness.complete(A)
@@ -311,7 +302,7 @@ async def test_an_approval_with_a_lost_answer_succeeds(kind: str, tmp_path: Path
         ledger = FlakyPort(backend.ledger, "commit", after_write=True)
 
         row = await harness.advance_until_done(
-            make_review_decisions(harness.with_ports(ledger=ledger)).approve(TENANT, A, by="rita")
+            harness.with_ports(ledger=ledger).operator_commands.approve(TENANT, A, by="rita")
         )
 
         assert row.state is TaskState.COMPLETED
@@ -327,12 +318,10 @@ async def test_of_a_concurrent_approval_and_cancellation_one_is_committed(
         harness = await in_review(backend)
 
         async def faster() -> None:
-            await harness.canceller.cancel_job(job_id(), by="bob")
+            await harness.operator_commands.cancel_job(job_id(), by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=faster)
         with pytest.raises(CommandRefused, match="the task is cancelled"):
-            await make_review_decisions(harness.with_ports(ledger=ledger)).approve(
-                TENANT, A, by="rita"
-            )
+            await harness.with_ports(ledger=ledger).operator_commands.approve(TENANT, A, by="rita")
 
         assert (await harness.job()).state is JobState.CANCELLED

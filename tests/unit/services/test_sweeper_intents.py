@@ -42,7 +42,7 @@ async def test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_o
             await harness.submit(*DIAMOND)
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
-                await dying.canceller.cancel_job(job_id(), by="ann")
+                await dying.operator_commands.cancel_job(job_id(), by="ann")
             except Crash:
                 begun = (await harness.job()).cancel is not None
                 outcomes.add("half done" if begun else "never was")
@@ -70,11 +70,11 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
         async with open_backend("memory", tmp_path) as backend:
             harness = ServiceHarness(backend)
             await harness.submit(*CHAIN)
-            await harness.canceller.cancel_job(job_id(), by="ann")
+            await harness.operator_commands.cancel_job(job_id(), by="ann")
             await harness.dispatch()
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
-                await dying.resumer.resume(job_id(), IDS, by="ann")
+                await dying.operator_commands.resume(job_id(), IDS, by="ann")
             except Crash:
                 begun = (await harness.job()).round == 2
                 outcomes.add("half done" if begun else "never was")
@@ -105,10 +105,10 @@ async def test_a_cancelled_job_that_is_resumed_continues_in_the_order_of_its_dep
         await harness.submit(*CHAIN)
         await harness.complete(task_id("a"))
         await harness.dispatch()
-        await harness.canceller.cancel_job(job_id(), by="ann")
+        await harness.operator_commands.cancel_job(job_id(), by="ann")
         await harness.dispatch()
 
-        await harness.resumer.resume(job_id(), IDS[1:], by="ann")
+        await harness.operator_commands.resume(job_id(), IDS[1:], by="ann")
 
         states = await harness.states()
         assert [states[key] for key in "abc"] == [
@@ -143,7 +143,9 @@ async def test_a_parent_that_completes_while_its_child_is_being_resumed_is_not_m
 
         # Between the look at the job and the commit.
         ledger = InterposedPort(backend.ledger, "get_tasks", after=the_parent_completes, at=2)
-        await harness.with_ports(ledger=ledger).resumer.resume(job_id(), [task_id("b")], by="ann")
+        await harness.with_ports(ledger=ledger).operator_commands.resume(
+            job_id(), [task_id("b")], by="ann"
+        )
         await harness.dispatch()
         await harness.sweeper.sweep()
 
@@ -186,9 +188,9 @@ async def test_two_sweepers_that_finish_one_cancellation_count_it_once(tmp_path:
         harness, other = ServiceHarness(backend), ServiceHarness(backend)
         await harness.submit(*DIAMOND)
         with pytest.raises(Crash):
-            await ServiceHarness(crash_at(backend, 3, after_call=True)).canceller.cancel_job(
-                job_id(), by="ann"
-            )
+            await ServiceHarness(
+                crash_at(backend, 3, after_call=True)
+            ).operator_commands.cancel_job(job_id(), by="ann")
         ledger = InterposedPort(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
         item = harness.with_ports(ledger=ledger)
 
@@ -245,17 +247,17 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
         async with open_backend("memory", tmp_path) as backend:
             harness = ServiceHarness(backend)
             await harness.submit(*CHAIN)
-            await harness.canceller.cancel_job(job_id(), by="ann")
+            await harness.operator_commands.cancel_job(job_id(), by="ann")
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
-                await dying.resumer.resume(job_id(), IDS, by="ann")
+                await dying.operator_commands.resume(job_id(), IDS, by="ann")
             except Crash:
                 if (await harness.job()).state is JobState.CANCELLED:
                     continue
             else:
                 break
             half_done += 1
-            await harness.canceller.cancel_job(job_id(), by="bob")
+            await harness.operator_commands.cancel_job(job_id(), by="bob")
 
             # A service that finishes the rest of the resume must not undo the cancellation.
             await harness.sweeper.sweep()
@@ -273,18 +275,18 @@ async def test_finishing_a_resume_changes_nothing_after_the_job_is_cancelled(
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*CHAIN)
-        await harness.canceller.cancel_job(job_id(), by="ann")
+        await harness.operator_commands.cancel_job(job_id(), by="ann")
         dying = ServiceHarness(crash_at(backend, 8, after_call=True))
         with pytest.raises(Crash):
-            await dying.resumer.resume(job_id(), IDS, by="ann")
+            await dying.operator_commands.resume(job_id(), IDS, by="ann")
         half_done = await harness.job()
         (intent,) = half_done.intents
 
         async def cancel() -> None:
-            await harness.canceller.cancel_job(job_id(), by="bob")
+            await harness.operator_commands.cancel_job(job_id(), by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=cancel, at=1)
-        await harness.with_ports(ledger=ledger).resumer.finish_resume(half_done, intent)
+        await harness.with_ports(ledger=ledger).operator_commands.finish_resume(half_done, intent)
 
         assert set((await harness.states()).values()) == {TaskState.CANCELLED}
         assert (await harness.job()).state is JobState.CANCELLED

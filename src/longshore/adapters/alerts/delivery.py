@@ -35,10 +35,7 @@ _MAX_TRY = timedelta(seconds=5)
 _MIN_TRY_S = 0.1
 _FIRST_PAUSE = timedelta(seconds=0.5)
 _MAX_RETRY_AFTER_S = 3600
-_TOO_MANY = 429
-_RETRYABLE_STATUSES = frozenset({408, 425, _TOO_MANY})
-_SERVER_ERRORS = range(500, 600)
-_REDIRECTS = range(300, 400)
+_RETRYABLE_STATUSES = frozenset({408, 425, 429})
 
 Notice = HealthNotice | UndeliveredNotice
 
@@ -56,11 +53,11 @@ def failure_from_status(
     status: int, retry_after: str | None, error_code: str = ""
 ) -> DeliveryFailed:
     """The failure that a status means; ``error_code`` must be safe to print."""
-    if status in _REDIRECTS:
+    if httpx.codes.is_redirect(status):
         # The target of a redirect would receive the alert and the credentials.
         return DeliveryFailed(f"it redirects ({status}), which is not followed", retryable=False)
     reason = f"it answered {error_code} ({status})" if error_code else f"it answered {status}"
-    retryable = status in _RETRYABLE_STATUSES or status in _SERVER_ERRORS
+    retryable = status in _RETRYABLE_STATUSES or httpx.codes.is_server_error(status)
     wait = _parse_retry_after(retry_after) if retryable else None
     return DeliveryFailed(reason, retryable=retryable, retry_after=wait)
 

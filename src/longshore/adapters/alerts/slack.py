@@ -244,7 +244,7 @@ def _health_message(notice: HealthNotice) -> SlackMessage:
 def _problem_line(task: CheckedTask) -> str:
     return (
         f"{_code(task.task_id)} {task.health.value}, running for {task.elapsed // _MINUTE} min, "
-        f"last event {_escape(task.last_event_type)} {_age(task.silence)} ago, "
+        f"last event {_escape(task.last_event_type)} {_age(task.time_since_last_event)} ago, "
         f"worker {_code(task.worker_id)}"
     )
 

@@ -182,7 +182,7 @@ def _problem(task: CheckedTask) -> dict[str, Any]:
         "attemptNumber": task.attempt,
         "health": task.health.value,
         "elapsed": task.elapsed // _MILLISECOND,
-        "timeSinceLastEvent": task.silence // _MILLISECOND,
+        "timeSinceLastEvent": task.time_since_last_event // _MILLISECOND,
         "lastEventType": task.last_event_type,
         "workerId": task.worker_id,
     }

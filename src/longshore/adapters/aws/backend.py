@@ -60,6 +60,5 @@ async def aws_backend(
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoApiKeys(aws, names),
             budgets=DynamoBudgets(aws, names),
-            close=stack.aclose,
             idle_poll_limit=_IDLE_POLL,
         )

@@ -39,9 +39,4 @@ def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
         definitions=MemoryDefinitions(),
         keys=MemoryKeys(),
         budgets=MemoryBudgets(),
-        close=_nothing_to_close,
     )
-
-
-async def _nothing_to_close() -> None:
-    pass

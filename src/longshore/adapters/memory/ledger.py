@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar, Unpack
 
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import AlreadyExists, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
+from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 
@@ -76,13 +77,9 @@ class MemoryLedger:
 
     def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
         self._store = store
-        self._atomic = atomic
+        self.atomic = atomic
         self._wakeups: dict[str, None] = {}
         self._wakeup_waiters = Waiters(store.clock)
-
-    @property
-    def atomic(self) -> bool:
-        return self._atomic
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return self._store.tasks.get(task_id)
@@ -99,17 +96,22 @@ class MemoryLedger:
         fresh = [change for change in changes if not self._is_committed(change)]
         events = self._store.unrecorded(event for change in fresh for event in change.events)
         for change in fresh:
-            self._write(change.row)
+            if isinstance(change.row, TaskRow):
+                self._store.tasks[change.row.id] = change.row
+            else:
+                self._store.jobs[change.row.id] = change.row
         self._store.record(events)
         effects = [effect for change in changes for effect in change.effects]
-        self._wake([effect for effect in effects if isinstance(effect, Wake)])
+        if wakeups := [effect.worker_id for effect in effects if isinstance(effect, Wake)]:
+            self._wakeups |= dict.fromkeys(wakeups)
+            self._wakeup_waiters.wake()
         return tuple(effect for effect in effects if not isinstance(effect, Wake))
 
     def _check_usage(self, changes: Sequence[AnyChange]) -> None:
         if len({change.row.id for change in changes}) < len(changes):
             message = "two changes of one row in one commit: decide the second from the first"
             raise UsageError(message)
-        if len(changes) > 1 and not self._atomic:
+        if len(changes) > 1 and not self.atomic:
             message = "this ledger takes one change a commit: ask `atomic` first"
             raise UsageError(message)
 
@@ -125,12 +127,6 @@ class MemoryLedger:
         if change.expected_version != (row.version if row else 0):
             raise VersionConflict(change.row.id, change.expected_version)
         return False
-
-    def _write(self, row: TaskRow | JobRow) -> None:
-        if isinstance(row, TaskRow):
-            self._store.tasks[row.id] = row
-        else:
-            self._store.jobs[row.id] = row
 
     async def list_tasks(
         self,
@@ -149,20 +145,20 @@ class MemoryLedger:
             and (state is None or row.state is state)
         ]
         if job_id is None:
-            return _newest("tasks", rows, limit, cursor)
-        return _by_number(rows, limit, cursor)
+            return _page("tasks", rows, _age, (int, str), limit, cursor)
+        return _page("job-tasks", rows, lambda row: (-row.spec.number,), (int,), limit, cursor)
 
     async def list_jobs(
         self,
         tenant: str,
         *,
-        state: JobState | None = None,
-        name: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        **conditions: Unpack[JobConditions],
     ) -> Page[JobRow]:
+        state, name = conditions.get("state"), conditions.get("name")
+        created_from = conditions.get("created_from")
+        created_before = conditions.get("created_before")
         rows = [
             row
             for row in self._store.jobs.values()
@@ -172,7 +168,7 @@ class MemoryLedger:
             and (created_from is None or row.spec.created_at >= created_from)
             and (created_before is None or row.spec.created_at < created_before)
         ]
-        return _newest("jobs", rows, limit, cursor)
+        return _page("jobs", rows, _age, (int, str), limit, cursor)
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
         rows = self._store.tasks.values()
@@ -192,37 +188,34 @@ class MemoryLedger:
             if row.state is TaskState.PENDING
             and row.due_at is not None
             and row.due_at <= due_by
-            and (row.enqueued_at is None or row.enqueued_at < enqueued_before)
             and (
-                row.enqueued_at is None or row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+                row.enqueued_at is None
+                or (
+                    row.enqueued_at < enqueued_before
+                    and row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+                )
             )
         ]
         return [task_id for _, task_id in sorted(due)[:limit]]
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
+    ) -> list[tuple[str, Lease]]:
         leased = [
-            LeasedTask(
-                task_id=row.id,
-                worker_id=row.lease.worker_id,
-                fence=row.lease.fence,
-                expires_at=row.lease.expires_at,
-            )
+            (row.id, row.lease)
             for row in self._store.tasks.values()
             if row.lease is not None and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
-        return sorted(leased, key=lambda task: (task.expires_at, task.task_id))[:limit]
+        return sorted(leased, key=lambda task: (task[1].expires_at, task[0]))[:limit]
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         parked = [
-            ParkedTask(task_id=row.id, due_at=row.due_at)
+            (row.due_at is None, row.due_at or due_by, row.id)
             for row in self._store.tasks.values()
             if row.state is TaskState.PARKED
             and (due_by is None or (row.due_at is not None and row.due_at <= due_by))
         ]
-        parked.sort(key=lambda task: (task.due_at is None, task.due_at or due_by, task.task_id))
-        return parked[:limit]
+        return [task_id for *_, task_id in sorted(parked)[:limit]]
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         failed = [
@@ -286,30 +279,23 @@ class MemoryLedger:
         await self._wakeup_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
         self._wakeups.pop(worker_id, None)
 
-    def _wake(self, wakeups: Sequence[Wake]) -> None:
-        for wakeup in wakeups:
-            self._wakeups[wakeup.worker_id] = None
-        if wakeups:
-            self._wakeup_waiters.wake()
 
-
-def _newest(listing: str, rows: Iterable[RowT], limit: int, cursor: str | None) -> Page[RowT]:
-    ordered = sorted(rows, key=_age, reverse=True)
+def _page(
+    listing: str,
+    rows: Iterable[RowT],
+    position: Callable[[RowT], tuple[Any, ...]],
+    types: tuple[type, ...],
+    limit: int,
+    cursor: str | None,
+) -> Page[RowT]:
+    """The rows by their positions, the highest first; ``types`` are those of a position."""
+    ordered = sorted(rows, key=position, reverse=True)
     if cursor is not None:
-        position = tuple(decode_cursor(listing, cursor, (int, str)))
-        ordered = [row for row in ordered if _age(row) < position]
-    items = tuple(ordered[:limit])
-    return Page(items, encode_cursor(listing, *_age(items[-1])) if len(ordered) > limit else None)
-
-
-def _by_number(rows: Iterable[TaskRow], limit: int, cursor: str | None) -> Page[TaskRow]:
-    ordered = sorted(rows, key=lambda row: row.spec.number)
-    if cursor is not None:
-        (number,) = decode_cursor("tasks by number", cursor, (int,))
-        ordered = [row for row in ordered if row.spec.number > number]
+        last = tuple(decode_cursor(listing, cursor, types))
+        ordered = [row for row in ordered if position(row) < last]
     items = tuple(ordered[:limit])
     more = len(ordered) > limit
-    return Page(items, encode_cursor("tasks by number", items[-1].spec.number) if more else None)
+    return Page(items, encode_cursor(listing, *position(items[-1])) if more else None)
 
 
 def _age(row: TaskRow | JobRow) -> tuple[int, str]:

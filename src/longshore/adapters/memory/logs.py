@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Unpack
 
 from longshore.adapters.memory.ledger import MemoryStore
 from longshore.adapters.shared.waiters import Waiters
-from longshore.core.events.event import Event, EventContext, next_moment
-from longshore.core.events.types import EventBody
+from longshore.core.events.event import Event, NewEvent, next_event
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.clock import Clock
-from longshore.ports.events import Delivery
+from longshore.ports.events import Delivery, EventConditions
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
 
@@ -26,28 +25,9 @@ class MemoryEventLog:
     async def record(self, events: Sequence[Event]) -> None:
         self._store.record(self._store.unrecorded(events))
 
-    async def append(
-        self,
-        *,
-        tenant: str,
-        app: str,
-        entity_id: str,
-        body: EventBody,
-        context: EventContext,
-        now: datetime,
-    ) -> Event:
-        history = self._store.history(tenant, f"{body.ENTITY.value}#{entity_id}")
-        last = history[-1] if history else None
-        event = Event(
-            entity_type=body.ENTITY,
-            entity_id=entity_id,
-            tenant=tenant,
-            app=app,
-            sequence=last.sequence + 1 if last else 1,
-            at=next_moment(now, last.at if last else None),
-            body=body,
-            context=context,
-        )
+    async def append(self, **new: Unpack[NewEvent]) -> Event:
+        last = await self.latest(new["tenant"], f"{new['body'].ENTITY}#{new['entity_id']}")
+        event = next_event(new, last.sequence if last else 0, last.at if last else None)
         self._store.record([event])
         return event
 
@@ -65,22 +45,19 @@ class MemoryEventLog:
         self,
         tenant: str,
         *,
-        app: str | None = None,
-        event_type: str | None = None,
-        entity: str | None = None,
-        job_id: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **conditions: Unpack[EventConditions],
     ) -> Page[Event]:
         start = 0 if cursor is None else decode_cursor("events", cursor, (int,))[0]
         matches = [
             (position, event)
             for position, event in enumerate(self._store.events[start:], start=start + 1)
             if event.tenant == tenant
-            and (app is None or event.app == app)
-            and (event_type is None or event.type == event_type)
-            and (entity is None or event.entity == entity)
-            and (job_id is None or getattr(event.body, "job_id", None) == job_id)
+            and conditions.get("app") in (None, event.app)
+            and conditions.get("event_type") in (None, event.type)
+            and conditions.get("entity") in (None, event.entity)
+            and conditions.get("job_id") in (None, getattr(event.body, "job_id", ""))
         ]
         items = tuple(event for _, event in matches[:limit])
         more = len(matches) > limit
@@ -136,30 +113,24 @@ class MemoryOutputLog:
     def __init__(self, clock: Clock) -> None:
         self._waiters = Waiters(clock)
         self._chunks: dict[str, dict[OutputPosition, OutputChunk]] = {}
-        self._positions: dict[str, list[OutputPosition]] = {}  # sorted
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         stored = self._chunks.setdefault(task_id, {})
-        positions = self._positions.setdefault(task_id, [])
         for chunk in chunks:
-            position = OutputPosition(chunk.attempt, chunk.sequence)
-            if position not in stored:
-                stored[position] = chunk
-                insort(positions, position)
+            stored.setdefault(OutputPosition(chunk.attempt, chunk.sequence), chunk)
         self._waiters.wake()
 
     async def read(
         self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
     ) -> list[OutputChunk]:
-        positions = self._positions.get(task_id, [])
-        first = bisect_right(positions, after)
-        return [self._chunks[task_id][position] for position in positions[first : first + limit]]
+        stored = self._chunks.get(task_id, {})
+        positions = sorted(position for position in stored if position > after)
+        return [stored[position] for position in positions[:limit]]
 
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
         def look() -> bool | None:
-            positions = self._positions.get(task_id, [])
-            return True if positions and positions[-1] > after else None
+            return any(position > after for position in self._chunks.get(task_id, {})) or None
 
         return await self._waiters.wait_until(look, wait=timeout) is not None

@@ -96,66 +96,49 @@ class MemoryTaskQueue:
     def _take(self, queues: Sequence[str], limit: int, hidden_for: timedelta) -> list[Message]:
         now = self._clock.now()
         taken: list[Message] = []
-        for stored in self._visible(queues, limit, now):
+        dead: list[_StoredMessage] = []
+        for stored in self._ordered_messages(queues):
+            if stored.visible_at > now:
+                continue
             if stored.receives >= RECEIVE_LIMIT:
-                self._move_to_dead_letters(stored)
+                dead.append(stored)
             else:
                 taken.append(self._deliver(stored, now + hidden_for))
+                if len(taken) == limit:
+                    break
+        for stored in dead:
+            self._remove(stored)
+            self._dead[f"message-{stored.number}"] = stored.message()
         if taken:
             self._receives += 1
         return taken
 
-    def _visible(self, queues: Sequence[str], limit: int, now: datetime) -> list[_StoredMessage]:
-        """Messages to deliver, and messages that were received too often."""
-        visible: list[_StoredMessage] = []
-        left = limit
-        for stored in self._ordered_messages(queues):
-            if left == 0:
-                break
-            if stored.visible_at <= now:
-                visible.append(stored)
-                left -= stored.receives < RECEIVE_LIMIT
-        return visible
-
     def _ordered_messages(self, queues: Sequence[str]) -> Iterator[_StoredMessage]:
         """Messages in the lane order of this receive, older ones first within a lane."""
         for priority in lane_order(self._receives):
-            lanes = [lane for queue in queues if (lane := self._lanes.get((queue, priority)))]
-            if len(lanes) == 1:
-                yield from lanes[0].values()
-            else:
-                yield from merge(
-                    *(lane.values() for lane in lanes), key=lambda stored: stored.number
-                )
+            lanes = (self._lanes.get((queue, priority), {}).values() for queue in queues)
+            yield from merge(*lanes, key=lambda stored: stored.number)
 
     def _deliver(self, stored: _StoredMessage, hidden_until: datetime) -> Message:
-        self._forget_receipt(stored)
-        self._release_key(stored)
+        self._release(stored)
         stored.receives += 1
         stored.visible_at = hidden_until
         stored.receipt = f"receipt-{next(self._deliveries)}"
         self._by_receipt[stored.receipt] = stored
         return stored.message()
 
-    def _move_to_dead_letters(self, stored: _StoredMessage) -> None:
-        self._remove(stored)
-        message = stored.message()
-        self._dead[message.id] = message
-
     def _remove(self, stored: _StoredMessage) -> None:
-        self._forget_receipt(stored)
-        self._release_key(stored)
+        self._release(stored)
         del self._lanes[stored.lane][stored.number]
 
-    def _forget_receipt(self, stored: _StoredMessage) -> None:
+    def _release(self, stored: _StoredMessage) -> None:
+        """Make the receipt of the latest delivery invalid, and let no message merge into it."""
         if stored.receipt is not None:
             del self._by_receipt[stored.receipt]
             stored.receipt = None
-
-    def _release_key(self, stored: _StoredMessage) -> None:
-        key = stored.outgoing.merge_key
-        if key is not None and self._by_key.get((stored.lane, key)) is stored:
-            del self._by_key[stored.lane, key]
+        key = (stored.lane, stored.outgoing.merge_key or "")
+        if self._by_key.get(key) is stored:
+            del self._by_key[key]
 
     def _next_visible(self, queues: Sequence[str]) -> timedelta | None:
         now = self._clock.now()
@@ -169,15 +152,10 @@ class MemoryTaskQueue:
 
     async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
         until = self._clock.now() + hidden_for
-        stale = []
-        for receipt in receipts:
-            stored = self._by_receipt.get(receipt)
-            if stored is None:
-                stale.append(receipt)
-            else:
-                stored.visible_at = until
+        for receipt in self._by_receipt.keys() & set(receipts):
+            self._by_receipt[receipt].visible_at = until
         self._waiters.wake()
-        return stale
+        return [receipt for receipt in receipts if receipt not in self._by_receipt]
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
         stale = []
@@ -193,7 +171,7 @@ class MemoryTaskQueue:
         stored = self._by_receipt.get(receipt)
         if stored is None:
             raise ReceiptExpired(receipt)
-        self._forget_receipt(stored)
+        self._release(stored)
         stored.receives -= 1
         stored.visible_at = until
         self._waiters.wake()

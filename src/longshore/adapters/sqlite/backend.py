@@ -43,7 +43,6 @@ async def sqlite_backend(
             definitions=SqliteDefinitions(database),
             keys=SqliteKeys(database),
             budgets=SqliteBudgets(database),
-            close=database.close,
         )
     finally:
         await database.close()

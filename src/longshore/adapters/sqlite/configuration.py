@@ -37,8 +37,12 @@ _UPDATE_BUDGET = (
     " WHERE tenant = ? AND name = ? AND version = ? AND change_id <> ?2"
 )
 _BUDGET_CHANGE_ID = "SELECT change_id FROM budgets WHERE tenant = ? AND name = ?"
-_PAUSE_COLUMNS = "name, paused_by, reason, at_us"
+_PAUSE_COLUMNS = "name, paused_by, reason, at_us, NULL AS until_us"
 _HOLD_COLUMNS = "name, held_by, reason, at_us, until_us"
+_PAUSES = (
+    f"SELECT {_PAUSE_COLUMNS} FROM paused_queues"
+    f" UNION ALL SELECT {_HOLD_COLUMNS} FROM held_queues ORDER BY name, until_us"
+)
 _UPSERT_HOLD = f"""
     INSERT INTO held_queues ({_HOLD_COLUMNS}) VALUES (?,?,?,?,?)
     ON CONFLICT DO UPDATE SET (held_by, reason, at_us, until_us)
@@ -201,8 +205,8 @@ class SqliteQueueControls:
 
         def work(connection: apsw.Connection) -> Row:
             connection.execute(
-                f"INSERT INTO paused_queues ({_PAUSE_COLUMNS}) VALUES (?,?,?,?) ON"
-                " CONFLICT DO NOTHING",
+                "INSERT INTO paused_queues (name, paused_by, reason, at_us) VALUES (?,?,?,?)"
+                " ON CONFLICT DO NOTHING",
                 values,
             )
             sql = f"SELECT {_PAUSE_COLUMNS} FROM paused_queues WHERE name = ?"
@@ -237,12 +241,12 @@ class SqliteQueueControls:
         return next((pause for pause in map(_pause_from_row, ended) if pause.is_active(now)), None)
 
     async def list_pauses(self) -> list[QueuePause]:
-        pauses = await self._database.scan(
-            f"SELECT {_PAUSE_COLUMNS}, NULL AS until_us FROM paused_queues"
-            f" UNION ALL SELECT {_HOLD_COLUMNS} FROM held_queues ORDER BY name, until_us"
-        )
+        return self._active_pauses()
+
+    def _active_pauses(self) -> list[QueuePause]:
         now = self._database.clock.now()
-        return [pause for pause in map(_pause_from_row, pauses) if pause.is_active(now)]
+        pauses = map(_pause_from_row, self._database.point(_PAUSES))
+        return [pause for pause in pauses if pause.is_active(now)]
 
     async def paused_queues(
         self, queues: Collection[str], *, changed_from: Collection[str] | None = None
@@ -250,34 +254,19 @@ class SqliteQueueControls:
         previous = None if changed_from is None else frozenset(changed_from)
 
         def look() -> frozenset[str] | None:
-            on_hold = {hold.name for hold in self._active_holds(queues)}
-            paused = frozenset(name for name in queues if name in on_hold or self._is_paused(name))
+            paused = frozenset(queues) & {pause.name for pause in self._active_pauses()}
             return paused if paused != previous else None
 
         def next_end() -> timedelta | None:
             now = self._database.clock.now()
-            return min((hold.remaining(now) for hold in self._active_holds(queues)), default=None)
+            holds = [pause for pause in self._active_pauses() if pause.until is not None]
+            return min((hold.remaining(now) for hold in holds if hold.name in queues), default=None)
 
         waiters = self._database.waiters[Topic.PAUSES]
         return await waiters.wait_until(look, next_change=next_end) or frozenset()
 
-    def _is_paused(self, name: str) -> bool:
-        return bool(self._database.point("SELECT 1 FROM paused_queues WHERE name = ?", (name,)))
-
-    def _active_holds(self, queues: Collection[str]) -> list[QueuePause]:
-        now = self._database.clock.now()
-        sql = f"SELECT {_HOLD_COLUMNS} FROM held_queues WHERE name = ?"
-        held_rows = (row for name in queues for row in self._database.point(sql, (name,)))
-        return [hold for hold in map(_pause_from_row, held_rows) if hold.is_active(now)]
-
 
 def _pause_from_row(row: Row) -> QueuePause:
-    name, by, reason, at_us, *until = row
-    until_us = until[0] if until else None
-    return QueuePause(
-        name=name,
-        by=by,
-        reason=reason,
-        at=codec.from_us(at_us),
-        until=None if until_us is None else codec.from_us(until_us),
-    )
+    name, by, reason, at_us, until_us = row
+    until = None if until_us is None else codec.from_us(until_us)
+    return QueuePause(name=name, by=by, reason=reason, at=codec.from_us(at_us), until=until)

@@ -17,10 +17,10 @@ of a tenant          along the same index, one range for each type, merged
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, Unpack
 
 import apsw
 
@@ -29,12 +29,12 @@ from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.store_file import Row, rows
 from longshore.core.events.codec import EVENT_TYPES, body_from_properties, properties_of
-from longshore.core.events.event import Event, EventContext, next_moment
-from longshore.core.events.types import EntityType, EventBody
+from longshore.core.events.event import Event, EventContext, NewEvent, next_event
+from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
-from longshore.ports.events import Delivery
+from longshore.ports.events import Delivery, EventConditions
 
 INSERT_EVENT = (
     "INSERT INTO events (entity, sequence, tenant, app, type, at_ms, origin, source, worker_id,"
@@ -48,9 +48,14 @@ _BY_ENTITY = "events INDEXED BY events_by_entity"
 _BY_TYPE = "events INDEXED BY events_by_type"
 _AFTER_POSITION = "tenant = :tenant AND position > :after"
 _PAGE = "ORDER BY position LIMIT :limit"
-_JOB = "entity = 'JOB#' || :job"
+_CONDITIONS = {
+    "app": " AND app = :app",
+    "event_type": " AND type = :event_type",
+    "entity": " AND entity = :entity",
+}
+_JOB = "entity = 'JOB#' || :job_id"
 # The entities from TASK#job_ to TASK#job` are the job's tasks.
-_TASKS = "entity >= 'TASK#' || :job || '_' AND entity < 'TASK#' || :job || '`'"
+_TASKS = "entity >= 'TASK#' || :job_id || '_' AND entity < 'TASK#' || :job_id || '`'"
 
 
 def event_values(event: Event) -> tuple[Any, ...]:
@@ -111,36 +116,18 @@ class SqliteEventLog:
 
         await self._database.write(work, topics=(Topic.EVENTS,))
 
-    async def append(
-        self,
-        *,
-        tenant: str,
-        app: str,
-        entity_id: str,
-        body: EventBody,
-        context: EventContext,
-        now: datetime,
-    ) -> Event:
-        entity = f"{body.ENTITY.value}#{entity_id}"
+    async def append(self, **new: Unpack[NewEvent]) -> Event:
+        entity = f"{new['body'].ENTITY.value}#{new['entity_id']}"
 
         def work(connection: apsw.Connection) -> Event:
             last = rows(
                 connection,
                 "SELECT sequence, at_ms FROM events WHERE entity = ? AND tenant = ?"
                 " ORDER BY sequence DESC LIMIT 1",
-                (entity, tenant),
+                (entity, new["tenant"]),
             )
             sequence, at_ms = last[0] if last else (0, None)
-            event = Event(
-                entity_type=body.ENTITY,
-                entity_id=entity_id,
-                tenant=tenant,
-                app=app,
-                sequence=sequence + 1,
-                at=next_moment(now, None if at_ms is None else from_ms(at_ms)),
-                body=body,
-                context=context,
-            )
+            event = next_event(new, sequence, None if at_ms is None else from_ms(at_ms))
             connection.execute(INSERT_EVENT, event_values(event))
             return event
 
@@ -168,18 +155,14 @@ class SqliteEventLog:
         self,
         tenant: str,
         *,
-        app: str | None = None,
-        event_type: str | None = None,
-        entity: str | None = None,
-        job_id: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **conditions: Unpack[EventConditions],
     ) -> Page[Event]:
         after = decode_cursor("events", cursor, (int,))[0] if cursor else 0
-        filters = {"app": app, "type": event_type, "entity": entity, "job": job_id}
         near_end = self.last_position() - after <= NEAR_END_POSITIONS
-        sql = query_statement(f"position, {_FIELDS}", filters, near_end=near_end)
-        values = {**filters, "tenant": tenant, "after": after, "limit": limit + 1}
+        sql = query_statement(f"position, {_FIELDS}", conditions, near_end=near_end)
+        values = {**conditions, "tenant": tenant, "after": after, "limit": limit + 1}
         matches = await self._database.scan(sql, values)
         items = tuple(_event(row[1:]) for row in matches[:limit])
         return Page(
@@ -191,25 +174,24 @@ class SqliteEventLog:
         return self._database.point_value("SELECT max(position) FROM events") or 0
 
 
-def query_statement(columns: str, filters: Mapping[str, Any], *, near_end: bool) -> str:
-    """The statement for the rows after a position that match every filter that is not None.
+def query_statement(columns: str, conditions: EventConditions, *, near_end: bool) -> str:
+    """The statement for the rows after a position that match every condition that is not None.
 
-    Filters are ``app``, ``type``, ``entity`` and ``job``; ``tenant``, ``after`` and ``limit`` are
-    bound too. Columns and conditions are literals of this module.
+    ``tenant``, ``after`` and ``limit`` are bound too. Columns are literals of this module.
     """
-    used = {name for name, value in filters.items() if value is not None}
-    same = "".join(f" AND {name} = :{name}" for name in ("app", "type", "entity") if name in used)
+    used = {name for name, value in conditions.items() if value is not None}
+    same = "".join(sql for name, sql in _CONDITIONS.items() if name in used)
     where = f"{_AFTER_POSITION}{same}"
     if near_end:
-        job = f" AND ({_JOB} OR ({_TASKS}))" if "job" in used else ""
+        job = f" AND ({_JOB} OR ({_TASKS}))" if "job_id" in used else ""
         return f"SELECT {columns} FROM events NOT INDEXED WHERE {where}{job} {_PAGE}"
-    if "job" in used:
+    if "job_id" in used:
         part = f"SELECT position FROM {_BY_ENTITY} WHERE {where} AND"
         positions = f"SELECT position FROM ({part} {_JOB} UNION ALL {part} {_TASKS}) {_PAGE}"
         return f"SELECT {columns} FROM events WHERE position IN ({positions}) ORDER BY position"
     if "entity" in used:
         return f"SELECT {columns} FROM {_BY_ENTITY} WHERE {where} {_PAGE}"
-    if "type" in used:
+    if "event_type" in used:
         return f"SELECT {columns} FROM {_BY_TYPE} WHERE {where} {_PAGE}"
     by_type = (
         f"SELECT {columns} FROM {_BY_TYPE} WHERE {where} AND type = '{t}'" for t in EVENT_TYPES

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, Unpack
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.commit import Commit
@@ -22,11 +22,12 @@ from longshore.core.ids import split_task_id
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
-from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
+from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
 
 _FAR_FUTURE = timedelta(days=36500)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -37,7 +38,7 @@ _READ_TASK = (
 _LAST_CHARACTER = "\U0010ffff"
 _PREFIX_SCAN_LIMIT = 200
 # The index is named because SQLite may otherwise choose one with tasks of every state.
-_PARKED = "SELECT id, due_us FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
+_PARKED = "SELECT id FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
 _IDS = (
     "SELECT id, tenant FROM jobs WHERE id >= ?1 AND id < ?2 UNION ALL"
     " SELECT id, tenant FROM tasks WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3"
@@ -211,72 +212,56 @@ class SqliteLedger:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[TaskRow]:
-        if job_id is not None:
-            return await self._list_job_tasks(tenant, job_id, state, limit, cursor)
-        walk = _walk("tasks", "spec, body", state)
-        matches = await self._newest([walk], "tasks", (tenant,), limit=limit, cursor=cursor)
-        return _page(matches, limit, "tasks", codec.task_from_json)
-
-    async def _list_job_tasks(
-        self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
-    ) -> Page[TaskRow]:
+        if job_id is None:
+            walk = _walk("tasks", "spec, body", state)
+            values = (tenant, limit, cursor)
+            return await self._newest([walk], "tasks", codec.task_from_json, *values)
         after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
         matches = await self._database.scan(
-            "SELECT spec, body FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
+            "SELECT spec, body, number FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
             " AND (?4 IS NULL OR state = ?4) ORDER BY number LIMIT ?5",
             (job_id, after, tenant, state and state.value, limit + 1),
         )
-        items = tuple(codec.task_from_json(*row) for row in matches[:limit])
-        more = len(matches) > limit
-        return Page(items, encode_cursor("job-tasks", items[-1].spec.number) if more else None)
+        return _page(matches, limit, "job-tasks", codec.task_from_json, position_columns=1)
 
     async def list_jobs(
         self,
         tenant: str,
         *,
-        state: JobState | None = None,
-        name: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        **conditions: Unpack[JobConditions],
     ) -> Page[JobRow]:
+        state, name = conditions.get("state"), conditions.get("name")
         # The index by name is ordered by state, so jobs of one name are one range for each state.
         states = JobState if name is not None and state is None else (state,)
-        matches = await self._newest(
-            [_walk("jobs", "body", item, by_name=name is not None) for item in states],
-            "jobs",
-            (tenant,) if name is None else (tenant, name),
-            limit=limit,
-            cursor=cursor,
-            created_from=created_from,
-            created_before=created_before,
-        )
-        return _page(matches, limit, "jobs", codec.job_from_json)
+        walks = [_walk("jobs", "body", item, by_name=name is not None) for item in states]
+        values = (tenant, limit, cursor)
+        return await self._newest(walks, "jobs", codec.job_from_json, *values, **conditions)
 
     async def _newest(
         self,
         walks: Sequence[str],
         listing: str,
-        values: tuple[str, ...],
-        *,
+        decode: Callable[..., RowT],
+        tenant: str,
         limit: int,
         cursor: str | None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-    ) -> list[Row]:
-        """The rows of the ranges, newest first; ``values``: the tenant, and the name if any."""
+        **conditions: Unpack[JobConditions],
+    ) -> Page[RowT]:
+        """The rows of the ranges, newest first."""
         position = (codec.to_us(self._database.clock.now() + _FAR_FUTURE), "")
         if cursor:
             created, row_id = decode_cursor(listing, cursor, (int, str))
             position = (created, row_id)
-        if created_before is not None:
+        if (created_before := conditions.get("created_before")) is not None:
             # The empty id is before all others: rows created at that moment are left out.
             position = min(position, (codec.to_us(created_before), ""))
-        first = codec.to_us(created_from or _LONG_AGO)
-        tenant, *name = values
+        first = codec.to_us(conditions.get("created_from") or _LONG_AGO)
+        name = [text for text in (conditions.get("name"),) if text is not None]
         sql = f"{' UNION ALL '.join(walks)} ORDER BY created_us DESC, id DESC LIMIT ?4"
-        return await self._database.scan(sql, (tenant, *position, limit + 1, first, *name))
+        values = (tenant, *position, limit + 1, first, *name)
+        return _page(await self._database.scan(sql, values), limit, listing, decode)
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
         matches = await self._database.scan(
@@ -309,7 +294,7 @@ class SqliteLedger:
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
+    ) -> list[tuple[str, Lease]]:
         latest = codec.to_us(expired_by or self._database.clock.now() + _FAR_FUTURE)
         matches = await self._database.scan(
             "SELECT spec, body FROM tasks WHERE lease_expires_us <= ? ORDER BY"
@@ -317,28 +302,14 @@ class SqliteLedger:
             (latest, limit),
         )
         tasks = [codec.task_from_json(*row) for row in matches]
-        return [
-            LeasedTask(
-                task_id=task.id,
-                worker_id=task.lease.worker_id,
-                fence=task.lease.fence,
-                expires_at=task.lease.expires_at,
-            )
-            for task in tasks
-            if task.lease
-        ]
+        return [(task.id, task.lease) for task in tasks if task.lease]
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         if due_by is None:
             sql = f"{_PARKED} ORDER BY due_us NULLS LAST, id LIMIT ?"
-            matches = await self._database.scan(sql, (limit,))
-        else:
-            sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
-            matches = await self._database.scan(sql, (codec.to_us(due_by), limit))
-        return [
-            ParkedTask(task_id=task_id, due_at=None if due is None else codec.from_us(due))
-            for task_id, due in matches
-        ]
+            return await self._database.scan_column(sql, (limit,))
+        sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
+        return await self._database.scan_column(sql, (codec.to_us(due_by), limit))
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         failed = await self._database.scan(_FAILED, (tenant, limit))
@@ -439,8 +410,16 @@ def _walk(
     )
 
 
-def _page(rows: list[Row], limit: int, listing: str, decode: Callable[..., RowT]) -> Page[RowT]:
-    """A page of rows whose last two columns are their position."""
-    items = tuple(decode(*row[:-2]) for row in rows[:limit])
+def _page(
+    rows: list[Row],
+    limit: int,
+    listing: str,
+    decode: Callable[..., RowT],
+    *,
+    position_columns: int = 2,
+) -> Page[RowT]:
+    """A page of rows whose last columns are their position."""
+    items = tuple(decode(*row[:-position_columns]) for row in rows[:limit])
     more = len(rows) > limit
-    return Page(items, encode_cursor(listing, *rows[limit - 1][-2:]) if more else None)
+    position = rows[limit - 1][-position_columns:] if more else ()
+    return Page(items, encode_cursor(listing, *position) if more else None)

@@ -88,11 +88,8 @@ class SqliteTaskQueue:
 
     def _anything_visible(self, queues: Sequence[str]) -> bool | None:
         now = codec.to_us(self._database.clock.now())
-        for queue in queues:
-            for priority in Priority:
-                if self._database.point(_VISIBLE, (queue, int(priority), now, 1)):
-                    return True
-        return None
+        lanes = ((queue, int(priority)) for queue in queues for priority in Priority)
+        return any(self._database.point(_VISIBLE, (*lane, now, 1)) for lane in lanes) or None
 
     def _time_to_next(self, queues: Sequence[str]) -> timedelta | None:
         earliest = [

@@ -17,7 +17,6 @@ import mmap
 import os
 import secrets
 from pathlib import Path
-from types import TracebackType
 
 _TOKEN_BYTES = 8
 
@@ -29,12 +28,9 @@ class WriteLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._next_fd = os.open(
-            folder / "write_lock.next", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        self._owner_fd = os.open(
-            folder / "write_lock.owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._next_fd = os.open(folder / "write_lock.next", flags, 0o600)
+        self._owner_fd = os.open(folder / "write_lock.owner", flags, 0o600)
         os.ftruncate(self._owner_fd, _TOKEN_BYTES)
         self._owner_token = mmap.mmap(self._owner_fd, _TOKEN_BYTES)
         self._token = secrets.token_bytes(_TOKEN_BYTES)
@@ -56,12 +52,7 @@ class WriteLock:
         """Whether no other process has written since the last write of this one; for any thread."""
         return self._owner_token[:] == self._token
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fcntl.flock(self._owner_fd, fcntl.LOCK_UN)
 
     def close(self) -> None:

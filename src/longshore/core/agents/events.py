@@ -189,8 +189,6 @@ class QueryFinished(_Event):
     reason: str | None = None
     status: int | None = None
     error: str = ""
-    tokens: TokenCounts | None = None
-    cost_usd: float | None = None  # of the whole session, as the SDK reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

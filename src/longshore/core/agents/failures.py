@@ -16,17 +16,15 @@ from datetime import timedelta
 from enum import Enum, unique
 from typing import Any, NamedTuple
 
-from longshore.core.tasks.error_categories import (
-    ErrorCategory,
-    category_of,
-    message_of,
-    safe_getattr,
-)
 from longshore.core.tasks.failures import (
+    ErrorCategory,
     Failure,
+    category_of,
     error_text,
     failure_of,
     failure_of_exit,
+    message_of,
+    safe_getattr,
     timeout_text,
 )
 
@@ -325,7 +323,11 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
         missing = ending.wants_structure and ending.result.get("structured_output") is None
         return QueryFailureReason.SCHEMA_MISMATCH if missing else None
     if ending.late is not None:
-        return _reason_of_timeout(ending)
+        # The API's last failure, if any: the CLI retried until the timeout.
+        if ending.unreachable:
+            return QueryFailureReason.API_UNREACHABLE
+        no_failure = ending.api_status is None
+        return QueryFailureReason.DEADLINE if no_failure else QueryFailureReason.STATUS
     if ending.error is not None and not _is_instance(ending.error, "ResultError"):
         return _reason_of_error(ending, ending.error)
     if ending.result is None:
@@ -334,13 +336,6 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
         (reason for field, value, reason in _ROWS if ending.matches(field, value)),
         QueryFailureReason.UNKNOWN,
     )
-
-
-def _reason_of_timeout(ending: QueryEnding) -> QueryFailureReason:
-    """Returns the API's last failure, if any: the CLI retried until the timeout."""
-    if ending.unreachable:
-        return QueryFailureReason.API_UNREACHABLE
-    return QueryFailureReason.DEADLINE if ending.api_status is None else QueryFailureReason.STATUS
 
 
 def _reason_of_error(ending: QueryEnding, error: BaseException) -> QueryFailureReason:

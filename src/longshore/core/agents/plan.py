@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from longshore.core.agents.prompts import template_problems
-from longshore.core.agents.repositories import parse_address, validate_ref
+from longshore.core.agents.repositories import transport_of, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
 from longshore.core.document_reader import (
     DocumentReader,
@@ -225,7 +225,7 @@ def _ref(value: Any) -> str:
 
 def _address(value: str) -> str:
     # The worker decides whether a repository of its own machine is allowed.
-    parse_address(value, local=True)
+    transport_of(value, local=True)
     return value
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Final
 
 URL_LIMIT_CHARACTERS: Final = 2_048
@@ -41,34 +40,25 @@ _COMMIT = re.compile(r"[0-9a-f]{40}", re.IGNORECASE)
 _NOT_IN_REF = re.compile(r"[ ~^:?*\[\\]|\.\.|@\{|//|/\.|^[./-]|[./]$|\.lock(?:/|$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryAddress:
-    """A validated address of a repository."""
-
-    url: str
-    transport: str  # git's name of the only transport that it may use
-
-
-def parse_address(url: str, *, local: bool = False) -> RepositoryAddress:
-    """Returns the parsed address.
+def transport_of(url: str, *, local: bool = False) -> str:
+    """Returns git's name of the only transport that it may use for an address.
 
     Args:
         local: Whether repositories of this machine are accepted too: a full path, ``file:///path``
             and ``http://`` to a loopback address.
 
     Raises:
-        ValueError: it is not accepted; the message names the accepted forms.
+        ValueError: the address is not accepted; the message names the accepted forms.
     """
     if not url or len(url) > URL_LIMIT_CHARACTERS:
         message = f"expected an address of 1 to {URL_LIMIT_CHARACTERS:,} characters: {_FORMS}"
         raise ValueError(message)
-    address = _local_address(url) if local else None
-    if address is None:
-        _reject_secrets(url)
-        address = _remote_address(url, local=local)
-    if address is None:
+    if local and url.isprintable() and _LOCAL.fullmatch(url):
+        return "file"
+    _reject_secrets(url)
+    if (transport := _remote_transport(url, local=local)) is None:
         raise ValueError(_rejection_text(url))
-    return address
+    return transport
 
 
 def validate_ref(ref: str) -> str:
@@ -115,21 +105,15 @@ def _reject_secrets(url: str) -> None:
         raise ValueError(message + "ASCII in it: write such letters as %XX")
 
 
-def _remote_address(url: str, *, local: bool) -> RepositoryAddress | None:
+def _remote_transport(url: str, *, local: bool) -> str | None:
     if match := _WEB.fullmatch(url) or _SSH.fullmatch(url):
         transport, port = match["transport"], match["port"]
         if port is not None and not 1 <= int(port) <= _LAST_PORT:
             return None
         if transport == "http" and not (local and match["host"].lower() in _LOOPBACK):
             return None
-        return RepositoryAddress(url=url, transport=transport)
-    return RepositoryAddress(url=url, transport="ssh") if _SCP.fullmatch(url) else None
-
-
-def _local_address(url: str) -> RepositoryAddress | None:
-    if not url.isprintable() or not _LOCAL.fullmatch(url):
-        return None
-    return RepositoryAddress(url=url, transport="file")
+        return transport
+    return "ssh" if _SCP.fullmatch(url) else None
 
 
 def _rejection_text(url: str) -> str:

@@ -340,8 +340,8 @@ class Todos:
 class TurnHistory:
     """The model's answers in a step, with their tokens and cost.
 
-    The gateway's measurements are preferred: the SDK reports a resumed session's usage for the
-    whole session, and a streaming answer's usage only in part.
+    The gateway measures the usage: the SDK reports a resumed session's usage for the whole session,
+    and a streaming answer's usage only in part.
     """
 
     def __init__(self) -> None:
@@ -349,10 +349,8 @@ class TurnHistory:
         self.total = 0  # without API errors
         self.last_number = 0
         self._unmatched: deque[events.UsageCounted] = deque(maxlen=_MAX_UNMATCHED_USAGE)
-        self._counted: TokenCounts | None = None
-        self._counted_usd = 0.0
-        self._reported: TokenCounts | None = None
-        self._reported_usd: float | None = None
+        self.tokens = TokenCounts()
+        self.cost_usd: float | None = None  # None: no usage was measured
 
     def number_of(self, turn_id: str | None, *, by: datetime) -> int:
         """Returns the number of a turn that existed at ``by``; the last number if it is unknown."""
@@ -361,23 +359,6 @@ class TurnHistory:
         # A subagent's tool call may be reported before the answer that requested it.
         turn.at = min(turn.at, by)
         return turn.number
-
-    @property
-    def has_counts(self) -> bool:
-        """Whether the gateway has measured any usage."""
-        return self._counted is not None
-
-    @property
-    def tokens(self) -> TokenCounts:
-        """The tokens of the step, from the best source available."""
-        if (total := self._counted or self._reported) is not None:
-            return total
-        return sum((turn.tokens or TokenCounts() for turn in self.items), TokenCounts())
-
-    @property
-    def cost_usd(self) -> float | None:
-        """The measured cost; else the SDK's cost of the whole session."""
-        return self._counted_usd if self.has_counts else self._reported_usd
 
     def add_text(self, event: events.AnswerReceived) -> bool:
         """Add a part of an answer. Returns whether it contains text."""
@@ -412,21 +393,14 @@ class TurnHistory:
 
     def add_usage(self, event: events.UsageCounted) -> bool:
         """Add the usage of an answer, which may arrive before or after the answer itself."""
-        self._counted = (self._counted or TokenCounts()) + event.tokens
-        self._counted_usd += event.cost_usd
+        self.tokens += event.tokens
+        self.cost_usd = (self.cost_usd or 0) + event.cost_usd
         turn = next((turn for turn in self.items if turn.matches_usage(event)), None)
         if turn is None:
             self._unmatched.append(event)
         else:
             turn.tokens, turn.cost_usd = event.tokens, event.cost_usd
         return True
-
-    def add_query_result(self, event: events.QueryFinished) -> None:
-        """Add the usage that the SDK reports for a query."""
-        if event.tokens is not None:
-            self._reported = (self._reported or TokenCounts()) + event.tokens
-        if event.cost_usd is not None:
-            self._reported_usd = event.cost_usd
 
 
 class StepTrace:
@@ -513,12 +487,6 @@ class StepTrace:
     def subagent_of(self, tool_id: str | None) -> TracedSubagent | None:
         """Returns the subagent that a tool call started, if any."""
         return next((agent for agent in self.subagents if tool_id and agent.tool == tool_id), None)
-
-    @property
-    def cost_usd(self) -> float | None:
-        """The cost of the step; None if unknown."""
-        covers_whole_session = self.resumed and not self.turns.has_counts
-        return None if covers_whole_session else self.turns.cost_usd
 
     # Folding ------------------------------------------------------------------------------------
 
@@ -643,7 +611,6 @@ class StepTrace:
         return True
 
     def _query_finished(self, event: events.QueryFinished) -> bool:
-        self.turns.add_query_result(event)
         error = "" if event.completed else safe_excerpt(event.error, limit=TEXT_CHARACTERS)
         self._end = StepEnd(
             how="completed" if event.completed else "failed",
@@ -682,7 +649,7 @@ class StepTrace:
             "end": _document(self.end) if self.end else None,
             "counts": {"turns": self.turns.total, **{name: self.counts[name] for name in _COUNTS}},
             "tokens": _json_value(self.turns.tokens),
-            "costUsd": _json_value(self.cost_usd),
+            "costUsd": _json_value(self.turns.cost_usd),
             "turns": list(map(_document, self.turns.items)),
             "tools": list(map(_document, self.tools)),
             "todos": self.todos.document(now),

@@ -78,7 +78,7 @@ def summary_of(trace: StepTrace) -> str:
         f"{sum(tokens.input_counts):,} tokens in"
         + ("" if cached is None else f" ({cached:g}% from the cache)"),
         f"{tokens.output:,} out",
-        *([] if trace.cost_usd is None else [format_usd(trace.cost_usd)]),
+        *([] if trace.turns.cost_usd is None else [format_usd(trace.turns.cost_usd)]),
     ]
     error = f"; {end.error}" if end and end.error else ""
     return one_line(f"{trace.step}: {outcome}: {', '.join(parts)}{error}", limit=SUMMARY_CHARACTERS)

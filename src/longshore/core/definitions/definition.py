@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from longshore.core.health import HealthThresholds
-from longshore.core.ids import is_name
+from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
 
@@ -84,12 +84,10 @@ class Definition:
     health: HealthThresholds | None = None  # None: the installation's thresholds
 
     def __post_init__(self) -> None:
-        if not is_name(self.name):
-            message = f"name must match [A-Za-z0-9_-]{{1,64}}, not {self.name!r}"
-            raise ValueError(message)
-        if not is_name(self.queue):
-            message = f"queue must match [A-Za-z0-9_-]{{1,64}}, not {self.queue!r}"
-            raise ValueError(message)
+        for field_name, value in (("name", self.name), ("queue", self.queue)):
+            if not is_name(value):
+                message = f"{field_name} must match {NAME_PATTERN.pattern}, not {value!r}"
+                raise ValueError(message)
         if self.timeout is not None and self.timeout <= timedelta(0):
             message = "timeout must be greater than zero"
             raise ValueError(message)

@@ -1,19 +1,52 @@
-"""Reads definitions from files and from the API.
+"""The fields of a definition: how definitions are read, and the JSON Schema for editors.
 
-``core.definitions.schema`` has the table of fields and how each is read.
+Both come from one table, so that the schema and the reader agree. The schema accepts every document
+that can be read, and a few more: it cannot express rules between two fields, the longest and
+shortest durations, and that options are plain JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
 
 from longshore.core.agents.plan import read_plan, timeout_problems
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.schema import DEFINITIONS, FIELDS, REQUIRED, SCHEMA
-from longshore.core.document_reader import DocumentReader, join_path, read_name, short_name
-from longshore.core.ids import is_name
+from longshore.core.definitions.definition import (
+    Definition,
+    Isolation,
+    ResourceLimits,
+    RunnerKind,
+)
+from longshore.core.document_reader import (
+    DocumentReader,
+    check_json,
+    choice_reader,
+    expected,
+    integer_reader,
+    join_path,
+    read_flag,
+    read_name,
+    short_name,
+)
+from longshore.core.health import HealthThresholds
+from longshore.core.ids import NAME_PATTERN, is_name
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.states import Priority
+from longshore.core.text.durations import parse_duration
 from longshore.errors import InvalidJob, Problem
+
+DEFINITIONS: Final = "definitions"
+SCHEMA: Final = "$schema"
+"""The field in which editors look for the schema of a JSON file; it is ignored here."""
+REQUIRED: Final = ("name", "runner")
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_MAX_VALUES = 100_000  # of the options
+_CAPITAL = re.compile("[A-Z]")
 
 
 def split_job_file(document: Any) -> tuple[list[Definition], Any, list[Problem]]:
@@ -71,20 +104,15 @@ class _DefinitionReader(DocumentReader):
             read = [self._definition_by_name(name, item, path) for name, item in value.items()]
         elif isinstance(value, list):
             read = [self.definition(item, f"{path}[{i}]") for i, item in enumerate(value)]
-            self._reject_duplicates(read, path)
+            seen: set[str] = set()
+            for i, name in enumerate(item.name if item else "" for item in read):
+                if name and name in seen:
+                    self.add(f"{path}[{i}].name", f"{name!r} is defined twice")
+                seen.add(name)
         else:
             self.add(path, "expected definitions by name, or a list of definitions")
             read = []
         return [definition for definition in read if definition is not None]
-
-    def _reject_duplicates(self, definitions: list[Definition | None], path: str) -> None:
-        seen: set[str] = set()
-        for index, definition in enumerate(definitions):
-            if definition is None:
-                continue
-            if definition.name in seen:
-                self.add(f"{path}[{index}].name", f"{definition.name!r} is defined twice")
-            seen.add(definition.name)
 
     def _definition_by_name(self, name: Any, value: Any, path: str) -> Definition | None:
         path = join_path(path, short_name(name))
@@ -125,3 +153,271 @@ class _DefinitionReader(DocumentReader):
             self.add(join_path(path, f"options.{problem.path}"), problem.message)
         for problem in [] if plan is None else timeout_problems(plan, definition.timeout):
             self.add(join_path(path, problem.path), problem.message)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """How a value is read, and its JSON Schema."""
+
+    read: Callable[[Any], Any]  # raises TypeError or ValueError
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionField:
+    """A field of a document and the attribute of the definition."""
+
+    attribute: str
+    type: FieldType
+    description: str
+
+
+def definition_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of a file with one or more definitions."""
+    return {
+        "$schema": _DIALECT,
+        "title": "Longshore definitions",
+        "description": "One definition, or several under 'definitions'.",
+        "type": "object",
+        "if": {"required": [DEFINITIONS]},
+        "then": {"$ref": "#/$defs/definitions"},
+        "else": {"$ref": "#/$defs/definition"},
+        "$defs": _schema_defs(),
+    }
+
+
+def longshore_yaml_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of ``longshore.yaml``, which may be empty."""
+    return {
+        "$schema": _DIALECT,
+        "title": "longshore.yaml",
+        "description": "Definitions that `longshore up` stores when it starts, and watches.",
+        "anyOf": [{"$ref": "#/$defs/definitions"}, {"type": "null"}],
+        "$defs": {name: part for name, part in _schema_defs().items() if name != "definition"},
+    }
+
+
+def _schema_defs() -> dict[str, Any]:
+    fields = {name: _field_schema(name, field) for name, field in FIELDS.items()}
+    references = {name: {"$ref": f"#/$defs/{name}"} for name in FIELDS}
+    unnamed = {name: reference for name, reference in references.items() if name != "name"}
+    listed = _object_schema(
+        references, required=REQUIRED, description="A definition of a kind of task."
+    )
+    by_name = {
+        "description": "Definitions by name.",
+        "type": "object",
+        "propertyNames": _NAME_TYPE.schema,
+        "additionalProperties": {"$ref": "#/$defs/definitionByName"},
+    }
+    several = {
+        "anyOf": [
+            by_name,
+            {"type": "array", "items": {"$ref": "#/$defs/definitionWithName"}},
+            {"type": "null"},
+        ]
+    }
+    schema_field = {SCHEMA: {"type": "string", "description": "For editors; ignored."}}
+    return {
+        "definition": {**listed, "properties": {**schema_field, **references}},
+        "definitions": _object_schema(
+            {**schema_field, DEFINITIONS: several}, description="Definitions."
+        ),
+        "definitionWithName": listed,
+        "definitionByName": _object_schema(
+            unnamed,
+            required=[name for name in REQUIRED if name != "name"],
+            description="A definition of a kind of task, by its name.",
+        ),
+        **fields,
+    }
+
+
+def _field_schema(name: str, field: DefinitionField) -> dict[str, Any]:
+    schema = _described_schema(field)
+    if name in REQUIRED:
+        return schema
+    # null means that the field is omitted.
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _described_schema(field: DefinitionField) -> dict[str, Any]:
+    return {"description": field.description, **field.type.schema}
+
+
+def _object_schema(
+    properties: Mapping[str, Any], *, description: str, required: Any = ()
+) -> dict[str, Any]:
+    return {
+        "description": description,
+        "type": "object",
+        "properties": dict(properties),
+        **({"required": list(required)} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise expected("text", value)
+    check_json(value)
+    return value
+
+
+def _choice_type(choices: Mapping[str, Any]) -> FieldType:
+    return FieldType(choice_reader(choices), {"enum": list(choices)})
+
+
+def _read_options(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise expected("an object", value)
+    options = dict(value)
+    check_json(options, max_values=_MAX_VALUES)
+    # As the store returns them: a tuple would differ from the stored list at each comparison.
+    copy: dict[str, Any] = json.loads(json.dumps(options))
+    return copy
+
+
+def _read_duration(value: Any) -> timedelta:
+    duration = parse_duration(value)
+    if duration <= timedelta(0):
+        message = "must be greater than zero"
+        raise ValueError(message)
+    return duration
+
+
+def _read_exit_codes(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(n) is int and 1 <= n <= 255 for n in value):
+        raise expected("a list of exit codes from 1 to 255")
+    return tuple(value)
+
+
+def _integer_type(minimum: int) -> FieldType:
+    return FieldType(integer_reader(minimum), {"type": "integer", "minimum": minimum})
+
+
+def _fields(table: Mapping[str, tuple[FieldType, str]]) -> dict[str, DefinitionField]:
+    """Returns fields by their names in a document, from their types and descriptions."""
+    return {
+        name: DefinitionField(_CAPITAL.sub(lambda match: f"_{match[0].lower()}", name), *row)
+        for name, row in table.items()
+    }
+
+
+def _object_type(
+    factory: Callable[..., Any], table: Mapping[str, tuple[FieldType, str]]
+) -> FieldType:
+    field_types = _fields(table)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping) or not set(value) <= set(field_types):
+            raise expected(f"an object with some of {', '.join(field_types)}")
+        reader = DocumentReader()
+        fields = {
+            field_types[name].attribute: reader.read(inner, name, field_types[name].type.read)
+            for name, inner in value.items()
+        }
+        if reader.problems:
+            raise ValueError("; ".join(f"{item.path}: {item.message}" for item in reader.problems))
+        return factory(**fields)
+
+    properties = {name: _described_schema(field) for name, field in field_types.items()}
+    return FieldType(
+        read, {"type": "object", "properties": properties, "additionalProperties": False}
+    )
+
+
+_NUMBER = r"[0-9]+(\.[0-9]+)?"
+_SHORT_DURATION = rf"({_NUMBER}d)?({_NUMBER}h)?({_NUMBER}m)?({_NUMBER}s)?({_NUMBER}ms)?"
+_ISO_DURATION = (
+    rf"[Pp]({_NUMBER}[Ww])?({_NUMBER}[Dd])?"
+    rf"([Tt]({_NUMBER}[Hh])?({_NUMBER}[Mm])?({_NUMBER}[Ss])?)?"
+)
+# The lookahead requires a digit other than 0.
+_DURATION_PATTERN = rf"^(?=[^1-9]*[1-9])\s*({_NUMBER}|{_SHORT_DURATION}|{_ISO_DURATION})\s*$"
+
+_NAME_TYPE = FieldType(read_name, {"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"})
+_TEXT_TYPE = FieldType(_read_text, {"type": "string"})
+_FLAG_TYPE = FieldType(read_flag, {"type": "boolean"})
+_DURATION_TYPE = FieldType(
+    _read_duration,
+    {
+        "anyOf": [
+            {"type": "string", "pattern": _DURATION_PATTERN},
+            {"type": "number", "exclusiveMinimum": 0},
+        ],
+        "examples": ["90s", "15m", "1h30m"],
+    },
+)
+_EXIT_CODES_SCHEMA = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 1, "maximum": 255},
+}
+_RETRY_TYPE = _object_type(
+    RetryPolicy,
+    {
+        "maxAttempts": (_integer_type(1), "Maximum number of attempts, including the first."),
+        "base": (_DURATION_TYPE, "Longest delay before the second attempt; then it doubles."),
+        "cap": (_DURATION_TYPE, "Longest delay between two attempts."),
+    },
+)
+_RESOURCES_TYPE = _object_type(
+    ResourceLimits,
+    {
+        "cpu": (_DURATION_TYPE, "CPU time of each process, in whole seconds."),
+        "memoryBytes": (_integer_type(16 * 2**20), "Memory of all processes together, in bytes."),
+        "openFiles": (_integer_type(16), "Open files of each process."),
+        "fileBytes": (_integer_type(1), "Size of each written file, in bytes."),
+    },
+)
+_HEALTH_TYPE = _object_type(
+    HealthThresholds,
+    {
+        "longestRun": (_DURATION_TYPE, "An attempt that runs longer is overtime."),
+        "healthyWithin": (_DURATION_TYPE, "An attempt is healthy up to this time of silence."),
+        "warningWithin": (_DURATION_TYPE, "A longer silence is critical instead of a warning."),
+    },
+)
+FIELDS: Final[Mapping[str, DefinitionField]] = _fields(
+    {
+        "name": (_NAME_TYPE, "The name by which tasks refer to the definition."),
+        "runner": (
+            _choice_type({kind.value: kind for kind in RunnerKind}),
+            "What executes a task: a program, a Python function, or an agent.",
+        ),
+        "options": (
+            FieldType(_read_options, {"type": "object", "examples": [{"argv": ["./import.sh"]}]}),
+            "Options of the runner, such as argv, function or prompt; for programs and functions,"
+            " a task's input overrides them.",
+        ),
+        "description": (_TEXT_TYPE, "A description for people."),
+        "queue": (_NAME_TYPE, "The queue of its tasks. Default: default."),
+        "priority": (
+            _choice_type({priority.name.lower(): priority for priority in Priority}),
+            "The priority of its tasks in their queue. Default: normal.",
+        ),
+        "timeout": (
+            _DURATION_TYPE,
+            "Longest time of an attempt. Default: the setting worker.task_timeout.",
+        ),
+        "retry": (_RETRY_TYPE, "How often and how soon to retry. Default: the settings retry."),
+        "retryOnTimeout": (_FLAG_TYPE, "Whether to retry an attempt that timed out."),
+        "retryableExitCodes": (
+            FieldType(_read_exit_codes, _EXIT_CODES_SCHEMA),
+            "Exit codes after which to retry.",
+        ),
+        "requiresReview": (_FLAG_TYPE, "Whether a reviewer must approve each result."),
+        "isolation": (
+            _choice_type({kind.value: kind for kind in Isolation}),
+            "How an attempt gets its process. Default: fork.",
+        ),
+        "resources": (_RESOURCES_TYPE, "Resource limits of an attempt."),
+        "pty": (_FLAG_TYPE, "Whether output goes through a terminal."),
+        "health": (_HEALTH_TYPE, "When a running attempt is unhealthy. Default: the settings."),
+    }
+)
+"""The fields of a definition by their names in a document."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import field
 from datetime import datetime, timedelta
+from typing import TypedDict
 
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.records import value
@@ -56,6 +57,31 @@ class Event:
         text = f"{self.tenant}\0{self.entity}\0{self.sequence}"
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
+
+
+class NewEvent(TypedDict):
+    """An event of an entity without a row, before its log gives it a sequence."""
+
+    tenant: str
+    app: str
+    entity_id: str
+    body: EventBody
+    context: EventContext
+    now: datetime
+
+
+def next_event(new: NewEvent, last_sequence: int, last_at: datetime | None) -> Event:
+    """Returns the event that follows the last one of its entity."""
+    return Event(
+        entity_type=new["body"].ENTITY,
+        entity_id=new["entity_id"],
+        tenant=new["tenant"],
+        app=new["app"],
+        sequence=last_sequence + 1,
+        at=next_moment(new["now"], last_at),
+        body=new["body"],
+        context=new["context"],
+    )
 
 
 def to_tick(moment: datetime) -> datetime:

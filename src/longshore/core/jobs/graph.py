@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from typing import Any
 
 from longshore.core.jobs.numbers import NumberSet
@@ -24,7 +25,7 @@ class Addition:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """Keys, definition names and parents, by task number."""
 
@@ -60,16 +61,21 @@ class Graph:
         earlier = tuple(item for item in self.additions if item.first_number < number)
         return Graph(self.keys[:number], self.names[:number], self.parents[:number], earlier)
 
-    def descendants_of(self, numbers: Iterable[int]) -> NumberSet:
-        """Returns all tasks that depend, directly or indirectly, on one of these."""
+    @cached_property
+    def dependents(self) -> Mapping[int, Sequence[int]]:
+        """The tasks that depend directly on a task, by its number."""
         dependents: dict[int, list[int]] = {}
         for child, parents in enumerate(self.parents):
             for parent in parents:
                 dependents.setdefault(parent, []).append(child)
+        return dependents
+
+    def descendants_of(self, numbers: Iterable[int]) -> NumberSet:
+        """Returns all tasks that depend, directly or indirectly, on one of these."""
         descendants: set[int] = set()
         unvisited = list(numbers)
         while unvisited:
-            for child in dependents.get(unvisited.pop(), ()):
+            for child in self.dependents.get(unvisited.pop(), ()):
                 if child not in descendants:
                     descendants.add(child)
                     unvisited.append(child)

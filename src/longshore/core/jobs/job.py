@@ -221,33 +221,25 @@ def _end_event(row: JobRow, statuses: Mapping[str, str | None]) -> e.EventBody:
 
 def _with_recorded_ends(row: JobRow, ended: Sequence[EndedTask]) -> JobRow:
     """Returns the row with these ends; stale ends are ignored."""
-    numbers: dict[TaskState, list[int]] = {
-        TaskState.COMPLETED: [],
-        TaskState.FAILED: [],
-        TaskState.CANCELLED: [],
-    }
     recorded = row.ended
+    fresh = [task for task in ended if task.number not in recorded and not _is_stale(row, task)]
     blocked, usage = row.blocked, row.usage
-    for task in ended:
-        if task.number not in recorded and not _is_stale(row, task):
-            numbers[task.state].append(task.number)
-            blocked = blocked | task.blocks
-            usage += task.usage
-    completed = row.completed | NumberSet(numbers[TaskState.COMPLETED])
-    failed = row.failed | NumberSet(numbers[TaskState.FAILED])
-    cancelled = row.cancelled | NumberSet(numbers[TaskState.CANCELLED])
-    blocked = blocked - (completed | failed | cancelled)
+    for task in fresh:
+        blocked, usage = blocked | task.blocks, usage + task.usage
+    completed, failed, cancelled = (
+        NumberSet(task.number for task in fresh if task.state is state)
+        for state in (TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED)
+    )
     after = replace(
         row,
-        completed=completed,
-        failed=failed,
-        cancelled=cancelled,
-        blocked=blocked,
+        completed=row.completed | completed,
+        failed=row.failed | failed,
+        cancelled=row.cancelled | cancelled,
         usage=usage,
     )
-    return replace(
-        after, intents=tuple(item for item in row.intents if not _is_created(item, after))
-    )
+    blocked = blocked - after.ended
+    intents = tuple(item for item in row.intents if not _is_created(item, after))
+    return replace(after, blocked=blocked, intents=intents)
 
 
 def _is_created(intent: Intent, row: JobRow) -> bool:

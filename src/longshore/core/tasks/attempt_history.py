@@ -9,7 +9,7 @@ from typing import Any
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,35 +4,31 @@ An attempt fails by an exception or by the way its process ended; both become on
 is in the row and in the events. Its message is masked and truncated here, once, because it is
 stored, published and shown. Whether to retry follows from its category, unless the task (by raising
 ``Retry`` or ``Fail``) or its definition (by naming exit codes) decided otherwise.
+
+A task may raise anything. To find the category, the evidence is weighed from strongest to weakest:
+built-in types with one meaning, codes, status numbers, class names of well-known libraries, the
+built-in types from which libraries derive their errors, and the cause. Words in the message come
+last and only as whole words: "took 500 ms" is not a server error. An error without evidence is
+unknown and is not retried: a retry could do harm twice.
+
+Codes and names of other libraries are text, so that the libraries are not imported. The exception
+is an object of another library: reading its attributes must not fail.
 """
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum, StrEnum
+from json import JSONDecodeError
 from signal import Signals
+from typing import Any
 
-from longshore.core.tasks.error_categories import (
-    ErrorCategory,
-    category_of,
-    message_of,
-    safe_getattr,
-)
 from longshore.core.text.sanitise import safe_excerpt
-
-__all__ = [
-    "MESSAGE_LIMIT",
-    "ErrorCategory",
-    "Failure",
-    "FailureRaised",
-    "category_of",
-    "error_text",
-    "failure_of",
-    "failure_of_exit",
-    "timeout_text",
-]
 
 MESSAGE_LIMIT = 500
 """Longest error message, in characters."""
@@ -40,6 +36,41 @@ MESSAGE_LIMIT = 500
 # Far longer than any real wait, far shorter than a timedelta can hold.
 _MAX_WAIT_S = 10.0**9
 _DECISIONS = {"retry": True, "fail": False}
+
+
+class ErrorCategory(StrEnum):
+    """The kind of a failure; it decides whether to retry."""
+
+    AUTH = "auth"
+    VALIDATION = "validation"
+    PARSE = "parse"
+    NOT_FOUND = "not-found"
+    PROGRAMMING = "programming"
+    EXIT_CODE = "exit-code"
+    UNKNOWN = "unknown"
+    TIMEOUT = "timeout"
+    NETWORK = "network"
+    RATE_LIMIT = "rate-limit"
+    SERVER_ERROR = "server-error"
+    CRASH = "crash"
+    OUT_OF_MEMORY = "out-of-memory"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another attempt may succeed."""
+        return self in _RETRYABLE
+
+
+_RETRYABLE = frozenset(
+    {
+        ErrorCategory.TIMEOUT,
+        ErrorCategory.NETWORK,
+        ErrorCategory.RATE_LIMIT,
+        ErrorCategory.SERVER_ERROR,
+        ErrorCategory.CRASH,
+        ErrorCategory.OUT_OF_MEMORY,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +130,6 @@ def failure_of_exit(
     signal: int | None,
     *,
     retryable_codes: Collection[int] = (),
-    out_of_memory: bool = False,
     peak_rss_bytes: int | None = None,
 ) -> Failure:
     """Returns the failure of an attempt whose process ended in this way by itself.
@@ -108,17 +138,13 @@ def failure_of_exit(
         exit_code: None if a signal ended it or its end was not observed; a negative number is a
             signal, as in ``subprocess``.
         retryable_codes: Exit codes that the definition says are worth another attempt.
-        out_of_memory: The memory limit ended it; the exit code does not matter.
         peak_rss_bytes: Its peak memory, if measured.
     """
     if exit_code is not None and exit_code < 0:
         signal, exit_code = signal or -exit_code, None
     name = None if signal is None else _signal_name(signal)
     peak = "" if peak_rss_bytes is None else f" ({_format_size(peak_rss_bytes)} at its peak)"
-    if out_of_memory:
-        category, message = ErrorCategory.OUT_OF_MEMORY, f"the process ran out of memory{peak}"
-    else:
-        category, message = _exit_failure(exit_code, name, peak)
+    category, message = _exit_failure(exit_code, name, peak)
     return Failure(
         category=category,
         message=message,
@@ -210,3 +236,346 @@ def _parse_wait(value: object) -> timedelta | None:
     if not math.isfinite(seconds):
         return None
     return timedelta(seconds=min(max(seconds, 0.0), _MAX_WAIT_S))
+
+
+TypeRows = tuple[tuple[type[BaseException], ErrorCategory], ...]
+
+# The first row that matches wins, so a subclass precedes its base.
+SPECIFIC_TYPES: TypeRows = (
+    (JSONDecodeError, ErrorCategory.PARSE),
+    (UnicodeDecodeError, ErrorCategory.PARSE),
+    (TimeoutError, ErrorCategory.TIMEOUT),
+    (ConnectionError, ErrorCategory.NETWORK),
+    (FileNotFoundError, ErrorCategory.NOT_FOUND),
+    (NotADirectoryError, ErrorCategory.NOT_FOUND),
+    (PermissionError, ErrorCategory.AUTH),
+    (MemoryError, ErrorCategory.OUT_OF_MEMORY),
+    (RecursionError, ErrorCategory.PROGRAMMING),
+    (NotImplementedError, ErrorCategory.PROGRAMMING),
+    (ImportError, ErrorCategory.PROGRAMMING),
+    (NameError, ErrorCategory.PROGRAMMING),
+    (AttributeError, ErrorCategory.PROGRAMMING),
+    (TypeError, ErrorCategory.PROGRAMMING),
+    (AssertionError, ErrorCategory.PROGRAMMING),
+    (StopIteration, ErrorCategory.PROGRAMMING),
+    (StopAsyncIteration, ErrorCategory.PROGRAMMING),
+)
+
+# Libraries derive their own errors from these types, so other evidence has precedence.
+BROAD_TYPES: TypeRows = (
+    (ValueError, ErrorCategory.VALIDATION),
+    (SyntaxError, ErrorCategory.PROGRAMMING),
+    (LookupError, ErrorCategory.PROGRAMMING),
+    (ArithmeticError, ErrorCategory.PROGRAMMING),
+    (SystemExit, ErrorCategory.EXIT_CODE),
+)
+
+
+def _inverted(table: Mapping[ErrorCategory, str]) -> dict[str, ErrorCategory]:
+    return {name: category for category, names in table.items() for name in names.split()}
+
+
+_SOCKET_CODES = _inverted(
+    {
+        ErrorCategory.TIMEOUT: "ETIMEDOUT",
+        ErrorCategory.NETWORK: (
+            "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ENETUNREACH EHOSTUNREACH ENETDOWN "
+            "EHOSTDOWN ENOTCONN EADDRNOTAVAIL"
+        ),
+        ErrorCategory.OUT_OF_MEMORY: "ENOMEM",
+    }
+)
+
+# Only these: TLS libraries use the numbers 1 to 11 of `errno` for other errors.
+ERRNO_NUMBERS = {
+    number: _SOCKET_CODES[name] for number, name in errno.errorcode.items() if name in _SOCKET_CODES
+}
+
+# Of Node, AWS, gRPC and model providers.
+CODES = _SOCKET_CODES | _inverted(
+    {
+        ErrorCategory.AUTH: (
+            "EACCES EPERM UNAUTHENTICATED PERMISSION_DENIED AccessDenied AccessDeniedException "
+            "UnauthorizedOperation UnrecognizedClientException InvalidClientTokenId "
+            "InvalidAccessKeyId ExpiredToken ExpiredTokenException SignatureDoesNotMatch "
+            "AuthFailure invalid_api_key authentication_error permission_error"
+        ),
+        ErrorCategory.VALIDATION: (
+            "INVALID_ARGUMENT OUT_OF_RANGE ValidationException InvalidParameterValue "
+            "InvalidParameterException MissingParameter context_length_exceeded "
+            "invalid_request_error"
+        ),
+        ErrorCategory.NOT_FOUND: (
+            "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
+            "not_found_error"
+        ),
+        ErrorCategory.TIMEOUT: (
+            "ESOCKETTIMEDOUT DEADLINE_EXCEEDED RequestTimeout RequestTimeoutException"
+        ),
+        ErrorCategory.NETWORK: "ENOTFOUND EAI_AGAIN",
+        ErrorCategory.RATE_LIMIT: (
+            "RESOURCE_EXHAUSTED Throttling ThrottlingException ThrottledException "
+            "RequestThrottled RequestThrottledException TooManyRequestsException "
+            "ProvisionedThroughputExceededException RequestLimitExceeded SlowDown "
+            "rate_limit_error rate_limit_exceeded"
+        ),
+        ErrorCategory.SERVER_ERROR: (
+            "UNAVAILABLE INTERNAL ABORTED InternalFailure InternalError "
+            "ServiceUnavailableException overloaded_error api_error"
+        ),
+    }
+)
+
+CLASS_NAMES = _inverted(
+    {
+        ErrorCategory.AUTH: (
+            "AuthenticationError AuthenticationFailed AuthenticationException Unauthenticated "
+            "Unauthorized UnauthorizedError PermissionDenied PermissionDeniedError Forbidden "
+            "ForbiddenError NoCredentialsError PartialCredentialsError SSLCertVerificationError"
+        ),
+        ErrorCategory.VALIDATION: (
+            "ValidationError BadRequest BadRequestError InvalidArgument InvalidArgumentError "
+            "InvalidRequestError UnprocessableEntityError ParamValidationError SchemaError "
+            "UsageError"
+        ),
+        ErrorCategory.PARSE: (
+            "ParseError ParserError ScannerError YAMLError XMLSyntaxError TOMLDecodeError "
+            "DecodeError BadZipFile PdfReadError CLIJSONDecodeError MessageParseError "
+            "ResponseParserError"
+        ),
+        ErrorCategory.NOT_FOUND: (
+            "NotFound NotFoundError ResourceNotFound DoesNotExist CLINotFoundError"
+        ),
+        ErrorCategory.PROGRAMMING: "ProgrammingError",
+        ErrorCategory.EXIT_CODE: "CalledProcessError ProcessError",
+        ErrorCategory.TIMEOUT: (
+            "Timeout TimeoutError TimeoutException TimeoutExpired APITimeoutError ReadTimeout "
+            "ReadTimeoutError ConnectTimeout ConnectTimeoutError ServerTimeoutError "
+            "DeadlineExceeded"
+        ),
+        ErrorCategory.NETWORK: (
+            "ConnectionError APIConnectionError CLIConnectionError ConnectError NetworkError "
+            "TransportError ReadError WriteError ProtocolError RemoteProtocolError "
+            "ChunkedEncodingError NewConnectionError ClientConnectionError ClientConnectorError "
+            "ClientOSError ServerDisconnectedError ConnectionClosed ConnectionClosedError "
+            "EndpointConnectionError HTTPClientError IncompleteRead IncompleteReadError "
+            "BadStatusLine gaierror herror SSLError"
+        ),
+        ErrorCategory.RATE_LIMIT: (
+            "RateLimitError RateLimitExceeded TooManyRequests TooManyRequestsError "
+            "ResourceExhausted ThrottlingError"
+        ),
+        ErrorCategory.SERVER_ERROR: (
+            "ServerError InternalServerError ServiceUnavailable ServiceUnavailableError "
+            "BadGateway GatewayTimeout OverloadedError BackendUnavailable"
+        ),
+        ErrorCategory.CRASH: "BrokenExecutor BrokenProcessPool WorkerLostError",
+        ErrorCategory.OUT_OF_MEMORY: "OutOfMemoryError",
+    }
+)
+
+STATUS_NUMBERS = {
+    **dict.fromkeys((400, 413, 415, 422), ErrorCategory.VALIDATION),
+    **dict.fromkeys((401, 403, 407), ErrorCategory.AUTH),
+    **dict.fromkeys((404, 410), ErrorCategory.NOT_FOUND),
+    408: ErrorCategory.TIMEOUT,
+    429: ErrorCategory.RATE_LIMIT,
+    # Also those that only one provider uses, such as 529 for "overloaded".
+    **dict.fromkeys(range(500, 600), ErrorCategory.SERVER_ERROR),
+}
+
+# A number is a status only after one of these words.
+STATUS_IN_TEXT = re.compile(
+    r"\b(?:HTTP(?:/[\d.]{1,3}| error)?|status(?:[ _]?code)?|API error|error code)[ :=]{1,3}"
+    r"(?P<status>[1-5]\d\d)\b(?! ?(?:ms|s|sec|seconds|bytes|rows|times|%))",
+    re.IGNORECASE,
+)
+
+# A code or a class name that was printed, as by a command-line tool.
+NAME_IN_TEXT = re.compile(
+    r"\b(?:StatusCode\.)?(?P<name>E[A-Z_]{4,20}|(?<=StatusCode\.)[A-Z_]{4,30}"
+    r"|[a-z]{3,20}(?:_[a-z]{2,20}){0,2}_error|[A-Z][A-Za-z]{3,60}(?:Exception|Error|Exceeded))\b"
+)
+
+# The first row that matches wins.
+TEXT_PATTERNS: tuple[tuple[re.Pattern[str], ErrorCategory], ...] = tuple(
+    (re.compile(rf"\b(?:{words})\b", re.IGNORECASE), category)
+    for words, category in (
+        (r"out of memory|cannot allocate memory|OOM[- ]?killed", ErrorCategory.OUT_OF_MEMORY),
+        (
+            r"rate[ -]limit(?:s|ed|ing)?|too many requests|throttl(?:ed|ing)|quota exceeded",
+            ErrorCategory.RATE_LIMIT,
+        ),
+        (
+            r"unauthori[sz]ed|forbidden|(?:access|permission) denied|invalid credentials"
+            r"|authentication (?:failed|required)|(?:invalid|incorrect) (?:x-)?api[ -]key",
+            ErrorCategory.AUTH,
+        ),
+        (
+            r"internal server error|bad gateway|service unavailable|gateway time-?out"
+            r"|(?:server|service|model|api|system) (?:is )?(?:currently )?overloaded",
+            ErrorCategory.SERVER_ERROR,
+        ),
+        (r"time-?out|timed[ -]out|deadline exceeded", ErrorCategory.TIMEOUT),
+        (
+            r"connection (?:was )?(?:refused|reset|aborted|closed|lost|error)|broken pipe"
+            r"|network (?:is )?(?:unreachable|error)|no route to host|socket hang up"
+            r"|name or service not known|temporary failure in name resolution|fetch failed",
+            ErrorCategory.NETWORK,
+        ),
+        (
+            r"(?:invalid|malformed|unparsable) json|parse error|failed to parse"
+            r"|unexpected (?:token|end of (?:json|input|file))",
+            ErrorCategory.PARSE,
+        ),
+        (
+            r"validation (?:failed|errors?)|invalid (?:input|arguments?|parameters?|request)",
+            ErrorCategory.VALIDATION,
+        ),
+        (r"not found|no such file or directory|does not exist", ErrorCategory.NOT_FOUND),
+    )
+)
+
+
+_MAX_CAUSE_DEPTH = 8  # a chain of causes may be a cycle
+_TEXT_LIMIT_CHARACTERS = 4_000
+_MAX_MEMBERS = 50  # of an exception group
+
+
+def category_of(error: BaseException) -> ErrorCategory:
+    """Returns the category of an error that a task raised."""
+    return _category(error, 0) or ErrorCategory.UNKNOWN
+
+
+def message_of(error: BaseException) -> str:
+    """Returns the message of the error, or the name of its class if it has none."""
+    try:
+        text = str(error)
+    # The class may have a broken `__str__`; its failure must still be reported.
+    except Exception:  # noqa: BLE001
+        text = ""
+    return text or type(error).__name__
+
+
+def safe_getattr(holder: object, name: str) -> Any:
+    """Returns an attribute of an object of another library; None if it is missing or raises."""
+    try:
+        return getattr(holder, name, None)
+    # A property may raise anything; httpx has one that raises until it is set.
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _category(error: BaseException, depth: int) -> ErrorCategory | None:
+    if depth > _MAX_CAUSE_DEPTH:
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        return _group_category(error, depth)
+    if category := _by_evidence(error):
+        return category
+    cause = _cause_of(error)
+    from_cause = _category(cause, depth + 1) if cause is not None else None
+    return from_cause or _by_text(error)
+
+
+def _group_category(group: BaseExceptionGroup[BaseException], depth: int) -> ErrorCategory | None:
+    """Returns the first category that is not retryable, or that of the first member."""
+    members = group.exceptions[:_MAX_MEMBERS]
+    categories = [_category(member, depth + 1) or ErrorCategory.UNKNOWN for member in members]
+    return next((item for item in categories if not item.retryable), categories[0])
+
+
+def _by_evidence(error: BaseException) -> ErrorCategory | None:
+    return (
+        _declared(error)
+        or _by_type(error, SPECIFIC_TYPES)
+        or _by_code(error)
+        or _by_status(error)
+        or _by_name(error)
+        or _by_type(error, BROAD_TYPES)
+    )
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    # `__context__` is only the error that was being handled, and need not be the cause.
+    for candidate in (error.__cause__, safe_getattr(error, "reason")):
+        if isinstance(candidate, BaseException):
+            return candidate
+    return None
+
+
+def _declared(error: BaseException) -> ErrorCategory | None:
+    if safe_getattr(error, "longshore_decision") is None:
+        return None
+    try:
+        return ErrorCategory(safe_getattr(error, "category"))
+    except ValueError:
+        return None
+
+
+def _by_type(error: BaseException, rows: TypeRows) -> ErrorCategory | None:
+    return next((category for kind, category in rows if isinstance(error, kind)), None)
+
+
+def _by_code(error: BaseException) -> ErrorCategory | None:
+    for code in _codes(error):
+        if isinstance(code, int):
+            category = ERRNO_NUMBERS.get(code)
+        else:
+            name = code.name if isinstance(code, Enum) else code
+            category = _by_code_name(name) if isinstance(name, str) else None
+        if category:
+            return category
+    return None
+
+
+def _by_code_name(name: str) -> ErrorCategory | None:
+    # Connect uses lower case for the codes of gRPC.
+    return CODES.get(name) or CODES.get(name.upper())
+
+
+def _codes(error: BaseException) -> Iterator[Any]:
+    yield safe_getattr(error, "errno")
+    yield safe_getattr(error, "code")
+    match safe_getattr(error, "response"):
+        case {"Error": {"Code": code}}:
+            yield code
+
+
+def _by_status(error: BaseException) -> ErrorCategory | None:
+    for status in _statuses(error):
+        if isinstance(status, str) and len(status) == 3 and status.isdecimal():
+            status = int(status)
+        if isinstance(status, int) and (category := STATUS_NUMBERS.get(status)):
+            return category
+    return None
+
+
+def _statuses(error: BaseException) -> Iterator[Any]:
+    for name in ("status", "status_code", "code"):
+        yield safe_getattr(error, name)
+    match safe_getattr(error, "response"):
+        case {"ResponseMetadata": {"HTTPStatusCode": status}}:
+            yield status
+        case response:
+            yield safe_getattr(response, "status_code")
+            yield safe_getattr(response, "status")
+
+
+def _by_name(error: BaseException) -> ErrorCategory | None:
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next((CLASS_NAMES[name] for name in names if name in CLASS_NAMES), None)
+
+
+def _by_text(error: BaseException) -> ErrorCategory | None:
+    # An interrupt or a cancellation is not a failure.
+    if not isinstance(error, Exception):
+        return None
+    text = message_of(error)[:_TEXT_LIMIT_CHARACTERS]
+    for match in STATUS_IN_TEXT.finditer(text):
+        if category := STATUS_NUMBERS.get(int(match["status"])):
+            return category
+    for match in NAME_IN_TEXT.finditer(text):
+        if category := CODES.get(match["name"]) or CLASS_NAMES.get(match["name"]):
+            return category
+    return next((category for pattern, category in TEXT_PATTERNS if pattern.search(text)), None)

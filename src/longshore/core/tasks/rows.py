@@ -83,9 +83,8 @@ class TaskRow:
     fence: int = 0  # the highest ever issued
     lease: Lease | None = None
     awaits: NumberSet = NO_NUMBERS  # numbers of the parents that have not completed
-    due_at: datetime | None = (
-        None  # pending: the earliest start; parked: when it resumes by itself, if ever
-    )
+    # Pending: the earliest start; parked: when it resumes by itself, if ever.
+    due_at: datetime | None = None
     enqueued_at: datetime | None = None  # pending: when its message was last sent
     started_at: datetime | None = None  # of the latest attempt
     finished_at: datetime | None = None
@@ -141,9 +140,7 @@ class JobSpec:
     tenant: str
     app: str
     request_id: str
-    body_hash: (
-        str  # of the submitted document: the same request id with another document is refused
-    )
+    body_hash: str  # a request id that is used again with another document is refused
     created_at: datetime
     name: str | None = None
     budget: Budget = NO_BUDGET  # of all its tasks together
@@ -164,9 +161,7 @@ class JobRow:
     failed: NumberSet = NO_NUMBERS
     cancelled: NumberSet = NO_NUMBERS
     blocked: NumberSet = NO_NUMBERS  # depend on a failed or cancelled task
-    with_added_dependents: NumberSet = (
-        NO_NUMBERS  # have dependents that were added later and are not in their specs
-    )
+    with_added_dependents: NumberSet = NO_NUMBERS  # added later, so they are not in the specs
     failure_emitted_round: int = 0  # the last round with a Job Failure Detected
     end_emitted_round: int = 0  # the last round with a Job Completed or Job Cancelled
     intents: tuple[Intent, ...] = ()

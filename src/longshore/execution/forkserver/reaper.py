@@ -26,9 +26,14 @@ from longshore.execution.forkserver.linux import (
     set_process_name,
 )
 from longshore.execution.process_table import descendants
-from longshore.execution.protocol import FDS_PER_START, ChildStatus, KillCause
+from longshore.execution.protocol import (
+    FDS_PER_START,
+    MESSAGE_LIMIT_BYTES,
+    ChildStatus,
+    KillCause,
+    encode_message,
+)
 
-_MESSAGE_BYTES = 8192
 _MEMORY_CHECK_S = 0.25
 # How long to wait for processes that hang in the kernel before the end is reported anyway.
 KILL_TIMEOUT_S = 5.0
@@ -45,13 +50,12 @@ class Reaper:
 
     def start(self, number: int, fds: Sequence[int], *, memory: int | None = None) -> None:
         """Make it start a child with its four pipes or, given one socket, a pool child."""
-        message = json.dumps({"number": number, "start": {"memory": memory}})
-        socket.send_fds(self.server_end, [message.encode()], list(fds))
+        socket.send_fds(self.server_end, [encode_message(number, memory=memory)], list(fds))
 
     def signal(self, number: int, *, kill: bool) -> None:
         """Make it stop or kill the attempt, if that is still its current one."""
         with contextlib.suppress(OSError):
-            self.server_end.send(json.dumps({"number": number, "kill": kill}).encode())
+            self.server_end.send(encode_message(number, kill=kill))
 
     def run(self, server_pipe: int, worker_pipe: int, *, inherited_fds: Sequence[int]) -> NoReturn:
         """The reaper's main loop; never returns.
@@ -73,7 +77,7 @@ class Reaper:
                 with contextlib.suppress(OSError):
                     spare = self.prefork_child()
             message, files = self._receive()
-            if "start" in message:
+            if "kill" not in message:
                 _ReapedAttempt(message, files, self).supervise(spare)
                 spare = None
 
@@ -88,14 +92,14 @@ class Reaper:
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         """Returns the fork server's next message; exits if the fork server has ended."""
-        message, files, _, _ = socket.recv_fds(self.reaper_end, _MESSAGE_BYTES, FDS_PER_START)
+        message, files, _, _ = socket.recv_fds(self.reaper_end, MESSAGE_LIMIT_BYTES, FDS_PER_START)
         if not message:
             os._exit(0)
         return json.loads(message), files
 
     def receive_signal(self, number: int) -> bool | None:
         """Returns whether to kill the current attempt; None if the message names an earlier one."""
-        message = self.reaper_end.recv(_MESSAGE_BYTES)
+        message = self.reaper_end.recv(MESSAGE_LIMIT_BYTES)
         if not message:
             return True
         request = json.loads(message)
@@ -107,7 +111,7 @@ class _ReapedAttempt:
 
     def __init__(self, message: dict[str, Any], files: Sequence[int], reaper: Reaper) -> None:
         self._number: int = message["number"]
-        self._memory_bytes: int | None = message["start"]["memory"]
+        self._memory_bytes: int | None = message["memory"]
         self._fds = files
         self._in_pool = len(files) < FDS_PER_START
         self._reaper = reaper

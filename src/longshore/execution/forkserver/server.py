@@ -39,7 +39,6 @@ from longshore.execution.protocol import (
     MESSAGE_LIMIT_BYTES,
     STATUS_READ_BYTES,
     ChildStatus,
-    ForkServerMessage,
     KillCause,
     decode_statuses,
     encode_message,
@@ -97,7 +96,7 @@ class ForkServer:
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()
-        self._send(ForkServerMessage.READY, 0)
+        self._send(0)
         running = True
         while running:
             for key, _ in self._selector.select():
@@ -120,7 +119,7 @@ class ForkServer:
         if not data:
             return False
         message = json.loads(data)
-        if message["type"] == ForkServerMessage.START:
+        if "kill" not in message:
             self._start(message, files)
             return True
         for slot in self._reapers.values():
@@ -128,10 +127,10 @@ class ForkServer:
                 slot.reaper.signal(slot.assignment, kill=message["kill"])
         return True
 
-    def _send(self, message: ForkServerMessage, number: int, **content: Any) -> None:
+    def _send(self, number: int, **content: Any) -> None:
         # If the worker has ended, the next read of the socket reports it.
         with contextlib.suppress(ConnectionError):
-            self._worker.send(encode_message(message, number, **content))
+            self._worker.send(encode_message(number, **content))
 
     def _start(self, request: dict[str, Any], files: list[int]) -> None:
         number = request["number"]
@@ -146,7 +145,7 @@ class ForkServer:
                 slot.reaper.start(number, files, memory=request["memory"])
                 self._ensure_idle_reaper()
         except OSError as error:
-            self._send(ForkServerMessage.REFUSED, number, error=str(error))
+            self._send(number, error=str(error))
         finally:
             for file in files:
                 os.close(file)
@@ -184,9 +183,7 @@ class ForkServer:
         if slot.pool_child is not None:
             slot.pool_child.assign(files)
         if slot.child_pid:
-            write_status(
-                self._worker_pipe, ChildStatus(number=number, ended=False, child_pid=slot.child_pid)
-            )
+            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
 
     def _new_pool_child(self) -> _ReaperSlot:
         slot, pool_child = self._idle_reaper(), pool.PoolChild()
@@ -208,20 +205,17 @@ class ForkServer:
         if code is not None and not slot.child_pid and slot.number is not None:
             # The child finished before its reaper reported its start.
             slot.child_pid = pool_child.process_id
-            write_status(
-                self._worker_pipe,
-                ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid),
-            )
+            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
         if not stays:
             self._selector.unregister(pool_child.server_end)
             pool_child.server_end.close()
             slot.pool_child = None
         if code is not None and slot.number is not None:
-            write_status(
-                self._worker_pipe,
-                ChildStatus(number=slot.number, ended=True, wait_status=code << 8),
-            )
+            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
             slot.number = None
+
+    def _report(self, status: ChildStatus) -> None:
+        write_status(self._worker_pipe, status)
 
     def _read_reapers(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -240,7 +234,7 @@ class ForkServer:
             slot.release(next(self._end_numbers))
         if in_pool and slot.number is not None and (status.ended or not previous_pid):
             # The reaper does not know the attempt numbers of a pool child's tasks.
-            write_status(self._worker_pipe, replace(status, number=slot.number))
+            self._report(replace(status, number=slot.number))
 
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
         """Wait for reapers that have ended; their orphans are children of this process."""
@@ -267,7 +261,7 @@ class ForkServer:
             lost = ChildStatus(
                 number=slot.number, ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST
             )
-            write_status(self._worker_pipe, lost)
+            self._report(lost)
 
     def _kill_orphans(self) -> None:
         """Kill all descendants that are below no live reaper, until none is left."""

@@ -225,21 +225,23 @@ class ProcessAttempt:
     async def ending(self) -> AttemptEnding:
         await self._finished.wait()
         status = self.child.exited.result()
+        lost = status.cause is KillCause.LOST
+        code = None if lost else os.waitstatus_to_exitcode(status.wait_status)
         build = partial(AttemptEnding, peak_rss_bytes=status.peak_bytes or None)
-        if status.exit_code == 0 and self._failure is None:
+        if code == 0 and self._failure is None:
             if self._result is not None:
                 return build(result=self._result.get("value"), exit_code=0)
             if self.spec.definition.runner is RunnerKind.COMMAND:
                 return build(result={"exitCode": 0}, exit_code=0)
         if status.cause is not KillCause.NONE:
             return build(failure=_failure_by_reaper(status, self.spec.definition.resources))
-        failure = self._failure_of_exit(status)
+        failure = self._failure_of_exit(code, status.peak_bytes or None)
         return build(
             failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
         )
 
-    def _failure_of_exit(self, status: ChildStatus) -> Failure:
-        definition, code = self.spec.definition, status.exit_code
+    def _failure_of_exit(self, code: int | None, peak_rss_bytes: int | None) -> Failure:
+        definition = self.spec.definition
         if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
             # The Python and agent runners report every error: this process died before it could.
             message = f"the process exited with exit code {code} without reporting a result"
@@ -250,7 +252,7 @@ class ProcessAttempt:
             code,
             None,
             retryable_codes=definition.retryable_exit_codes,
-            peak_rss_bytes=status.peak_bytes or None,
+            peak_rss_bytes=peak_rss_bytes,
         )
 
     async def stop(self, *, grace: timedelta) -> str:

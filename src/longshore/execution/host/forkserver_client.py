@@ -27,7 +27,6 @@ from longshore.execution.protocol import (
     MESSAGE_LIMIT_BYTES,
     STATUS_READ_BYTES,
     ChildStatus,
-    ForkServerMessage,
     KillCause,
     decode_statuses,
     encode_message,
@@ -150,9 +149,7 @@ class ForkServerClient:
         """
         await self.open()
         child = self._add_child(next(self._numbers))
-        message = encode_message(
-            ForkServerMessage.START, child.number, isolation=isolation, memory=memory_bytes
-        )
+        message = encode_message(child.number, isolation=isolation, memory=memory_bytes)
         try:
             await self._send(message, fds)
         except BaseException:
@@ -187,7 +184,7 @@ class ForkServerClient:
         if self._socket is not None and child.number in self._children:
             # Short, and the fork server always reads: if the send fails, the fork server is ending.
             with contextlib.suppress(OSError):
-                self._socket.send(encode_message(ForkServerMessage.SIGNAL, child.number, kill=kill))
+                self._socket.send(encode_message(child.number, kill=kill))
 
     def _receive(self, ours: socket.socket) -> None:
         try:
@@ -201,11 +198,11 @@ class ForkServerClient:
             return
         received = json.loads(data)
         if (child := self._children.pop(received["number"], None)) is not None:
-            if received["type"] == ForkServerMessage.READY:
-                child.started.set_result(0)
-            else:
+            if "error" in received:
                 message = f"no child could be started: {received['error']}"
                 _fail(child.started, BackendUnavailable(message))
+            else:
+                child.started.set_result(0)
 
     def _read_statuses(self) -> None:
         with contextlib.suppress(BlockingIOError):

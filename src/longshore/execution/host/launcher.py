@@ -153,19 +153,18 @@ class ProcessRunner:
     def _variables(
         self, spec: AttemptSpec, settings: dict[str, Any], folder: Path
     ) -> dict[str, str]:
-        input_files = {
-            INPUT_VARIABLE: str(folder / _INPUT_FILE),
-            DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
-        }
-        return {
+        variables = {
             **self.environment,
             **settings.get("env", {}),
             "PWD": str(folder),
             TASK_VARIABLE: spec.task_id,
             ATTEMPT_VARIABLE: str(spec.attempt),
             CHANNEL_VARIABLE: str(CHANNEL_FD),
-            **(input_files if spec.definition.runner is RunnerKind.COMMAND else {}),
         }
+        if spec.definition.runner is RunnerKind.COMMAND:
+            variables[INPUT_VARIABLE] = str(folder / _INPUT_FILE)
+            variables[DEPENDENCIES_VARIABLE] = str(folder / _DEPENDENCIES_FILE)
+        return variables
 
     def _agent_fields(self, spec: AttemptSpec) -> dict[str, Any]:
         """Returns the spec's extra fields for an agent, whose workspace outlives its attempts."""

@@ -106,7 +106,6 @@ class PipeReader:
     def __init__(self, number: int) -> None:
         os.set_blocking(number, False)
         self._fd = number
-        self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
     async def read(self) -> bytes:
@@ -141,24 +140,20 @@ class PipeReader:
 
     async def _wait_readable(self) -> None:
         loop = asyncio.get_running_loop()
-        self._waiter = waiting = loop.create_future()
+        waiting = loop.create_future()
         loop.add_reader(self._fd, _wake, waiting)
         try:
             await waiting
         finally:
-            self._stop_waiting()
-
-    def _stop_waiting(self) -> None:
-        # Once closed, the descriptor may be reused for another file.
-        if self._waiter is not None:
-            self._waiter.get_loop().remove_reader(self._fd)
-            self._waiter = None
+            # Once closed, the descriptor may be reused for another file.
+            if not self._closed:
+                loop.remove_reader(self._fd)
 
     def close(self) -> None:
         """Close the pipe; a task that still reads must be cancelled. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            self._stop_waiting()
+            asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
 
 

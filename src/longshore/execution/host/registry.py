@@ -152,7 +152,8 @@ class FileWorkerRegistry:
         for worker_id in self._worker_ids():
             with contextlib.suppress(FileNotFoundError):  # it has deregistered since
                 if not self.is_dead(worker_id):
-                    workers[worker_id] = _read_queues(self._lock_path(worker_id))
+                    header, _, _ = self._lock_path(worker_id).read_text().partition("\n")
+                    workers[worker_id] = tuple(header.removeprefix(_QUEUES_PREFIX).split())
         return workers
 
     def _worker_ids(self) -> list[str]:
@@ -169,11 +170,6 @@ class FileWorkerRegistry:
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
-
-
-def _read_queues(path: Path) -> tuple[str, ...]:
-    with path.open() as file:
-        return tuple(file.readline().removeprefix(_QUEUES_PREFIX).split())
 
 
 def _publish_lock(draft: Path, path: Path) -> None:

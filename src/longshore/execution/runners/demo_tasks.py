@@ -14,7 +14,6 @@ from typing import Any
 
 from longshore.execution.runners.context import current
 
-_STEPS = ("clean", "count", "rank", "chart")
 _STEP_S = 0.9
 _CITIES = ("Rotterdam", "Bergen", "Lisbon", "Gdansk", "Cork")
 
@@ -46,18 +45,20 @@ def merge() -> dict[str, int]:
 def analyse() -> dict[str, Any]:
     """Returns the cities ranked by rows, computed in checkpointed steps."""
     (figures,) = current().dependency_outputs.values()
-    results: dict[str, Callable[[], Any]] = {
+    steps: dict[str, Callable[[], Any]] = {
         "clean": lambda: {city: rows for city, rows in figures.items() if rows > 0},
         "count": lambda: sum(figures.values()),
         "rank": lambda: sorted(figures, key=figures.__getitem__, reverse=True),
         "chart": lambda: {city: "#" * (rows // 40) for city, rows in figures.items()},
     }
-    done = {name: _run_step(name, results[name]) for name in _STEPS}
+    done = {
+        name: _run_step(f"[{number}/{len(steps)}] {name}", name, work)
+        for number, (name, work) in enumerate(steps.items(), 1)
+    }
     return {"total": done["count"], "order": done["rank"]}
 
 
-def _run_step(name: str, work: Callable[[], Any]) -> Any:
-    label = f"[{_STEPS.index(name) + 1}/{len(_STEPS)}] {name}"
+def _run_step(label: str, name: str, work: Callable[[], Any]) -> Any:
     ran = False
 
     def run_slowly() -> Any:

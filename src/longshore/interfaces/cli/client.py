@@ -245,7 +245,7 @@ def client_command(
             async with open_client(options, create=create) as client:
                 return await function(client, **values)
 
-        return command(*examples, output=output)(run)
+        return command(*examples, output=output, remote=True)(run)
 
     return decorate
 

@@ -13,7 +13,6 @@ import stat
 from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from longshore.core.ids import NAME_PATTERN, is_name
@@ -122,25 +121,22 @@ def load(path: Path) -> ServerContexts:
         )
         raise ConfigurationError([problem])
     try:
-        return _from_document(json.loads(data))
+        document = json.loads(data)
+        if document["format"] != _FORMAT:
+            raise ValueError
+        by_name = {
+            validate_name(name): ServerContext(
+                url=validate_url(entry["url"]),
+                key=entry.get("key"),
+                insecure=entry.get("insecure") is True,
+            )
+            for name, entry in document["contexts"].items()
+        }
+        current = document.get("current")
+        return ServerContexts(by_name=by_name, current_name=current if current in by_name else None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError) as error:
         problem = f"{path} is not a valid contexts file: delete it, and add the servers again"
         raise ConfigurationError([problem]) from error
-
-
-def _from_document(document: Any) -> ServerContexts:
-    if document["format"] != _FORMAT:
-        raise ValueError
-    by_name = {
-        validate_name(name): ServerContext(
-            url=validate_url(entry["url"]),
-            key=entry.get("key"),
-            insecure=entry.get("insecure") is True,
-        )
-        for name, entry in document["contexts"].items()
-    }
-    current = document.get("current")
-    return ServerContexts(by_name=by_name, current_name=current if current in by_name else None)
 
 
 def save(contexts: ServerContexts, path: Path) -> None:

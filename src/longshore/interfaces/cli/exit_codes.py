@@ -14,16 +14,6 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from longshore import errors
-from longshore.errors import (
-    AlreadyExists,
-    BackendError,
-    ConfigurationError,
-    Conflict,
-    InvalidJob,
-    LongshoreError,
-    NotFound,
-    UsageError,
-)
 
 
 class ExitCode(IntEnum):
@@ -52,12 +42,12 @@ class ExitCode(IntEnum):
 
 # The first class that matches counts.
 _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
-    (ConfigurationError, ExitCode.USAGE),
-    (UsageError, ExitCode.USAGE),
-    (NotFound, ExitCode.NOT_FOUND),
-    (Conflict, ExitCode.REFUSED),
-    (BackendError, ExitCode.BACKEND),
-    (LongshoreError, ExitCode.FAILED),
+    (errors.ConfigurationError, ExitCode.USAGE),
+    (errors.UsageError, ExitCode.USAGE),
+    (errors.NotFound, ExitCode.NOT_FOUND),
+    (errors.Conflict, ExitCode.REFUSED),
+    (errors.BackendError, ExitCode.BACKEND),
+    (errors.LongshoreError, ExitCode.FAILED),
     # Other errors of the operating system come from the data folder.
     (OSError, ExitCode.BACKEND),
 )
@@ -68,7 +58,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 
-class MissingResource(NotFound):
+class MissingResource(errors.NotFound):
     """A resource does not exist; the message says what to do."""
 
     def __init__(self, subject: str, advice: str) -> None:
@@ -87,7 +77,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
     )
 
 
-def report_error(error: BaseException, code: int, *, as_json: bool) -> None:
+def report_error(error: BaseException, *, as_json: bool) -> None:
     """Print an error to stderr."""
     if not as_json:
         print_stderr(f"longshore: {_message_of(error)}")
@@ -95,13 +85,13 @@ def report_error(error: BaseException, code: int, *, as_json: bool) -> None:
     document: dict[str, object] = {
         "type": _public_error_name(error),
         "message": _message_of(error),
-        "exitCode": int(code),
+        "exitCode": int(exit_code_of(error)),
     }
-    if isinstance(error, InvalidJob):
+    if isinstance(error, errors.InvalidJob):
         document["problems"] = [
             {"path": problem.path, "message": problem.message} for problem in error.problems
         ]
-    elif isinstance(error, ConfigurationError):
+    elif isinstance(error, errors.ConfigurationError):
         document["problems"] = [{"message": problem} for problem in error.problems]
     print_stderr(json.dumps({"error": document}, ensure_ascii=False))
 
@@ -114,9 +104,9 @@ def _public_error_name(error: BaseException) -> str:
 
 def _message_of(error: BaseException) -> str:
     match error:
-        case ConfigurationError(problems=[_, _, *_]):
+        case errors.ConfigurationError(problems=[_, _, *_]):
             return "the settings are wrong:\n  " + "\n  ".join(error.problems)
-        case AlreadyExists():
+        case errors.AlreadyExists():
             return f"{error}; choose another --request-id"
         case OSError():
             file = f"{error.filename}: " if error.filename else ""

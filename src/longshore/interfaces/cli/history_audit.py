@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from longshore.core.inspection import Check, CheckStatus
 from longshore.errors import BackendError
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import console, print_pairs, print_table
+from longshore.interfaces.cli.render import formats, screen
 from longshore.settings import Settings
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class AuditSummary:
 
     def print(self) -> None:
         """Print the first findings, and the advice for each violated invariant."""
-        print_table(
+        screen.print_table(
             [
                 {"INVARIANT": str(number), "WHERE": subject, "FINDING": text}
                 for number, subject, text in self.findings[:_SHOWN]
@@ -122,7 +121,7 @@ class AuditSummary:
             print(f"and {more:,} more: `longshore doctor --audit -o json`")
         print()
         violated = [(number, *INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
-        print_pairs([(f"{number} {name}", advice) for number, name, advice in violated])
+        screen.print_pairs([(f"{number} {name}", advice) for number, name, advice in violated])
 
 
 def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary:
@@ -172,10 +171,10 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal, which disappears at the end; nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    screen = console(stderr=True)
+    terminal = screen.console(stderr=True)
     columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs"))
     with Progress(
-        *columns, console=screen, transient=True, disable=not screen.is_terminal
+        *columns, console=terminal, transient=True, disable=not terminal.is_terminal
     ) as progress:
         bar = progress.add_task("jobs", total=total)
         yield lambda jobs: progress.advance(bar, jobs)

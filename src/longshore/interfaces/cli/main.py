@@ -19,13 +19,8 @@ import typer
 from typer.core import TyperGroup
 
 from longshore.errors import LongshoreError, UsageError
-from longshore.interfaces.cli.exit_codes import (
-    ExitCode,
-    exit_code_of,
-    print_stderr,
-    report_error,
-    wants_json,
-)
+from longshore.interfaces.cli import exit_codes
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import CONTEXT_SETTINGS, OPTIONS
 
 
@@ -132,10 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the edge of the process
         shown = _usage_error(error) if isinstance(error, typer.TyperException) else error
         if isinstance(shown, LongshoreError | OSError):
-            report_error(shown, exit_code_of(shown), as_json=wants_json(words))
+            exit_codes.report_error(shown, as_json=exit_codes.wants_json(words))
         else:
             _report_unexpected(shown, words)
-        return exit_code_of(shown)
+        return exit_codes.exit_code_of(shown)
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:
@@ -239,9 +234,9 @@ def _children(prefix: str) -> list[str]:
 
 def _report_unexpected(error: Exception, words: list[str]) -> None:
     if {"-v", "-vv", "--verbose"} & set(words):
-        print_stderr("".join(traceback.format_exception(error)).rstrip())
+        exit_codes.print_stderr("".join(traceback.format_exception(error)).rstrip())
         return
-    print_stderr(
+    exit_codes.print_stderr(
         f"longshore: unexpected {type(error).__name__} ({error}). This is a bug in Longshore;"
         " run the command again with -v to see the traceback"
     )

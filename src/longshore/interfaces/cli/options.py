@@ -11,14 +11,12 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
 CommandFunction = Callable[..., Coroutine[Any, Any, int | None] | int | None]
@@ -28,6 +26,11 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 def option(metavar: str, text: str, *names: str, **limits: Any) -> Any:
     """An option: the placeholder of its value, what it does, and its names if they differ."""
     return typer.Option(*names, metavar=metavar, help=text, **limits)
+
+
+def flag(text: str, *names: str) -> Any:
+    """An option without a value: what it does, and its names."""
+    return typer.Option(*names, help=text, show_default=False)
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -91,7 +94,7 @@ OPTIONS = _parse_options()
 def command(
     *examples: tuple[str, str],
     output: bool = True,
-    remote: bool = True,
+    remote: bool = False,
     interspersed: bool = True,
 ) -> Callable[[CommandFunction], Any]:
     """Make a command of a function, async or not, whose first argument is ``GlobalOptions``.
@@ -135,11 +138,3 @@ def command(
         return parser
 
     return decorate
-
-
-def parse_duration_option(text: str) -> timedelta:
-    """A duration on the command line: ``90s``, ``5m``, ``1h30m`` or plain seconds."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error

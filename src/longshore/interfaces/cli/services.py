@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from longshore.errors import BackendUnavailable
 from longshore.interfaces.cli.exit_codes import MissingResource
 from longshore.interfaces.cli.log_records import configure_logging
 
@@ -54,17 +53,11 @@ async def open_command_services(
     """
     from longshore.wiring.services import open_services, store_exists
 
-    folder = str(settings.data_dir.absolute())
     if not create and not store_exists(settings):
         raise MissingResource(
-            f"there is no data folder {folder!r} yet",
+            f"there is no data folder {str(settings.data_dir.absolute())!r} yet",
             "run something first (`longshore run -- echo hello`), or choose a folder with"
             " --data-dir",
         )
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            services = await stack.enter_async_context(open_services(settings))
-        except OSError as error:
-            message = f"the data folder {folder!r} cannot be used: {error.strerror}; see --data-dir"
-            raise BackendUnavailable(message) from error
+    async with open_services(settings) as services:
         yield services

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from longshore.interfaces.cli.exit_codes import ExitCode
 
@@ -30,19 +31,19 @@ def handle_signals(handler: Callable[[signal.Signals], object]) -> Callable[[], 
     return remove
 
 
+@dataclass(slots=True)
 class StopSignals:
     """Waits for signals: the first calls ``stop``, later ones call ``stop_now``."""
 
-    def __init__(self, stop: Callable[[], None], stop_now: Callable[[], None]) -> None:
-        self._stop = stop
-        self._stop_now = stop_now
-        self.requested = asyncio.Event()
-        self.exit_code: int = ExitCode.OK  # changes if the process is stopped at once
+    stop: Callable[[], None]
+    stop_now: Callable[[], None]
+    requested: asyncio.Event = field(default_factory=asyncio.Event)
+    exit_code: int = ExitCode.OK  # changes if the process is stopped at once
 
     def on_signal(self, number: signal.Signals) -> None:
         if self.requested.is_set():
             self.exit_code = SIGNAL_BASE + number
-            self._stop_now()
+            self.stop_now()
         else:
             self.requested.set()
-            self._stop()
+            self.stop()

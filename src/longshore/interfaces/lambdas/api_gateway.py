@@ -12,25 +12,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message
 
 from longshore.errors import UsageError
 from longshore.interfaces.lambdas.container import Container, LambdaContext, handler, seconds_left
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.errors import ApiProblem, problem_response
 from longshore.wiring.lambdas import open_services_with_secrets
-
-AsgiMessage = MutableMapping[str, Any]
-AsgiApp = Callable[
-    [
-        MutableMapping[str, Any],
-        Callable[[], Awaitable[AsgiMessage]],
-        Callable[[AsgiMessage], Awaitable[None]],
-    ],
-    Awaitable[None],
-]
 
 # As base64, which is a third larger, it stays below 6 MB.
 _BODY_LIMIT_BYTES = 4_400_000
@@ -40,7 +33,7 @@ _GATEWAY_TIMEOUT_S = 28.0
 _STREAM_LIMIT_S = 20.0
 _STREAM_IDLE_S = 1.0
 _CANCEL_TIMEOUT_S = 0.5
-_EVENT_STREAM = b"text/event-stream"
+_EVENT_STREAM = "text/event-stream"
 
 _TIMED_OUT = ApiProblem(
     503,
@@ -56,7 +49,7 @@ _TOO_LARGE = ApiProblem(
 
 
 @contextlib.asynccontextmanager
-async def open_app() -> AsyncIterator[AsgiApp]:
+async def open_app() -> AsyncIterator[ASGIApp]:
     """The REST API of the installation that the environment names."""
     async with open_services_with_secrets() as services:
         api = services.settings.api
@@ -66,13 +59,13 @@ async def open_app() -> AsyncIterator[AsgiApp]:
 
 
 @handler(open_app)
-def api(container: Container[AsgiApp], event: Any, context: LambdaContext) -> dict[str, Any]:
+def api(container: Container[ASGIApp], event: Any, context: LambdaContext) -> dict[str, Any]:
     """Answer one request."""
     timeout_s = seconds_left(context)
     return container.run(lambda app: handle_request(app, event, timeout_s=timeout_s), context)
 
 
-async def handle_request(app: AsgiApp, event: Any, *, timeout_s: float) -> dict[str, Any]:
+async def handle_request(app: ASGIApp, event: Any, *, timeout_s: float) -> dict[str, Any]:
     """The app's response to a request, in the form that the gateway expects.
 
     Raises:
@@ -94,7 +87,9 @@ async def handle_request(app: AsgiApp, event: Any, *, timeout_s: float) -> dict[
         return _problem_document(_TIMED_OUT, request_id)
     if not late:
         request.result()  # an error of the app is an error of the function
-    return response.document()
+    if response.is_stream:
+        response.headers.pop("content-length", None)
+    return _document(response.status, response.headers, bytes(response.body))
 
 
 async def _wait_for_response(
@@ -123,7 +118,7 @@ class _RequestBody:
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
 
-    async def __call__(self) -> AsgiMessage:
+    async def __call__(self) -> Message:
         body, self._body = self._body, None
         if body is None:
             # The gateway never disconnects before the response.
@@ -131,27 +126,27 @@ class _RequestBody:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
+@dataclass(slots=True)
 class _Response:
     """What the app has sent so far."""
 
-    def __init__(self) -> None:
-        self.status = 500
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.body = bytearray()
-        self.too_large = self.full = False
-        self.changed = asyncio.Event()
+    status: int = 500
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    too_large: bool = False
+    full: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_stream(self) -> bool:
-        return any(
-            name == b"content-type" and value.startswith(_EVENT_STREAM)
-            for name, value in self.headers
-        )
+        return self.headers.get("content-type", "").startswith(_EVENT_STREAM)
 
-    async def send(self, message: AsgiMessage) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.headers = [(name.lower(), value) for name, value in message["headers"]]
+            self.headers = {
+                name.decode().lower(): value.decode() for name, value in message["headers"]
+            }
         else:
             self._add(message.get("body", b""))
         self.changed.set()
@@ -164,38 +159,22 @@ class _Response:
         else:
             self.body += chunk
 
-    def document(self) -> dict[str, Any]:
-        headers: dict[str, str] = {}
-        cookies: list[str] = []
-        for name, value in ((name.decode(), value.decode()) for name, value in self.headers):
-            if name == "set-cookie":
-                cookies.append(value)
-            elif name != "content-length" or not self.is_stream:
-                headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        return _response_document(self.status, headers, bytes(self.body), cookies)
 
-
-def _response_document(
-    status: int, headers: Mapping[str, str], body: bytes, cookies: list[str]
-) -> dict[str, Any]:
-    document: dict[str, Any] = {"statusCode": status, "headers": dict(headers), "cookies": cookies}
-    text = None
+def _document(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """A response in the form that the gateway expects."""
+    document: dict[str, Any] = {"statusCode": status, "headers": dict(headers)}
     if len(body) <= _TEXT_LIMIT_BYTES and "content-encoding" not in headers:
-        try:
-            text = body.decode()
-        except UnicodeDecodeError:
-            text = None
-    if text is not None:
-        return {**document, "body": text, "isBase64Encoded": False}
+        with contextlib.suppress(UnicodeDecodeError):
+            return {**document, "body": body.decode(), "isBase64Encoded": False}
     return {**document, "body": base64.b64encode(body).decode(), "isBase64Encoded": True}
 
 
 def _problem_document(problem: ApiProblem, request_id: str) -> dict[str, Any]:
     response = problem_response(request_id, problem)
-    return _response_document(response.status_code, response.headers, bytes(response.body), [])
+    return _document(response.status_code, response.headers, bytes(response.body))
 
 
-def _scope_of(event: Any) -> tuple[AsgiMessage, bytes]:
+def _scope_of(event: Any) -> tuple[Message, bytes]:
     """The ASGI scope of a request, and its body."""
     try:
         request, http = event["requestContext"], event["requestContext"]["http"]
@@ -207,11 +186,9 @@ def _scope_of(event: Any) -> tuple[AsgiMessage, bytes]:
             (name.lower().encode(), value.encode("latin-1", errors="replace"))
             for name, value in event.get("headers", {}).items()
         ]
-        if cookies := event.get("cookies"):
-            headers.append((b"cookie", "; ".join(cookies).encode("latin-1", errors="replace")))
         text: str = event.get("body") or ""
         body = base64.b64decode(text) if event.get("isBase64Encoded") else text.encode()
-        scope: AsgiMessage = {
+        scope: Message = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",

@@ -224,31 +224,29 @@ def process_each(
     process: Callable[[T, Record], Awaitable[object]],
 ) -> BatchResponse:
     """Process the records of a queue concurrently and independently."""
-    records = {record["messageId"]: record for record in records_of(event)}
-    done: set[str] = set()
-    slots = asyncio.Semaphore(_CONCURRENT_RECORDS)
 
-    async def process_record(resources: T, message_id: str) -> None:
-        async with slots:
-            try:
-                await process(resources, records[message_id])
-            except Exception as error:  # noqa: BLE001 - a record must not fail the others
-                _log_failure(message_id, error)
-            else:
-                done.add(message_id)
+    async def process_all(resources: T, records: Mapping[str, Record], done: set[str]) -> None:
+        slots = asyncio.Semaphore(_CONCURRENT_RECORDS)
 
-    async def process_all(resources: T) -> None:
-        await asyncio.gather(*(process_record(resources, message_id) for message_id in records))
+        async def process_record(message_id: str) -> None:
+            async with slots:
+                try:
+                    await process(resources, records[message_id])
+                except Exception as error:  # noqa: BLE001 - a record must not fail the others
+                    _log_failure(message_id, error)
+                else:
+                    done.add(message_id)
 
-    _run_batch(container, process_all, context)
-    return failure_response([message_id for message_id in records if message_id not in done])
+        await asyncio.gather(*(process_record(message_id) for message_id in records))
+
+    return _run_batch(container, event, context, process_all)
 
 
 def process_together(
     container: Container[T],
     event: Any,
     context: LambdaContext,
-    read: Callable[[T, Record], ContentT],
+    read: Callable[[Record], ContentT],
     process: Callable[[T, Mapping[str, ContentT]], Awaitable[Collection[str]]],
 ) -> BatchResponse:
     """Process all records of a queue in one call.
@@ -258,30 +256,34 @@ def process_together(
             again, until the queue gives up and moves it to the undelivered events.
         process: Gets the contents by message id, and returns the ids to deliver again.
     """
-    records = {record["messageId"]: record for record in records_of(event)}
-    done: set[str] = set()
 
-    async def process_all(resources: T) -> None:
+    async def process_all(resources: T, records: Mapping[str, Record], done: set[str]) -> None:
         contents: dict[str, ContentT] = {}
         for message_id, record in records.items():
             try:
-                contents[message_id] = read(resources, record)
+                contents[message_id] = read(record)
             except UsageError as error:
                 _log_failure(message_id, error)
         failed = await process(resources, contents)
         done.update(contents.keys() - failed)
 
-    _run_batch(container, process_all, context)
-    return failure_response([message_id for message_id in records if message_id not in done])
+    return _run_batch(container, event, context, process_all)
 
 
 def _run_batch(
-    container: Container[T], work: Callable[[T], Awaitable[None]], context: LambdaContext
-) -> None:
+    container: Container[T],
+    event: Any,
+    context: LambdaContext,
+    process_all: Callable[[T, Mapping[str, Record], set[str]], Awaitable[None]],
+) -> BatchResponse:
+    """The response to a batch whose finished records ``process_all`` adds to a set."""
+    records = {record["messageId"]: record for record in records_of(event)}
+    done: set[str] = set()
     try:
-        container.run(work, context)
+        container.run(lambda resources: process_all(resources, records, done), context)
     except InvocationTimeout as error:
         logger.warning("batch.timed_out", extra={"error": str(error)})
+    return failure_response([message_id for message_id in records if message_id not in done])
 
 
 def _log_failure(message_id: str, error: Exception) -> None:

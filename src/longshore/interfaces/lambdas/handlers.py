@@ -7,12 +7,11 @@ because it needs a web framework that would slow down the start of the others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from longshore.core.events.codec import properties_of_body
 from longshore.core.events.event import Event
-from longshore.core.health import HealthReport
 from longshore.core.ids import is_task_id
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import UsageError
@@ -31,14 +30,14 @@ from longshore.interfaces.lambdas.container import (
 from longshore.services.app import Caller
 from longshore.services.documents import to_dict
 from longshore.services.event_delivery import Relay
-from longshore.services.sweeper import Repairs
 from longshore.wiring.lambdas import (
-    EventArchive,
     LambdaServices,
     open_archive,
     open_lambda_services,
     open_relay,
     open_services_with_secrets,
+    read_event,
+    read_undelivered,
 )
 
 logger = logging.getLogger(__name__)
@@ -58,10 +57,10 @@ def relay(container: Container[Relay], event: Any, context: LambdaContext) -> Ba
 
 @handler(open_archive)
 def save_event(
-    container: Container[EventArchive], event: Any, context: LambdaContext
+    container: Container[Callable[[Record], Awaitable[None]]], event: Any, context: LambdaContext
 ) -> BatchResponse:
     """Store events from the bus in the event table."""
-    return process_each(container, event, context, lambda archive, record: archive.save(record))
+    return process_each(container, event, context, lambda save, record: save(record))
 
 
 @handler(open_services_with_secrets)
@@ -76,7 +75,7 @@ def eventbridge_dlq_alert(
         left = await services.undelivered.store_and_alert(list(events.values()))
         return [undelivered.message_id for undelivered in left]
 
-    return process_together(container, event, context, LambdaServices.read_undelivered, store)
+    return process_together(container, event, context, read_undelivered, store)
 
 
 @handler(open_lambda_services)
@@ -89,7 +88,7 @@ def dispatcher(
         failed = {event.id for event in await services.dispatcher.handle(list(events.values()))}
         return [message_id for message_id, event in events.items() if event.id in failed]
 
-    return process_together(container, event, context, LambdaServices.read_event, dispatch)
+    return process_together(container, event, context, read_event, dispatch)
 
 
 @handler(open_lambda_services)
@@ -110,12 +109,8 @@ def sweeper(
     container: Container[LambdaServices], event: Any, context: LambdaContext
 ) -> dict[str, Any]:
     """Repair what crashes left behind. After a timeout the next sweep continues from there."""
-
-    async def sweep(services: LambdaServices) -> Repairs:
-        return await services.sweeper.sweep()
-
     try:
-        repairs = container.run(sweep, context)
+        repairs = container.run(lambda services: services.sweeper.sweep(), context)
     except InvocationTimeout as error:
         logger.warning("sweep.timed_out", extra={"error": str(error)})
         return {"finished": False}
@@ -127,11 +122,7 @@ def health_check(
     container: Container[LambdaServices], event: Any, context: LambdaContext
 ) -> dict[str, Any]:
     """Check the health of every tenant, emit the events and send the alerts."""
-
-    async def check(services: LambdaServices) -> list[HealthReport]:
-        return await services.health_check.check_all()
-
-    reports = container.run(check, context)
+    reports = container.run(lambda services: services.health_check.check_all(), context)
     summaries = {report.tenant: properties_of_body(report.event())["summary"] for report in reports}
     return {"tenants": summaries}
 

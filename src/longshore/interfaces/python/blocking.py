@@ -264,16 +264,8 @@ def run(work: Any, **options: Unpack[RunOptions]) -> Any:
     Raises:
         TaskFailedError: a task failed; it names the task.
     """
-    client = AsyncClient(options.pop("data_dir", None), settings=options.pop("settings", None))
-    portal = Portal()
-    portal.open(client)
-    try:
-        result = portal.call(_run(client, work, options))
-    except BaseException as error:
-        portal.close(error)
-        raise
-    portal.close()
-    return result
+    with Client(options.pop("data_dir", None), settings=options.pop("settings", None)) as client:
+        return client._portal.call(_run(client._client, work, options))
 
 
 async def _run(client: AsyncClient, work: Any, options: SubmitOptions) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.documents import result_reference
-from longshore.core.jobs.dag import TASK_KEY_PATTERN
+from longshore.core.jobs.submission import TASK_KEY_PATTERN
 from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 

@@ -22,9 +22,10 @@ from longshore.interfaces.python.calls import (
     Submittable,
     prepare_job,
 )
-from longshore.interfaces.python.connection import Connection, client_settings, open_connection
+from longshore.interfaces.python.connection import Connection, open_connection
 from longshore.interfaces.python.jobs import AsyncJob
 from longshore.services.worker.group import WorkerGroup
+from longshore.settings import load_settings
 
 ResultT = TypeVar("ResultT")
 
@@ -45,7 +46,10 @@ class AsyncClient:
         worker: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._settings = client_settings(data_dir, settings)
+        flags = dict(settings or {})
+        if data_dir is not None:
+            flags["data_dir"] = str(data_dir)
+        self._settings = load_settings(flags)
         self._runs_worker = worker
         self._stack = contextlib.AsyncExitStack()
         self._open_connection: Connection | None = None
@@ -58,7 +62,7 @@ class AsyncClient:
                 self._worker_group = await stack.enter_async_context(
                     self._open_connection.services.worker_group()
                 )
-                self._open_connection.watch_worker_group(self._worker_group)
+                self._open_connection.worker_group = self._worker_group
             self._stack = stack.pop_all()
         return self
 
@@ -172,6 +176,7 @@ class AsyncClient:
     async def work_on(self, job: AsyncJob[Any]) -> AsyncIterator[WorkerGroup]:
         """Run a worker for the queues of a job inside the ``with`` block."""
         connection = self.connection()
-        queues = await connection.queues(job.id)
-        async with connection.services.worker_group(queues) as worker_group:
+        tasks = await connection.services.queries.tasks_of(await connection.job(job.id))
+        queues = dict.fromkeys(task.spec.queue for task in tasks)
+        async with connection.services.worker_group(tuple(queues)) as worker_group:
             yield worker_group

@@ -18,11 +18,11 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
-from longshore.core.ids import is_name
+from longshore.core.definitions.definition import Definition, ResourceLimits, RunnerKind
+from longshore.core.definitions.reader import FIELDS
+from longshore.core.document_reader import expected, integer_reader
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
-from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 from longshore.interfaces.python.calls import Call
 from longshore.interfaces.python.import_paths import ImportPath, import_path_of
@@ -244,70 +244,22 @@ def _definition_of(function: Callable[..., Any], options: Mapping[str, Any]) -> 
         UsageError: an option is not valid.
     """
     try:
-        return _read(function, options)
+        if unknown := [name for name in options if name not in _OPTIONS]:
+            raise ValueError(
+                f"no option is called {unknown[0]!r}; the options are {', '.join(_OPTIONS)}"
+            )
+        values = {
+            name: _OPTIONS[name](value) for name, value in options.items() if value is not None
+        }
+        retry, attempts = values.pop("retry", None), values.pop("max_attempts", None)
+        if attempts is not None:
+            retry = replace(retry or RetryPolicy(), max_attempts=attempts)
+        values.setdefault("description", (inspect.getdoc(function) or "").partition("\n")[0])
+        name = values.pop("name", _UNNAMED)
+        return Definition(name=name, runner=RunnerKind.PYTHON, retry=retry, **values)
     except (TypeError, ValueError) as error:
         message = f"the options of task {function.__qualname__!r} are not valid: {error}"
         raise UsageError(message) from error
-
-
-def _read(function: Callable[..., Any], options: Mapping[str, Any]) -> Definition:
-    if unknown := [name for name in options if name not in _OPTIONS]:
-        message = f"no option is called {unknown[0]!r}; the options are {', '.join(_OPTIONS)}"
-        raise TypeError(message)
-    values = {name: _OPTIONS[name](value) for name, value in options.items() if value is not None}
-    retry, attempts = values.pop("retry", None), values.pop("max_attempts", None)
-    if attempts is not None:
-        retry = replace(retry or RetryPolicy(), max_attempts=attempts)
-    values.setdefault("description", (inspect.getdoc(function) or "").partition("\n")[0])
-    name = values.pop("name", _UNNAMED)
-    return Definition(name=name, runner=RunnerKind.PYTHON, retry=retry, **values)
-
-
-def _instance_of(kind: type[PolicyT], expected: str) -> Callable[[Any], PolicyT]:
-    def read(value: Any) -> PolicyT:
-        if type(value) is not kind:
-            message = f"expected {expected}, not {value!r}"
-            raise TypeError(message)
-        return value
-
-    return read
-
-
-_text = _instance_of(str, "text")
-_boolean = _instance_of(bool, "True or False")
-_integer = _instance_of(int, "a whole number")
-
-
-def _name(value: Any) -> str:
-    if not is_name(value):
-        message = f"expected a name of 1 to 64 letters, digits, '-' and '_', not {value!r}"
-        raise ValueError(message)
-    return str(value)
-
-
-def _duration(value: Any) -> timedelta:
-    parsed = parse_duration(value)
-    if parsed <= timedelta(0):
-        message = "must be greater than zero"
-        raise ValueError(message)
-    return parsed
-
-
-def _priority(value: Any) -> Priority:
-    if isinstance(value, Priority):
-        return value
-    return _choice({priority.name.lower(): priority for priority in Priority}, value)
-
-
-def _isolation(value: Any) -> Isolation:
-    return _choice({kind.value: kind for kind in Isolation}, value)
-
-
-def _choice(names: Mapping[str, PolicyT], value: Any) -> PolicyT:
-    if not isinstance(value, str) or value not in names:
-        message = f"expected one of {', '.join(names)}, not {value!r}"
-        raise ValueError(message)
-    return names[value]
 
 
 def _policy(kind: type[PolicyT]) -> Callable[[Any], PolicyT]:
@@ -318,11 +270,10 @@ def _policy(kind: type[PolicyT]) -> Callable[[Any], PolicyT]:
             return value
         names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
         if not isinstance(value, Mapping) or not set(value) <= set(names):
-            message = f"expected a mapping with some of {', '.join(names)}, not {value!r}"
-            raise ValueError(message)
+            raise expected(f"a mapping with some of {', '.join(names)}", value)
         return kind(
             **{
-                name: _duration(item) if name in _DURATION_FIELDS else _integer(item)
+                name: (_READERS["timeout"] if name in _DURATION_FIELDS else _whole_number)(item)
                 for name, item in value.items()
             }
         )
@@ -330,16 +281,19 @@ def _policy(kind: type[PolicyT]) -> Callable[[Any], PolicyT]:
     return read
 
 
+def _priority(value: Any) -> Priority:
+    return value if isinstance(value, Priority) else _READERS["priority"](value)
+
+
+_whole_number = integer_reader(0)
+_READERS: dict[str, Callable[[Any], Any]] = {
+    field.attribute: field.type.read for field in FIELDS.values()
+}
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
-    "name": _name,
-    "queue": _name,
+    **{name: _READERS[name] for name in ("name", "queue", "timeout", "retry_on_timeout")},
+    **{name: _READERS[name] for name in ("isolation", "requires_review", "description")},
     "priority": _priority,
-    "timeout": _duration,
-    "max_attempts": _integer,
+    "max_attempts": _whole_number,
     "retry": _policy(RetryPolicy),
-    "retry_on_timeout": _boolean,
-    "isolation": _isolation,
     "resources": _policy(ResourceLimits),
-    "requires_review": _boolean,
-    "description": _text,
 }

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from longshore.core.events.event import Event
+from longshore.core.ids import task_id_of
+from longshore.core.jobs.graph import Graph
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import parse_duration
-from longshore.errors import TaskCancelledError, TaskFailedError, UsageError
+from longshore.errors import CommandRefused, TaskCancelledError, TaskFailedError, UsageError
 from longshore.interfaces.python.calls import Call, CallGraph
-from longshore.interfaces.python.connection import (
-    Connection,
-    JobOutputChunk,
-    JobStatus,
-    TaskOutcome,
-)
+from longshore.interfaces.python.connection import Connection, JobOutputChunk, JobStatus
+from longshore.services import documents as d
+from longshore.services.app import POLL_INTERVAL
+from longshore.services.queries import FeedCursor
+from longshore.settings import Settings
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -69,7 +72,19 @@ class AsyncJob(Generic[ResultT]):
 
     async def status(self) -> JobStatus:
         """The job and each of its tasks as they are now."""
-        return await self._connection().status(self.id)
+        job = await self._row()
+        tasks = await self._connection().services.queries.tasks_of(job)
+        return JobStatus.from_rows(job, tasks)
+
+    async def _row(self) -> JobRow:
+        return await self._connection().job(self.id)
+
+    async def _task_row(self, key: str) -> TaskRow:
+        connection = self._connection()
+        return await connection.services.queries.task(connection.tenant, task_id_of(self.id, key))
+
+    async def _graph_of(self, job: JobRow) -> Graph:
+        return await self._connection().services.queries.graph(job)
 
     async def wait(self, timeout: Timeout = None) -> JobState:
         """Wait until the job has ended, in any state.
@@ -77,14 +92,12 @@ class AsyncJob(Generic[ResultT]):
         Raises:
             TimeoutError: it has not ended within ``timeout``.
         """
-        return await self._with_timeout(timeout, self._poll_until_ended)
 
-    async def _poll_until_ended(self) -> JobState:
         async def look() -> JobState | None:
-            state = (await self._connection().job(self.id)).state
+            state = (await self._row()).state
             return state if state.terminal else None
 
-        return await self._poll(look)
+        return await self._with_timeout(timeout, lambda: self._poll(look))
 
     async def _poll(self, look: Callable[[], Awaitable[AnyT | None]]) -> AnyT:
         """The first result of ``look`` that is not None."""
@@ -95,11 +108,9 @@ class AsyncJob(Generic[ResultT]):
         return result
 
     async def _with_timeout(self, timeout: Timeout, work: Callable[[], Awaitable[AnyT]]) -> AnyT:
-        if timeout is None:
-            return await self._connection().while_worker_runs(work())
-        limit = parse_duration(timeout)
+        limit = None if timeout is None else parse_duration(timeout).total_seconds()
         try:
-            async with asyncio.timeout(limit.total_seconds()):
+            async with asyncio.timeout(limit):
                 return await self._connection().while_worker_runs(work())
         except TimeoutError:
             message = f"{self.id} has not ended within {timeout}"
@@ -132,8 +143,9 @@ class AsyncJob(Generic[ResultT]):
         return values[0] if self._single else values
 
     async def _final_key(self) -> str:
-        keys = await self._connection().task_keys(self.id)
-        last = [key for key, has_dependents in keys.items() if not has_dependents]
+        graph = await self._graph_of(await self._row())
+        parents = {number for numbers in graph.parents for number in numbers}
+        last = [key for number, key in enumerate(graph.keys) if number not in parents]
         if len(last) > 1:
             named = ", ".join(last[:_SHOWN_KEYS]) + (" …" if len(last) > _SHOWN_KEYS else "")
             message = f"{self.id} ends in {len(last)} tasks ({named}): name one, or use results()"
@@ -141,32 +153,39 @@ class AsyncJob(Generic[ResultT]):
         return last[0]
 
     async def _result_of(self, key: str) -> Any:
-        async def look() -> TaskOutcome | None:
+        async def look() -> TaskRow | None:
             # The job is read first: if it has ended, a task that has not ended never will.
-            over = (await self._connection().job(self.id)).state.terminal
-            outcome = await self._connection().outcome(self.id, key)
-            return outcome if over or outcome.status.state.terminal else None
+            over = (await self._row()).state.terminal
+            row = await self._task_row(key)
+            return row if over or row.state.terminal else None
 
-        return await self._value_or_raise(key, await self._poll(look))
-
-    async def _value_or_raise(self, key: str, outcome: TaskOutcome) -> Any:
-        if outcome.status.state is TaskState.COMPLETED:
+        row = await self._poll(look)
+        if row.state is TaskState.COMPLETED:
+            value = await self._connection().services.documents.load(row.result)
             task = self._graph.tasks.get(key) if self._graph else None
-            return outcome.value if task is None else task.load_result(outcome.value)
-        if not outcome.status.state.terminal:
+            return value if task is None else task.load_result(value)
+        if not row.state.terminal:
             # The task waits behind another one that failed: report that one.
-            failed = await self._connection().first_failed_key(self.id)
-            outcome = await self._connection().outcome(self.id, failed or key)
-        raise self._error(outcome)
+            row = await self._first_failed() or row
+        raise self._error(row)
 
-    def _error(self, outcome: TaskOutcome) -> TaskFailedError:
-        status = outcome.status
-        see = self._connection().command_hint("logs", status.id)
-        if status.state is TaskState.CANCELLED:
-            message = f"cancelled by {outcome.cancelled_by or 'user'}"
-            return TaskCancelledError(status.id, "cancelled", message, see)
+    async def _first_failed(self) -> TaskRow | None:
+        """The first task that failed, or else the first that was cancelled."""
+        job = await self._row()
+        for number in (*job.failed, *job.cancelled):
+            return await self._task_row((await self._graph_of(job)).keys[number])
+        return None
+
+    def _error(self, row: TaskRow) -> TaskFailedError:
+        folder = self._connection().services.settings.data_dir
+        elsewhere = f" --data-dir {folder}" if folder != Settings().data_dir else ""
+        see = f"longshore logs {row.id}{elsewhere}"
+        if row.state is TaskState.CANCELLED:
+            message = f"cancelled by {row.cancel.by if row.cancel else 'user'}"
+            return TaskCancelledError(row.id, "cancelled", message, see)
+        category = row.failure.category.value if row.failure else "unknown"
         return TaskFailedError(
-            status.id, status.category or "unknown", status.error or "failed", see
+            row.id, category, row.failure.message if row.failure else "failed", see
         )
 
     async def results(self, timeout: Timeout = None) -> dict[str, Any]:
@@ -177,14 +196,13 @@ class AsyncJob(Generic[ResultT]):
             TimeoutError: the job has not ended within ``timeout``.
         """
         if await self.wait(timeout) is not JobState.COMPLETED:
-            failed = await self._connection().first_failed_key(self.id)
+            failed = await self._first_failed()
             if failed is not None:
-                raise self._error(await self._connection().outcome(self.id, failed))
-        return {
-            key: await self._result_of(key) for key in await self._connection().task_keys(self.id)
-        }
+                raise self._error(failed)
+        graph = await self._graph_of(await self._row())
+        return {key: await self._result_of(key) for key in graph.keys}
 
-    def output(
+    async def output(
         self, task: str | Call[Any] | None = None, *, follow: bool = True
     ) -> AsyncIterator[JobOutputChunk]:
         """The output of the tasks, or of one, so far, and then new output until the job ends.
@@ -193,15 +211,26 @@ class AsyncJob(Generic[ResultT]):
             follow: False: only the output so far.
         """
         key = None if task is None else self.key_of(task)
-        return self._connection().output(self.id, key=key, follow=follow)
+        connection = self._connection()
+        stream = await connection.operations.follow_job_output(self.id, follow=follow)
+        async with contextlib.aclosing(cast("AsyncGenerator[d.StreamItem]", stream)) as items:
+            while (item := await connection.while_worker_runs(anext(items, None))) is not None:
+                chunk = item.data
+                if isinstance(chunk, d.OutputChunkDocument) and key in (None, chunk.task_id):
+                    yield JobOutputChunk.from_document(chunk)
 
-    def events(self, *, follow: bool = False) -> AsyncIterator[Event]:
+    async def events(self, *, follow: bool = False) -> AsyncIterator[Event]:
         """The events of the job and its tasks, in the order of recording.
 
         Args:
             follow: Continue with new events until the job has ended.
         """
-        return self._connection().events(self.id, follow=follow)
+        connection, job = self._connection(), await self._row()
+        queries = connection.services.queries
+        feed = queries.job_feed(job, tasks=True)
+        stream = queries.follow_job(job, feed, FeedCursor(), follow=follow, poll=POLL_INTERVAL)
+        while isinstance(item := await connection.while_worker_runs(anext(stream)), tuple):
+            yield item[1]
 
     async def cancel(self, reason: str | None = None) -> None:
         """Cancel the job: waiting tasks at once, running tasks as soon as they are stopped.
@@ -220,4 +249,7 @@ class AsyncJob(Generic[ResultT]):
             CommandRefused: none of them can be resumed.
         """
         keys = [self.key_of(task) for task in tasks]
-        return await self._connection().resume(self.id, keys)
+        resumed = await self._connection().operations.resume(self.id, keys or None)
+        if not resumed.tasks:
+            raise CommandRefused(self.id, "; ".join(dict.fromkeys(resumed.refused.values())))
+        return resumed.tasks

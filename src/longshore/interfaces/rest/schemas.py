@@ -13,10 +13,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import MAX_AMOUNT
-from longshore.core.jobs.dag import TASK_KEY_PATTERN
-from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY
+from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY, TASK_KEY_PATTERN
 from longshore.core.maximums import MAX_TASKS_PER_JOB, REASON_LIMIT_CHARACTERS
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 
 
 class ApiModel(BaseModel):

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from longshore.core.documents import attempt_file_key, safe_name
-from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendError
 from longshore.ports.blobs import BlobStore
 from longshore.ports.clock import Clock
@@ -38,8 +37,7 @@ _ENTRIES_PER_FILE = 10  # folder entries that are read for each file that may be
 _LISTED_LIMIT = 5
 
 ResultT = TypeVar("ResultT")
-RetryUpload = Callable[[Callable[[], Awaitable[int]]], Awaitable[int]]
-"""Makes a call that is safe to repeat, and repeats it a limited number of times."""
+Upload = Callable[[], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,71 +65,77 @@ class _FolderScan:
         self.skipped.append(f"{safe_name(name)} ({reason})")
 
 
-class Artifacts:
-    """Stores files of attempts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFiles:
+    """The files of one attempt, and its summaries if it wrote no ``logs/summary.log``.
 
-    def __init__(self, blobs: BlobStore, policy: ArtifactPolicy) -> None:
-        self._blobs = blobs
-        self._policy = policy
+    Args:
+        timeout: For how long uploads are repeated while the store is unavailable.
+    """
 
-    async def store(
-        self,
-        task_id: str,
-        attempt: int,
-        folder: Path | None,
-        *,
-        summaries: Sequence[str] = (),
-        retry: RetryUpload,
-    ) -> str | None:
-        """Store the files of an ended attempt. Returns a note if something was skipped.
+    blobs: BlobStore
+    clock: Clock
+    policy: ArtifactPolicy
+    task_id: str
+    attempt: int
+    summaries: Sequence[str]
+    timeout: timedelta
 
-        Args:
-            summaries: The summaries of an attempt that wrote no ``logs/summary.log``.
-        """
-        scan = _FolderScan()
-        if has_artifacts(folder):
-            scan = await _in_thread(lambda: _scan_folder(Path(folder or ""), self._policy))
-        puts = {file.name: self._upload_of(task_id, attempt, file) for file in scan.files}
-        if summaries and SUMMARY not in puts:
-            text = "".join(f"{line}\n" for line in summaries).encode(errors="replace")
-            key = attempt_file_key(task_id, attempt, SUMMARY)
-            puts[SUMMARY] = lambda: self._blobs.put(key, text)
-        await _upload_all(puts, scan, retry)
-        return _skipped_note(scan.skipped)
+    async def store(self, folder: Path | None, deadline_near: asyncio.Event) -> str | None:
+        """Store the files until the deadline is near. Returns a note if some are missing."""
+        if not has_artifacts(folder) and not self.summaries:
+            return None
+        note: str | None = "files that are not stored: all, the worker had no time left"
+        if deadline_near.is_set():
+            return note
+        async with race(self._store(folder), deadline_near.wait()) as (storing, _):
+            if storing.done():
+                note = await storing
+        return note
 
-    def _upload_of(self, task_id: str, attempt: int, file: _File) -> Callable[[], Awaitable[int]]:
-        key = attempt_file_key(task_id, attempt, safe_name(file.name))
+    async def _store(self, folder: Path | None) -> str | None:
+        with log_and_continue(logger, "artifacts.store_failed", task_id=self.task_id):
+            scan = _FolderScan()
+            if has_artifacts(folder):
+                scan = await _in_thread(lambda: _scan_folder(Path(folder or ""), self.policy))
+            uploads: dict[str, Upload] = {
+                file.name: partial(self._upload, file) for file in scan.files
+            }
+            if self.summaries and SUMMARY not in uploads:
+                uploads[SUMMARY] = self._upload_summaries
+            await self._upload_all(uploads, scan)
+            return _skipped_note(scan.skipped)
+        return "files that are not stored: some, or all, the worker could not store them"
 
-        async def put() -> int:
-            if file.size <= _CHUNK_BYTES:
-                return await self._blobs.put(key, await _in_thread(lambda: _read_whole(file)))
-            async with aclosing(_read_chunks(file)) as chunks:
-                return await self._blobs.put(key, chunks)
+    async def _upload(self, file: _File) -> int:
+        key = attempt_file_key(self.task_id, self.attempt, safe_name(file.name))
+        if file.size <= _CHUNK_BYTES:
+            return await self.blobs.put(key, await _in_thread(lambda: _read_whole(file)))
+        async with aclosing(_read_chunks(file)) as chunks:
+            return await self.blobs.put(key, chunks)
 
-        return put
+    async def _upload_summaries(self) -> int:
+        text = "".join(f"{line}\n" for line in self.summaries).encode(errors="replace")
+        return await self.blobs.put(attempt_file_key(self.task_id, self.attempt, SUMMARY), text)
+
+    async def _upload_all(self, uploads: dict[str, Upload], scan: _FolderScan) -> None:
+        for number, (name, upload) in enumerate(uploads.items()):
+            pauses = pauses_within(self.clock, self.timeout)
+            try:
+                await retry_unavailable(self.clock, upload, pauses, task_id=self.task_id)
+            except OSError as error:
+                scan.skip(name, _read_error(error))
+            except BackendError as error:
+                # The store is unavailable, so the other files would fail too.
+                logger.warning("artifacts.unavailable", extra={"error": str(error)})
+                for left in list(uploads)[number:]:
+                    scan.skip(left, "the store could not be reached")
+                return
 
 
 def has_artifacts(folder: Path | None) -> bool:
     """Whether an attempt left files to store."""
     return folder is not None and any(os.path.lexists(folder / part) for part in _PARTS)
-
-
-async def _upload_all(
-    uploads: dict[str, Callable[[], Awaitable[int]]], scan: _FolderScan, retry: RetryUpload
-) -> None:
-    waiting = list(uploads.items())
-    while waiting:
-        name, put = waiting.pop(0)
-        try:
-            await retry(put)
-        except OSError as error:
-            scan.skip(name, _read_error(error))
-        except BackendError as error:
-            # The store is unavailable, so the other files would fail too.
-            logger.warning("artifacts.unavailable", extra={"error": str(error)})
-            for left, _ in [(name, put), *waiting]:
-                scan.skip(left, "the store could not be reached")
-            return
 
 
 def _skipped_note(skipped: Sequence[str]) -> str | None:
@@ -226,48 +230,3 @@ async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.to_thread(work)
     except RuntimeError:
         return work()
-
-
-class AttemptFiles:
-    """The files of one attempt and its summaries; stored while there is time."""
-
-    def __init__(
-        self,
-        artifacts: Artifacts,
-        clock: Clock,
-        row: TaskRow,
-        summaries: Sequence[str],
-        *,
-        timeout: timedelta,
-    ) -> None:
-        self._artifacts = artifacts
-        self._clock = clock
-        self._row = row
-        self._summaries = summaries
-        self._timeout = timeout
-
-    async def store(self, folder: Path | None, deadline_near: asyncio.Event) -> str | None:
-        """Store the files until the deadline is near. Returns a note if some are missing."""
-        if not has_artifacts(folder) and not self._summaries:
-            return None
-        note: str | None = "files that are not stored: all, the worker had no time left"
-        if deadline_near.is_set():
-            return note
-        async with race(self._store(folder), deadline_near.wait()) as (storing, _):
-            if storing.done():
-                note = await storing
-        return note
-
-    async def _store(self, folder: Path | None) -> str | None:
-        task_id, clock = self._row.id, self._clock
-        with log_and_continue(logger, "artifacts.store_failed", task_id=task_id):
-            return await self._artifacts.store(
-                task_id,
-                self._row.attempt,
-                folder,
-                summaries=self._summaries,
-                retry=lambda put: retry_unavailable(
-                    clock, put, pauses_within(clock, self._timeout), task_id=task_id
-                ),
-            )
-        return "files that are not stored: some, or all, the worker could not store them"

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
-from types import TracebackType
 from typing import Any, TypeVar
 
 from longshore.core.definitions.definition import RunnerKind
@@ -29,7 +28,6 @@ from longshore.errors import (
     NotFound,
     UsageError,
 )
-from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     AttemptEnding,
@@ -41,7 +39,7 @@ from longshore.ports.runner import (
     UsageReport,
 )
 from longshore.services.resilience import log_and_continue, pauses_within, race, retry_unavailable
-from longshore.services.worker.artifacts import Artifacts, AttemptFiles
+from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.attempt_specs import ConversationLog, build_attempt_spec
 from longshore.services.worker.budget_check import (
     BudgetCheck,
@@ -79,21 +77,14 @@ class Attempt:
         self._child_may_live = False  # a child was started and its death not confirmed
         self._budget_check: BudgetCheck | None = None  # None: no budget limits the attempt
         self._pump = OutputPump(
-            context.backend.output,
-            context.transitions,
-            context.backend.clock,
-            row.id,
-            row.attempt,
-            context.output,
+            context.backend.output, context.backend.clock, row.id, row.attempt, context.output
         )
         self._reports = AttemptReports(self._pump, context.backend.clock)
-        self._conversations = ConversationLog(context.documents, context.transitions, row)
+        self._conversations = ConversationLog(context, row)
         self._outcomes = Outcomes(
-            self.fence,
-            claimed_at,
+            fence=self.fence,
+            started_at=claimed_at,
             reports=self._reports,
-            pump=self._pump,
-            clock=context.backend.clock,
             jitter=context.jitter,
         )
 
@@ -239,13 +230,7 @@ class Attempt:
         context = self._context
         try:
             return await context.transitions.retry_unavailable(
-                lambda: build_attempt_spec(
-                    self.row,
-                    self.fence,
-                    backend=context.backend,
-                    documents=context.documents,
-                    timeout=context.timeout,
-                )
+                lambda: build_attempt_spec(context, self.row, self.fence)
             )
         except (UsageError, NotFound) as error:
             return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)
@@ -313,16 +298,16 @@ class Attempt:
     async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> Outcome | None:
         """Run the child to its end or stop it, and classify how it ended."""
         try:
-            async with ChildSupervision(child, self._read_reports(child)) as supervision:
-                cause = await supervision.wait(
-                    self._context.backend.clock,
-                    timeout,
+            async with supervise(child, self._read_reports(child)) as reading:
+                cause = await wait_for_stop_cause(
+                    reading,
+                    self._context.backend.clock.sleep(timeout),
                     lease_end=self._wait_for_lease_end(),
                     requested=self._stop_reason,
                 )
                 if cause is StopCause.CHILD_ENDED:
                     # If reading failed, the child may be alive, and nothing reads its reports.
-                    await supervision.reading
+                    await reading
                     ending = await child.ending()
                     await self._store_files(child)
                     return await self._child_outcome(ending)
@@ -333,7 +318,7 @@ class Attempt:
                     contextlib.suppress(BackendUnavailable),
                     log_and_continue(logger, "child.reports_lost", task_id=self.task_id),
                 ):
-                    await supervision.reading
+                    await reading
                 reason = self._stop_reason.result() if self._stop_reason.done() else None
                 await self._store_files(child)
                 if reason is None:
@@ -392,10 +377,12 @@ class Attempt:
         self._outcomes.record_child_end()
         context = self._context
         files = AttemptFiles(
-            Artifacts(context.backend.blobs, context.artifacts),
-            context.backend.clock,
-            self.row,
-            self._reports.summaries,
+            blobs=context.backend.blobs,
+            clock=context.backend.clock,
+            policy=context.artifacts,
+            task_id=self.task_id,
+            attempt=self.row.attempt,
+            summaries=self._reports.summaries,
             # The outcome matters more: storing files must not delay it beyond the lease.
             timeout=context.lease.duration / 3,
         )
@@ -444,41 +431,33 @@ class StopCause(Enum):
     REQUESTED = "the attempt was asked to stop"
 
 
-class ChildSupervision:
-    """Reads a child's reports until the child ends or must be stopped.
+@contextlib.asynccontextmanager
+async def supervise(
+    child: RunningAttempt, reports: Coroutine[Any, Any, None]
+) -> AsyncIterator[asyncio.Future[None]]:
+    """Read a child's reports until the child ends or must be stopped.
 
     On exit the child is dead and its reports are read, also if the caller is cancelled.
     """
+    reading = asyncio.ensure_future(reports)
+    try:
+        yield reading
+    finally:
+        await child.stop(grace=timedelta(0))
+        await asyncio.gather(reading, return_exceptions=True)
 
-    def __init__(self, child: RunningAttempt, reading: Coroutine[Any, Any, None]) -> None:
-        self._child = child
-        self.reading = asyncio.ensure_future(reading)
 
-    async def __aenter__(self) -> ChildSupervision:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._child.stop(grace=timedelta(0))
-        await asyncio.gather(self.reading, return_exceptions=True)
-
-    async def wait(
-        self,
-        clock: Clock,
-        timeout: timedelta,
-        *,
-        lease_end: Coroutine[Any, Any, None],
-        requested: asyncio.Future[Any],
-    ) -> StopCause:
-        """Wait for the first cause; if several apply, the child's end counts, then the lease's."""
-        async with race(self.reading, clock.sleep(timeout), lease_end, requested) as futures:
-            reading, _, lease_ended, _ = futures
-            if reading.done():
-                return StopCause.CHILD_ENDED
-            if lease_ended.done():
-                return StopCause.LEASE_ENDED
-            return StopCause.REQUESTED if requested.done() else StopCause.TIMED_OUT
+async def wait_for_stop_cause(
+    reading: asyncio.Future[None],
+    timeout: Coroutine[Any, Any, None],
+    *,
+    lease_end: Coroutine[Any, Any, None],
+    requested: asyncio.Future[Any],
+) -> StopCause:
+    """Wait for the first cause; if several apply, the child's end counts, then the lease's."""
+    async with race(reading, timeout, lease_end, requested) as (_, _, lease_ended, _):
+        if reading.done():
+            return StopCause.CHILD_ENDED
+        if lease_ended.done():
+            return StopCause.LEASE_ENDED
+        return StopCause.REQUESTED if requested.done() else StopCause.TIMED_OUT

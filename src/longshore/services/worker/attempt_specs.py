@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,34 +23,35 @@ from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
 from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
-from longshore.services.transitions import Transitions
+from longshore.services.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class ConversationLog:
     """Stores what one attempt adds to its task's conversations."""
 
-    def __init__(self, documents: DocumentStore, transitions: Transitions, row: TaskRow) -> None:
-        self._documents = documents
-        self._transitions = transitions
-        self._row = row
-        self._parts = 0
+    context: WorkerContext
+    row: TaskRow
+    _parts: int = 0
 
     async def add(self, report: ConversationReport) -> None:
         """Store a part. If that fails, the next attempt may have to pay for the part again."""
-        spec = self._row.spec
+        spec = self.row.spec
         self._parts += 1
         key = conversation_part_key(
-            spec.job_id, spec.key, attempt=self._row.attempt, number=self._parts
+            spec.job_id, spec.key, attempt=self.row.attempt, number=self._parts
         )
         part = {
             "session": report.conversation,
-            "revision": self._row.revision,
+            "revision": self.row.revision,
             "entries": report.entries,
         }
-        with log_and_continue(logger, "conversation.store_failed", task_id=self._row.id):
-            await self._transitions.retry_unavailable(lambda: self._documents.store_key(key, part))
+        with log_and_continue(logger, "conversation.store_failed", task_id=self.row.id):
+            await self.context.transitions.retry_unavailable(
+                lambda: self.context.documents.store_key(key, part)
+            )
 
 
 async def load_conversations(
@@ -72,18 +74,14 @@ async def load_conversations(
     }
 
 
-async def build_attempt_spec(
-    row: TaskRow, fence: int, *, backend: Backend, documents: DocumentStore, timeout: timedelta
-) -> AttemptSpec:
+async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -> AttemptSpec:
     """Returns what the child of this attempt receives.
-
-    Args:
-        timeout: For tasks whose definition sets none.
 
     Raises:
         NotFound: the definition does not exist.
         BackendUnavailable: something could not be read.
     """
+    backend, documents = context.backend, context.documents
     spec = row.spec
     definition = await _definition(row, backend)
     return AttemptSpec(
@@ -94,7 +92,7 @@ async def build_attempt_spec(
         attempt=row.attempt,
         fence=fence,
         definition=definition,
-        timeout=_timeout_of(definition) or timeout,
+        timeout=_timeout_of(definition) or context.timeout,
         input=await documents.load(spec.input),
         dependency_outputs=await _dependency_outputs(row, backend, documents),
         checkpoints=await _checkpoints(row, documents),

@@ -112,6 +112,7 @@ class Spender(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class BudgetCheck:
     """Decides what one attempt may spend.
 
@@ -119,27 +120,18 @@ class BudgetCheck:
         day_budget: What a tenant may spend in a day.
     """
 
-    def __init__(
-        self,
-        reservations: BudgetReservations,
-        clock: Clock,
-        spender: Spender,
-        plan: AgentPlan,
-        *,
-        day_budget: Budget,
-    ) -> None:
-        self._reservations = reservations
-        self._clock = clock
-        self._spender = spender
-        self._plan = plan
-        self._day_budget = day_budget
-        self._recorded = True  # whether all spend is recorded durably
-        self._job: JobRow | None = None
-        self._spent = NO_USAGE
-        self._pending: dict[int, Usage] = {}
-        self._step_starts: dict[str, Usage] = {}  # spend at the start of each step
-        self._shares: dict[str, _SharedBudgetUse] = {}
-        self.state: CheckState = Granting()
+    reservations: BudgetReservations
+    clock: Clock
+    spender: Spender
+    plan: AgentPlan
+    day_budget: Budget
+    state: CheckState = field(default_factory=Granting)
+    _recorded: bool = True  # whether all spend is recorded durably
+    _job: JobRow | None = None
+    _spent: Usage = NO_USAGE
+    _pending: dict[int, Usage] = field(default_factory=dict)
+    _step_starts: dict[str, Usage] = field(default_factory=dict)  # spend at the start of each step
+    _shares: dict[str, _SharedBudgetUse] = field(default_factory=dict)
 
     @property
     def stop(self) -> BudgetStop | None:
@@ -154,11 +146,11 @@ class BudgetCheck:
     async def open(self) -> bool:
         """Read which budgets apply. Returns whether there is any."""
         await self._refresh_job()
-        own = self._plan.budget or any(step.budget for step in self._plan.steps)
-        return bool(own or self._day_budget or self._job_budget)
+        own = self.plan.budget or any(step.budget for step in self.plan.steps)
+        return bool(own or self.day_budget or self._job_budget)
 
     async def _refresh_job(self) -> None:
-        self._job = await self._reservations.read_job(self._spender.row)
+        self._job = await self.reservations.read_job(self.spender.row)
 
     @property
     def _job_budget(self) -> Budget:
@@ -202,8 +194,8 @@ class BudgetCheck:
         return replace(stop, exhausted=replace(stop.exhausted, reserved=True))
 
     def _check_own(self, request: SpendRequest, pending: Usage) -> BudgetStop | None:
-        row = self._spender.row
-        step = next((item for item in self._plan.steps if item.name == request.step), None)
+        row = self.spender.row
+        step = next((item for item in self.plan.steps if item.name == request.step), None)
         if step is not None:
             spent = request.spent - self._step_starts[request.step] + pending
             if exhausted := exhaustion(with_allowance(step.budget, row.allowance), spent):
@@ -214,7 +206,7 @@ class BudgetCheck:
                     allowance=row.allowance,
                 )
         spent = row.usage + request.spent + pending
-        if exhausted := exhaustion(with_allowance(self._plan.budget, row.allowance), spent):
+        if exhausted := exhaustion(with_allowance(self.plan.budget, row.allowance), spent):
             return BudgetStop(
                 scope=BudgetScope.TASK,
                 exhausted=exhausted,
@@ -227,9 +219,9 @@ class BudgetCheck:
         try:
             if exhausted := await self._reserve_from_job(request):
                 return BudgetStop(scope=BudgetScope.JOB, exhausted=exhausted, label="the job")
-            now = self._clock.now()
-            if self._day_budget and (
-                exhausted := await self._reserve(day_budget_name(now), self._day_budget, request)
+            now = self.clock.now()
+            if self.day_budget and (
+                exhausted := await self._reserve(day_budget_name(now), self.day_budget, request)
             ):
                 return BudgetStop(
                     scope=BudgetScope.DAY,
@@ -239,7 +231,7 @@ class BudgetCheck:
                 )
         except StaleReservation as stale:
             reason = "another process has ended the attempt"
-            raise LeaseLost(self._spender.row.id, reason) from stale
+            raise LeaseLost(self.spender.row.id, reason) from stale
         return None
 
     async def _reserve_from_job(self, request: SpendRequest) -> Exhausted | None:
@@ -253,8 +245,8 @@ class BudgetCheck:
 
     async def _reserve(self, name: str, limit: Budget, request: SpendRequest) -> Exhausted | None:
         share = self._shares.setdefault(name, _SharedBudgetUse())
-        exhausted = await self._reservations.reserve(
-            self._spender.row,
+        exhausted = await self.reservations.reserve(
+            self.spender.row,
             name,
             limit,
             spent=share.spent,
@@ -267,11 +259,11 @@ class BudgetCheck:
 
     async def _record_spend(self) -> None:
         """Wait until past spend is recorded durably: a crash must not lose it."""
-        while not self._recorded and not self._spender.stopping:
-            await self._clock.sleep(_RETRY_PAUSE)
-            self._recorded = await self._spender.renew()
+        while not self._recorded and not self.spender.stopping:
+            await self.clock.sleep(_RETRY_PAUSE)
+            self._recorded = await self.spender.renew()
         if not self._recorded:
-            raise LeaseLost(self._spender.row.id, "the attempt ends with unrecorded spend")
+            raise LeaseLost(self.spender.row.id, "the attempt ends with unrecorded spend")
 
     async def settle(self, number: int, spent: Usage, *, recorded: bool | None = None) -> None:
         """A response has arrived or never will: the attempt has now spent this much in total.
@@ -288,15 +280,15 @@ class BudgetCheck:
             del share.pending[number]
             share.spent += cost
         for name, share in shares.items():
-            await self._reservations.settle(
-                self._spender.row, name, spent=share.spent, reserved=share.reserved
+            await self.reservations.settle(
+                self.spender.row, name, spent=share.spent, reserved=share.reserved
             )
 
     async def close(self) -> None:
         """Close the attempt's reservations; it has ended."""
         for name, share in self._shares.items():
             try:
-                await self._reservations.close(self._spender.row, name, spent=share.spent)
+                await self.reservations.close(self.spender.row, name, spent=share.spent)
             except BackendUnavailable as error:  # closed by the next attempt that needs it
                 logger.warning(
                     "reservation.close_failed", extra={"budget": name, "error": str(error)}

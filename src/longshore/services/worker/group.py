@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import TypeVar
@@ -26,6 +27,7 @@ ResultT = TypeVar("ResultT")
 _POLL_INTERVAL = timedelta(milliseconds=100)
 
 
+@dataclass(slots=True, kw_only=True)
 class WorkerGroup:
     """Works inside its context; on exit, running attempts may finish within the grace period.
 
@@ -33,22 +35,16 @@ class WorkerGroup:
         dispatcher: None where events are dispatched elsewhere.
     """
 
-    def __init__(
-        self,
-        *,
-        worker: Worker,
-        dispatcher: Dispatcher | None,
-        sweeper: Sweeper,
-        worker_registry: WorkerRegistry,
-    ) -> None:
-        self.worker = worker
-        self._dispatcher = dispatcher
-        self._sweeper = sweeper
-        self._worker_registry = worker_registry
+    worker: Worker
+    dispatcher: Dispatcher | None
+    sweeper: Sweeper
+    worker_registry: WorkerRegistry
+    _worker_task: asyncio.Future[None] = field(init=False)
+    _helper_tasks: list[asyncio.Future[None]] = field(init=False)
 
     async def __aenter__(self) -> WorkerGroup:
         self._worker_task = asyncio.ensure_future(self.worker.run())
-        helpers = (self._dispatcher, self._sweeper)
+        helpers = (self.dispatcher, self.sweeper)
         self._helper_tasks = [
             asyncio.ensure_future(helper.run()) for helper in helpers if helper is not None
         ]
@@ -76,11 +72,11 @@ class WorkerGroup:
         """Accept no more work, and stop and release running attempts at once."""
         self.worker.stop()
         self.worker.release_all()
-        self._worker_registry.reap(self.worker.id)
+        self.worker_registry.reap(self.worker.id)
 
     def kill_children(self) -> None:
         """Kill running attempts now, without reporting outcomes."""
-        self._worker_registry.reap(self.worker.id)
+        self.worker_registry.reap(self.worker.id)
 
     async def wait(self) -> None:
         """Wait until the worker has stopped; raises the error of a part that failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,13 +13,11 @@ from longshore.core.documents import Document
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import BackendUnavailable
-from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptEnding
 from longshore.services.resilience import log_and_continue
 from longshore.services.worker.budget_check import BudgetStop
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
-from longshore.services.worker.output import AttemptReports, OutputPump
+from longshore.services.worker.output import AttemptReports
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +34,11 @@ async def hold_queue(
         return
     queue, now = row.spec.queue, context.backend.clock.now()
     about = {"queue": queue, "task_id": row.id, "lasts": str(lasts)}
-    with log_and_continue(logger, "hold.failed", **about):
-        try:
-            hold = await context.backend.queue_controls.hold(
-                queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
-            )
-        except BackendUnavailable as error:
-            logger.warning("hold.unavailable", extra={**about, "error": str(error)})
-        else:
-            logger.warning("queue.held", extra={**about, "until": str(hold.until)})
+    with log_and_continue(logger, "hold.failed", unavailable="hold.unavailable", **about):
+        hold = await context.backend.queue_controls.hold(
+            queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
+        )
+        logger.warning("queue.held", extra={**about, "until": str(hold.until)})
 
 
 def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
@@ -64,44 +58,33 @@ _RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
 _DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 
 
+@dataclass(slots=True, kw_only=True)
 class Outcomes:
     """Builds the command for each way in which an attempt can end."""
 
-    def __init__(
-        self,
-        fence: int,
-        started_at: timedelta,
-        *,
-        reports: AttemptReports,
-        pump: OutputPump,
-        clock: Clock,
-        jitter: Callable[[], float],
-    ) -> None:
-        self._fence = fence
-        self._started_at = started_at
-        self._ended_at: timedelta | None = None
-        self._reports = reports
-        self._pump = pump
-        self._clock = clock
-        self._jitter = jitter
+    fence: int
+    started_at: timedelta
+    reports: AttemptReports
+    jitter: Callable[[], float]
+    _ended_at: timedelta | None = None
 
     def record_child_end(self) -> None:
         """The child has ended: what the worker does from now on is not part of the duration."""
-        self._ended_at = self._clock.elapsed()
+        self._ended_at = self.reports.clock.elapsed()
 
     @property
     def _duration(self) -> timedelta:
         return (
-            self._clock.elapsed() if self._ended_at is None else self._ended_at
-        ) - self._started_at
+            self.reports.clock.elapsed() if self._ended_at is None else self._ended_at
+        ) - self.started_at
 
     @property
     def _facts(self) -> dict[str, Any]:
         """What every outcome has."""
         return {
-            "fence": self._fence,
-            "usage": self._reports.usage,
-            "last_output": self._pump.last_sequence,
+            "fence": self.fence,
+            "usage": self.reports.usage,
+            "last_output": self.reports.pump.last_sequence,
         }
 
     def completed(self, result: Document, exit_code: int | None) -> c.Complete:
@@ -117,7 +100,7 @@ class Outcomes:
         """The attempt ended without a result."""
         return c.AttemptFailed(
             failure=failure,
-            jitter=self._jitter(),
+            jitter=self.jitter(),
             duration=self._duration,
             **self._facts,
         )
@@ -147,7 +130,7 @@ class Outcomes:
             timeout=timeout,
             elapsed=self._duration,
             signal=signal,
-            jitter=self._jitter(),
+            jitter=self.jitter(),
             **self._facts,
         )
 
@@ -155,15 +138,11 @@ class Outcomes:
         """The attempt was asked to stop; None: nothing may be reported."""
         match reason:
             case AttemptStopReason.CANCELLED:
-                return self.cancelled()
+                return c.ConfirmCancel(**self._facts)
             case AttemptStopReason.DRAINED:
                 return self.released("the worker stops")
             case AttemptStopReason.FENCED:
                 return None
-
-    def cancelled(self) -> c.ConfirmCancel:
-        """A user cancelled the attempt."""
-        return c.ConfirmCancel(**self._facts)
 
     def parked(self, stop: BudgetStop) -> c.Park:
         """A budget is used up: the task is parked, and the attempt does not count."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from longshore.core.events.types import Activity, Usage
@@ -22,7 +22,7 @@ from longshore.ports.runner import (
     SummaryReport,
     UsageReport,
 )
-from longshore.services.transitions import Transitions
+from longshore.services.resilience import retry_unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -36,32 +36,23 @@ class OutputPolicy:
     limit_bytes: int = 100 * 1024 * 1024
 
 
+@dataclass(slots=True)
 class OutputPump:
     """Stores the output of one attempt in the output log."""
 
-    def __init__(
-        self,
-        log: OutputLog,
-        transitions: Transitions,
-        clock: Clock,
-        task_id: str,
-        attempt: int,
-        policy: OutputPolicy,
-    ) -> None:
-        self._log = log
-        self._transitions = transitions
-        self._clock = clock
-        self._task_id = task_id
-        self._attempt = attempt
-        self._policy = policy
-        self._sequence = 0
-        self._stored = 0  # the log has everything up to here
-        self._bytes = 0
-        self._waiting: list[OutputChunk] = []  # in order
-        self._waiting_bytes = 0
-        self._over_limit_from: int | None = None  # everything from here on exceeds the limit
-        self._timer: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
+    log: OutputLog
+    clock: Clock
+    task_id: str
+    attempt: int
+    policy: OutputPolicy
+    _sequence: int = 0
+    _stored: int = 0  # the log has everything up to here
+    _bytes: int = 0
+    _waiting: list[OutputChunk] = field(default_factory=list)  # in order
+    _waiting_bytes: int = 0
+    _over_limit_from: int | None = None  # everything from here on exceeds the limit
+    _timer: asyncio.Task[None] | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def last_sequence(self) -> int | None:
@@ -82,26 +73,26 @@ class OutputPump:
         """Add a chunk; it is stored soon, at the latest when ``finish`` returns."""
         self._sequence += 1
         self._bytes += len(data)
-        if self._bytes > self._policy.limit_bytes:
+        if self._bytes > self.policy.limit_bytes:
             self._over_limit_from = self._over_limit_from or self._sequence
             return
         self._waiting.append(
             OutputChunk(
-                attempt=self._attempt,
+                attempt=self.attempt,
                 sequence=self._sequence,
-                at=self._clock.now(),
+                at=self.clock.now(),
                 stream=stream,
                 data=data,
             )
         )
         self._waiting_bytes += len(data)
-        if self._waiting_bytes >= self._policy.batch_bytes:
+        if self._waiting_bytes >= self.policy.batch_bytes:
             await self.flush()
         elif self._timer is None:
             self._timer = asyncio.ensure_future(self._flush_later())
 
     async def _flush_later(self) -> None:
-        await self._clock.sleep(self._policy.flush_after)
+        await self.clock.sleep(self.policy.flush_after)
         self._timer = None
         await self.flush()
 
@@ -112,9 +103,7 @@ class OutputPump:
             if not batch:
                 return
             try:
-                await self._transitions.retry_unavailable(
-                    lambda: self._log.append(self._task_id, batch)
-                )
+                await retry_unavailable(self.clock, lambda: self.log.append(self.task_id, batch))
                 self._stored = batch[-1].end
             except Exception as error:  # no error of the log may leave a gap
                 unexpected = not isinstance(error, BackendError)
@@ -135,9 +124,9 @@ class OutputPump:
 
     def _marker(self, first: int, last: int) -> OutputChunk:
         return OutputChunk(
-            attempt=self._attempt,
+            attempt=self.attempt,
             sequence=first,
-            at=self._clock.now(),
+            at=self.clock.now(),
             stream=Stream.LOST,
             data=b"",
             last=last,
@@ -163,7 +152,7 @@ class OutputPump:
         """
         async with self._lock:
             if self._waiting:
-                await self._log.append(self._task_id, self._waiting)
+                await self.log.append(self.task_id, self._waiting)
                 self._stored = self._waiting[-1].end
                 self._waiting = []
 
@@ -172,15 +161,15 @@ _SUMMARY_LINES = 1_000
 _ACTIVITY_CHARACTERS = 200
 
 
+@dataclass(slots=True)
 class AttemptReports:
     """Records the reports of a child; heartbeats show its progress and summaries too."""
 
-    def __init__(self, pump: OutputPump, clock: Clock) -> None:
-        self._pump = pump
-        self._clock = clock
-        self.activity = Activity()
-        self.usage = Usage()
-        self.summaries: list[str] = []
+    pump: OutputPump
+    clock: Clock
+    activity: Activity = field(default_factory=Activity)
+    usage: Usage = field(default_factory=Usage)
+    summaries: list[str] = field(default_factory=list)
 
     async def record(
         self, report: OutputReport | ActivityReport | UsageReport | ProgressReport | SummaryReport
@@ -188,7 +177,7 @@ class AttemptReports:
         """Record one report, or add it to the output."""
         match report:
             case OutputReport(stream, data):
-                await self._pump.add(stream, data)
+                await self.pump.add(stream, data)
             case ActivityReport(activity):
                 self.activity = activity
             case UsageReport(usage):
@@ -202,5 +191,5 @@ class AttemptReports:
 
     async def _log_line(self, kind: str, text: str) -> None:
         shown = text[:_ACTIVITY_CHARACTERS]
-        self.activity = Activity(type=kind, step_name=shown, timestamp=self._clock.now())
-        await self._pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))
+        self.activity = Activity(type=kind, step_name=shown, timestamp=self.clock.now())
+        await self.pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))

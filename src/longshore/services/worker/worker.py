@@ -126,14 +126,11 @@ class Worker:
                 self._slot_freed.clear()
                 await self._slot_freed.wait()
                 continue
-            try:
+            messages = None
+            # Running attempts must not end because of an error.
+            with log_and_continue(logger, "queue.receive_failed", unavailable="queue.unavailable"):
                 messages = await self._receive(free)
-            except BackendUnavailable as error:
-                logger.warning("queue.unavailable", extra={"error": str(error)})
-                await self._backend.clock.sleep(_RETRY_PAUSE)
-                continue
-            except Exception:  # running attempts must not end because of it
-                logger.exception("queue.receive_failed")
+            if messages is None:
                 await self._backend.clock.sleep(_RETRY_PAUSE)
                 continue
             for message in messages:
@@ -303,33 +300,27 @@ class Worker:
 
     async def _watch_wakeups(self) -> None:
         while True:
-            try:
+            # No error may end the loop: cancellations would be late. After an outage, the next
+            # renewal reads the same.
+            with log_and_continue(logger, "wakeup.failed", unavailable="wakeup.unavailable"):
                 await self._backend.ledger.wait_for_wake(self.id)
                 self._wakeups += 1
                 for attempt in list(self._running):
                     await self._check_cancel(attempt)
-            except BackendUnavailable as error:
-                # The next renewal reads the same.
-                logger.warning("wakeup.unavailable", extra={"error": str(error)})
-                await self._backend.clock.sleep(_RETRY_PAUSE)
-            except Exception:  # no error may end the loop: cancellations would be late
-                logger.exception("wakeup.failed")
-                await self._backend.clock.sleep(_RETRY_PAUSE)
+                continue
+            await self._backend.clock.sleep(_RETRY_PAUSE)
 
     async def _watch_pauses(self) -> None:
         while True:
-            try:
+            # No error may end the loop: a resumed queue would never be served.
+            with log_and_continue(logger, "pauses.read_failed", unavailable="pauses.unavailable"):
                 self._paused = await self._backend.queue_controls.paused_queues(
                     self._policy.queues, changed_from=self._paused
                 )
                 self._receive_cancelled.set()
                 self._slot_freed.set()
-            except BackendUnavailable as error:
-                logger.warning("pauses.unavailable", extra={"error": str(error)})
-                await self._backend.clock.sleep(_RETRY_PAUSE)
-            except Exception:  # no error may end the loop: a resumed queue would never be served
-                logger.exception("pauses.read_failed")
-                await self._backend.clock.sleep(_RETRY_PAUSE)
+                continue
+            await self._backend.clock.sleep(_RETRY_PAUSE)
 
     async def _check_cancel(self, attempt: Attempt) -> None:
         row = await self._backend.ledger.get_task(attempt.task_id)

@@ -11,7 +11,7 @@ from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
-from longshore.ports.ledger import FailedTask, ParkedTask
+from longshore.ports.ledger import FailedTask
 from longshore.testing.contracts.ledger_listings import ended_job
 from longshore.testing.contracts.samples import apply_command, claim, commit, leased_task, new_task
 from longshore.testing.contracts.suite import START, PortContract, clause
@@ -154,9 +154,7 @@ class ParkedClauses(PortContract):
         until = START + timedelta(hours=9, microseconds=1)
         row = await parked_task(backend, "a", until=until)
 
-        assert await backend.ledger.parked_tasks(limit=10) == [
-            ParkedTask(task_id=row.id, due_at=until)
-        ]
+        assert await backend.ledger.parked_tasks(limit=10) == [row.id]
         assert await backend.ledger.get_task(row.id) == row
 
     @clause
@@ -169,8 +167,7 @@ class ParkedClauses(PortContract):
 
         tasks = await backend.ledger.parked_tasks(limit=10)
 
-        assert [task.task_id for task in tasks] == [f"job-one_{key}" for key in "cfebad"]
-        assert [task.due_at for task in tasks[-2:]] == [None, None]
+        assert tasks == [f"job-one_{key}" for key in "cfebad"]
 
     @clause
     async def test_only_those_are_due_whose_time_has_come(self, backend: Backend) -> None:
@@ -181,8 +178,8 @@ class ParkedClauses(PortContract):
         now = await backend.ledger.parked_tasks(limit=10, due_by=START)
         then = await backend.ledger.parked_tasks(limit=10, due_by=START + MICROSECOND)
 
-        assert [task.task_id for task in now] == [due.id]
-        assert [task.task_id for task in then] == [due.id, later.id]
+        assert now == [due.id]
+        assert then == [due.id, later.id]
         assert await backend.ledger.parked_tasks(limit=10, due_by=START - MICROSECOND) == []
 
     @clause
@@ -193,7 +190,7 @@ class ParkedClauses(PortContract):
         tasks = await backend.ledger.parked_tasks(limit=2)
         due = await backend.ledger.parked_tasks(limit=2, due_by=START + 9 * SECOND)
 
-        assert [task.task_id for task in tasks] == ["job-one_t0", "job-one_t1"]
+        assert tasks == ["job-one_t0", "job-one_t1"]
         assert due == tasks
 
     @clause
@@ -219,9 +216,7 @@ class ParkedClauses(PortContract):
         leased = await commit(backend, claim(pending))
         await commit(backend, apply_command(leased, park_change(leased, START + SECOND)))
 
-        assert await backend.ledger.parked_tasks(limit=10) == [
-            ParkedTask(task_id=row.id, due_at=START + SECOND)
-        ]
+        assert await backend.ledger.parked_tasks(limit=10) == [row.id]
 
     @clause
     async def test_what_is_added_to_a_task_that_rests_on_leaves_it_where_it_is(
@@ -231,9 +226,7 @@ class ParkedClauses(PortContract):
         add = c.AddBudget(amount=Budget(usd=1.0), by="ann", request_id="r1")
         added = await commit(backend, apply_command(row, add))
 
-        assert await backend.ledger.parked_tasks(limit=10) == [
-            ParkedTask(task_id=row.id, due_at=START)
-        ]
+        assert await backend.ledger.parked_tasks(limit=10) == [row.id]
         assert await backend.ledger.get_task(row.id) == added
 
     @clause
@@ -243,7 +236,7 @@ class ParkedClauses(PortContract):
 
         tasks = await backend.ledger.parked_tasks(limit=10)
 
-        assert [task.task_id for task in tasks] == [theirs.id, ours.id]
+        assert tasks == [theirs.id, ours.id]
 
     @clause
     async def test_parked_tasks_are_listed_by_their_state_and_are_neither_unqueued_nor_leased(

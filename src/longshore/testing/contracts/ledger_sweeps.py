@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from longshore.core.jobs import job
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.ports.ledger import LeasedTask
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     an_intent,
@@ -192,7 +192,7 @@ class SweepClauses(PortContract):
     async def test_a_lease_has_expired_at_its_end_and_not_before(self, backend: Backend) -> None:
         row = await leased_task(backend, lasts=MINUTE)
         await leased_task(backend, "later", lasts=2 * MINUTE)
-        end = _leased(row).expires_at
+        end = _leased(row)[1].expires_at
 
         assert await backend.ledger.leased_tasks(limit=10, expired_by=end - TICK) == []
         assert await backend.ledger.leased_tasks(limit=10, expired_by=end) == [_leased(row)]
@@ -227,7 +227,7 @@ class SweepClauses(PortContract):
 
         leased = await backend.ledger.leased_tasks(limit=2)
 
-        assert [task.task_id for task in leased] == ["job-one_t1", "job-one_t2"]
+        assert [task_id for task_id, _ in leased] == ["job-one_t1", "job-one_t2"]
 
     @clause
     async def test_a_job_has_an_open_intent_until_it_is_carried_out(self, backend: Backend) -> None:
@@ -308,14 +308,9 @@ class WakeClauses(PortContract):
             assert not waiting.done()
 
 
-def _leased(row: TaskRow) -> LeasedTask:
+def _leased(row: TaskRow) -> tuple[str, Lease]:
     assert row.lease is not None
-    return LeasedTask(
-        task_id=row.id,
-        worker_id=row.lease.worker_id,
-        fence=row.lease.fence,
-        expires_at=row.lease.expires_at,
-    )
+    return row.id, row.lease
 
 
 async def _unqueued(

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from longshore.core.agents.failures import QueryEnding, query_failure_of
-from longshore.core.tasks.error_categories import ErrorCategory as Category
 from longshore.core.tasks.failures import MESSAGE_LIMIT
+from longshore.core.tasks.failures import ErrorCategory as Category
 from longshore.core.text.sanitise import MASK
 from longshore.errors import Retry
 from tests.unit.core.agents.failure_samples import (

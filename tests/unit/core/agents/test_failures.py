@@ -14,7 +14,7 @@ from longshore.core.agents.failures import (
     query_failure_of,
     schema_failure,
 )
-from longshore.core.tasks.error_categories import ErrorCategory as Category
+from longshore.core.tasks.failures import ErrorCategory as Category
 from tests.unit.core.agents.failure_samples import (
     CLIConnectionError,
     CLIJSONDecodeError,

@@ -180,39 +180,21 @@ def test_usage_without_a_matching_turn_counts_for_the_step() -> None:
     assert (document["tokens"]["input"], document["costUsd"]) == (13, 0.3)
 
 
-def test_without_a_count_the_library_is_believed() -> None:
-    trace = a_step(
-        text_event("a", tokens=TokenCounts(input=5, output=1)),
-        QueryFinished(
-            at=at(3), completed=True, tokens=TokenCounts(input=20, output=9), cost_usd=0.5
-        ),
-        QueryFinished(at=at(4), completed=True),
-    )
-
-    document = trace.document(at(9))
-
-    assert (document["tokens"]["input"], document["tokens"]["output"]) == (20, 9)
-    assert document["costUsd"] == 0.5
-
-
-def test_the_cost_of_a_resumed_session_is_not_the_step_s() -> None:
-    result = QueryFinished(at=at(3), completed=True, cost_usd=0.5)
-
-    reported = [
-        a_step(result, resumed=True).cost_usd,
-        a_step(result, usage_event(cost=0.2), resumed=True).cost_usd,
-    ]
-
-    assert reported == [None, 0.2]
-
-
-def test_without_measured_usage_the_turns_are_summed() -> None:
+def test_usage_that_was_not_measured_is_unknown() -> None:
     trace = a_step(
         text_event("a", tokens=TokenCounts(input=5, cache_write=5)), text_event("b", turn="m2")
     )
 
-    assert trace.turns.tokens == TokenCounts(input=5, cache_write=5)
-    assert trace.turns.tokens.cache_efficiency == 0.0
+    document = trace.document(at(9))
+
+    assert (document["tokens"]["input"], document["costUsd"]) == (0, None)
+
+
+def test_the_cache_efficiency_of_a_step_is_that_of_all_its_turns() -> None:
+    trace = a_step(usage_event(input=5, cache_write=5), usage_event(input=0, cache_read=30))
+
+    assert trace.turns.tokens == TokenCounts(input=5, cache_write=5, cache_read=30)
+    assert trace.turns.tokens.cache_efficiency == 75.0
 
 
 @pytest.mark.parametrize(

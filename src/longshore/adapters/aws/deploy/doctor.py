@@ -23,7 +23,7 @@ from longshore.adapters.aws.deploy.doctor_probe import (
     Subject,
     identity_check,
 )
-from longshore.adapters.aws.deploy.stacks.privileges import Json
+from longshore.adapters.aws.deploy.stacks.render import Json
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.adapters.aws.deploy.stacks.template import CONSUMERS, INFRASTRUCTURE, templates
 from longshore.adapters.aws.names import UNDELIVERED, Names

@@ -11,15 +11,15 @@ on this machine, with this Python.
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Final
 
@@ -65,41 +65,38 @@ def build_package(runtime: FunctionsConfig | None) -> FunctionPackage:
     """
     with tempfile.TemporaryDirectory(prefix="longshore-deploy-") as folder:
         if runtime is None:
-            files = dict(_installed_files())
+            files = _installed_files()
         else:
             _install(Path(folder), runtime)
-            files = dict(_files_below(Path(folder)))
-        files |= dict(_own_files())
-        note = f"Metadata-Version: 2.1\nName: longshore\nVersion: {version('longshore')}\n"
-        return _build_zip(files, {f"longshore-{version('longshore')}.dist-info/METADATA": note})
-
-
-def _build_zip(files: dict[str, Path], texts: dict[str, str]) -> FunctionPackage:
-    with tempfile.TemporaryFile() as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
-            for name in sorted({*files, *texts}):
-                entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
-                entry.create_system = _ZIP_UNIX
-                entry.external_attr = _FILE_MODE
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                data = texts[name].encode() if name in texts else files[name].read_bytes()
-                target.writestr(entry, data)
-        file.seek(0)
-        data = file.read()
+            files = _files_below(Path(folder))
+        files |= {
+            f"{_PACKAGE.name}/{name}": path
+            for name, path in _files_below(_PACKAGE).items()
+            if name.partition("/")[0] not in _EXCLUDED_SUBPACKAGES
+        }
+        own = version("longshore")
+        note = f"Metadata-Version: 2.1\nName: longshore\nVersion: {own}\n"
+        contents = {f"longshore-{own}.dist-info/METADATA": note.encode()}
+        contents |= {name: path.read_bytes() for name, path in files.items()}
+    data = _build_zip(contents)
     return FunctionPackage(data=data, sha256=hashlib.sha256(data).hexdigest())
 
 
-def _own_files() -> Iterator[tuple[str, Path]]:
-    for name, path in _files_below(_PACKAGE):
-        if name.partition("/")[0] not in _EXCLUDED_SUBPACKAGES:
-            yield f"{_PACKAGE.name}/{name}", path
+def _build_zip(contents: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+            entry.create_system = _ZIP_UNIX
+            entry.external_attr = _FILE_MODE
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            target.writestr(entry, contents[name])
+    return file.getvalue()
 
 
-def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and _is_needed(name):
-            yield name, path
+def _files_below(folder: Path) -> dict[str, Path]:
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: path for name, path in paths.items() if path.is_file() and _is_needed(name)}
 
 
 def _is_needed(name: str) -> bool:
@@ -111,25 +108,19 @@ def _is_needed(name: str) -> bool:
     return True
 
 
-def _installed_files() -> Iterator[tuple[str, Path]]:
-    missing = []
-    for name, _ in locked_versions():
-        try:
-            installed = distribution(name)
-        except PackageNotFoundError:
-            missing.append(name)
-        else:
-            yield from _distribution_files(installed)
-    if missing:
-        remedy = "pip install 'longshore[aws]'"
-        raise ConfigurationError([f"{', '.join(missing)} not installed: {remedy}"])
-
-
-def _distribution_files(installed: Distribution) -> Iterator[tuple[str, Path]]:
-    for file in installed.files or ():
+def _installed_files() -> dict[str, Path]:
+    try:
+        installed = [distribution(name) for name, _ in locked_versions()]
+    except PackageNotFoundError as error:
+        problem = f"{error.name} not installed: pip install 'longshore[aws]'"
+        raise ConfigurationError([problem]) from error
+    return {
+        file.as_posix(): Path(str(package.locate_file(file)))
+        for package in installed
+        for file in package.files or ()
         # Scripts are outside, as ../../../bin/name.
-        if not file.as_posix().startswith("..") and _is_needed(file.as_posix()):
-            yield file.as_posix(), Path(str(installed.locate_file(file)))
+        if not file.as_posix().startswith("..") and _is_needed(file.as_posix())
+    }
 
 
 def locked_versions() -> list[tuple[str, str]]:

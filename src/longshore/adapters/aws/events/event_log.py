@@ -20,8 +20,8 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import timedelta
+from typing import Final, Unpack
 
 from longshore.adapters.aws.attributes import (
     Item,
@@ -36,8 +36,8 @@ from longshore.adapters.aws.ledger.items import id_of, key_of, tasks_query
 from longshore.adapters.aws.names import EVENT_INDEXES, Names
 from longshore.adapters.aws.tables import LAST_KEY, Query, Table, config_key
 from longshore.core.events.codec import from_wire, to_wire
-from longshore.core.events.event import Event, EventContext, next_moment
-from longshore.core.events.types import EntityType, EventBody
+from longshore.core.events.event import Event, NewEvent, next_event
+from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists, BackendUnavailable
@@ -173,30 +173,13 @@ class DynamoEventLog:
             del document[f"GSI{number}PK"], document[f"GSI{number}SK"]
         return {name: encode_document(value) for name, value in document.items()}
 
-    async def append(
-        self,
-        *,
-        tenant: str,
-        app: str,
-        entity_id: str,
-        body: EventBody,
-        context: EventContext,
-        now: datetime,
-    ) -> Event:
-        entity = f"{body.ENTITY}#{entity_id}"
-        key = config_key(f"sequence#{tenant}", entity)
+    async def append(self, **new: Unpack[NewEvent]) -> Event:
+        entity = f"{new['body'].ENTITY}#{new['entity_id']}"
+        key = config_key(f"sequence#{new['tenant']}", entity)
         for attempt in range(_ATTEMPTS):
             last = await self._config_table.get(key)
-            event = Event(
-                entity_type=body.ENTITY,
-                entity_id=entity_id,
-                tenant=tenant,
-                app=app,
-                sequence=int(last["count"]["N"]) + 1 if last else 1,
-                at=next_moment(now, from_ms(int(last["at"]["N"])) if last else None),
-                body=body,
-                context=context,
-            )
+            last_at = from_ms(int(last["at"]["N"])) if last else None
+            event = next_event(new, int(last["count"]["N"]) if last else 0, last_at)
             count = self._config_table.request(
                 "#count = :old" if last else "attribute_not_exists(#count)",
                 {
@@ -220,7 +203,7 @@ class DynamoEventLog:
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
         end = self._clock.elapsed() + self._history_timeout
-        polls_left = self._history_timeout // _POLL_INTERVAL  # also if our clock stands still
+        polls_left = self._history_timeout // _POLL_INTERVAL  # also if our clock stops
         last = await self._last_sequence(entity)
         while True:
             events = await self._read_history(tenant, entity, after, limit)

@@ -32,7 +32,6 @@ from longshore.adapters.aws.attributes import Item, number_attribute
 from longshore.adapters.aws.client import AwsClient, CallRefused, attempts
 from longshore.adapters.aws.ledger.items import (
     FAILED,
-    NEVER,
     OPEN,
     PARKED,
     UNSETTLED,
@@ -61,11 +60,12 @@ from longshore.adapters.shared import codec
 from longshore.core.ids import split_task_id
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
+from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendUnavailable, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
+from longshore.ports.ledger import AnyChange, FailedTask
 
 _WAKEUP_POLL_S = 1.0  # real time
 _ROW_BATCH = 100  # DynamoDB's limit
@@ -139,10 +139,10 @@ class DynamoLedger:
                 raise conflict from refused
 
     async def _wake(self, wake: Wake) -> None:
-        key, one = _wakeups_key(wake.worker_id), {":one": number_attribute(1)}
+        key, increment = _wakeups_key(wake.worker_id), {":one": number_attribute(1)}
         # The change is committed. Without this the worker sees it when it renews the lease.
         with suppress(BackendUnavailable):
-            await self._config_table.update(key, "ADD #count :one", values=one)
+            await self._config_table.update(key, "ADD #count :one", values=increment)
 
     async def wait_for_wake(self, worker_id: str) -> None:
         seen = self._wakeups_seen.get(worker_id)
@@ -310,28 +310,19 @@ class DynamoLedger:
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
-    ) -> list[LeasedTask]:
+    ) -> list[tuple[str, Lease]]:
         ids = {id_of(item): None async for item in self._by_state(OPEN) if item.get("t")}
         leased = [
-            LeasedTask(
-                task_id=row.id,
-                worker_id=row.lease.worker_id,
-                fence=row.lease.fence,
-                expires_at=row.lease.expires_at,
-            )
+            (row.id, row.lease)
             for row in await self._read(list(ids), task_of)
             if row.lease and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
-        return nsmallest(limit, leased, key=lambda task: (task.expires_at, task.task_id))
+        return nsmallest(limit, leased, key=lambda task: (task[1].expires_at, task[0]))
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         high = LAST_KEY if due_by is None else f"{timestamp_key(due_by)}#{LAST_KEY}"
         items = await _take(self._by_state(PARKED, high=high, page_size=limit), limit)
-        due_times = {id_of(item): item["s2"]["S"].split("#")[0] for item in items}
-        return [
-            ParkedTask(task_id=task_id, due_at=None if due == NEVER else codec.from_us(int(due)))
-            for task_id, due in due_times.items()
-        ]
+        return list(dict.fromkeys(id_of(item) for item in items))
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         low, high = f"{tenant}#", f"{tenant}#{LAST_KEY}"

@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -105,16 +105,18 @@ def expected_usage(request: ModelRequest, prices: Prices) -> dict[str, float]:
     }
 
 
+@dataclass(slots=True)
 class ModelCall:
     """One request in progress; ``settle`` may be called repeatedly."""
 
-    def __init__(self, request: ModelRequest, prices: Prices, after: AfterResponse) -> None:
-        self._request, self._prices, self._after = request, prices, after
-        self._started_at_s = asyncio.get_running_loop().time()
-        self._status: int | None = None
-        self._headers: Mapping[str, str] = {}
-        self._meter: TokenMeter | None = None
-        self._settled = False
+    request: ModelRequest
+    prices: Prices
+    after: AfterResponse
+    _started_at_s: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    _status: int | None = None
+    _headers: Mapping[str, str] = field(default_factory=dict)
+    _meter: TokenMeter | None = None
+    _settled: bool = False
 
     def start_response(self, status: int, headers: Mapping[str, Any], meter: TokenMeter) -> None:
         """Record the start of the response, which ``meter`` reads."""
@@ -125,18 +127,15 @@ class ModelCall:
         if self._settled:
             return
         self._settled = True
-        self._after(self._response())
-
-    def _response(self) -> ModelResponse:
         meter, status = self._meter, self._status
         tokens = meter.tokens if meter else NO_TOKENS
         if meter and status == _OK:
             status = meter.error_status or status
-        return ModelResponse(
-            request=self._request,
+        response = ModelResponse(
+            request=self.request,
             status=status,
             tokens=tokens,
-            cost_usd=self._prices.cost_usd(self._request.model, tokens),
+            cost_usd=self.prices.cost_usd(self.request.model, tokens),
             complete=meter is not None and meter.complete,
             started_at_s=self._started_at_s,
             retry_after=(
@@ -145,6 +144,7 @@ class ModelCall:
                 else None
             ),
         )
+        self.after(response)
 
 
 class TokenMeter:

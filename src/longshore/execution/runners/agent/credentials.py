@@ -83,11 +83,8 @@ class SecretMask:
         return pending
 
     def _partial_match_length(self, data: bytes) -> int:
-        longest = min(len(self._secret) - 1, len(data))
-        for length in range(longest, 0, -1):
-            if data.endswith(self._secret[:length]):
-                return length
-        return 0
+        lengths = range(len(self._secret) - 1, 0, -1)
+        return next((length for length in lengths if data.endswith(self._secret[:length])), 0)
 
 
 def hide_memory() -> bool:

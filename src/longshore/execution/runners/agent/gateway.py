@@ -354,7 +354,12 @@ class Gateway:
         for name, value in response.headers.items():
             if name.lower() not in _NOT_RETURNED:
                 out.headers.add(name, mask.mask_text(value))
-        if response.status in _FINAL_STATUSES or _is_rate_limit_with_delay(response):
+        # The whole queue should wait for a rate limit with a delay. The CLI would wait by itself,
+        # up to a minute each time, keep its resources meanwhile, and not report the rate limit.
+        delayed = response.status == HTTPStatus.TOO_MANY_REQUESTS and parse_retry_after(
+            response.headers, now_s=time.time()
+        )
+        if response.status in _FINAL_STATUSES or delayed:
             out.headers.update(_NO_RETRY_HEADERS)
         return out
 
@@ -395,17 +400,6 @@ def reset_connection(request: web.BaseRequest) -> web.StreamResponse:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
         transport.abort()
     return web.Response()
-
-
-def _is_rate_limit_with_delay(response: aiohttp.ClientResponse) -> bool:
-    """Whether the response is a rate limit with a delay, for which the whole queue should wait.
-
-    The CLI would wait by itself, up to a minute each time, keep its resources meanwhile, and not
-    report the rate limit.
-    """
-    if response.status != HTTPStatus.TOO_MANY_REQUESTS:
-        return False
-    return bool(parse_retry_after(response.headers, now_s=time.time()))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, ClassVar, Final, Literal, NamedTuple
 
 from longshore.core.agents.repositories import CREDENTIALS_REMEDY
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.text.sanitise import safe_excerpt
 
 OUTPUT_LIMIT_BYTES: Final = 64 * 1024 * 1024

@@ -14,13 +14,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from longshore.core.agents.repositories import DEFAULT_REF, RepositoryAddress, cache_name, is_commit
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.agents.repositories import DEFAULT_REF, cache_name, is_commit
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.git import (
     NO_TRANSPORT,
     Git,
@@ -67,6 +67,7 @@ def _ref_request(ref: str) -> _RefRequest:
     return _RefRequest(tuple(prefix + ref for prefix in _FETCHED_REFS))
 
 
+@dataclass(eq=False)
 class Mirror:
     """The local mirror of one repository.
 
@@ -75,22 +76,17 @@ class Mirror:
         on_progress: Called with a line before each operation that may take long.
     """
 
-    def __init__(
-        self,
-        cache: Path,
-        address: RepositoryAddress,
-        git: Git,
-        on_progress: Callable[[str], None],
-    ) -> None:
-        name = cache_name(address.url)
-        self._cache = cache.absolute()
-        self._directory = self._cache / f"{name}.git"
-        self._draft = self._cache / f"{name}.partial"
-        self._lock = self._cache / f"{name}.lock"
-        self._url = address.url
-        self._git = git
-        self._transport = address.transport
-        self._on_progress = on_progress
+    cache: Path
+    url: str
+    transport: str
+    git: Git
+    on_progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        base = self.cache.absolute() / cache_name(self.url)
+        self._directory, self._draft, self._lock = map(
+            base.with_suffix, (".git", ".partial", ".lock")
+        )
 
     def fetch_commit(self, ref: str, own: Path) -> FetchedCommit:
         """Link all objects of the repository into ``own``. Returns the requested commit.
@@ -128,11 +124,11 @@ class Mirror:
         lock_fd = self._acquire_lock()
         try:
             settings = None
-            if self._transport == "file":
+            if self.transport == "file":
                 settings = self._directory.with_suffix(".config")
                 _write_atomically(settings, _LOCAL_CONFIG)
             yield GitAccess(
-                transport=self._transport, inherited_fds=(lock_fd,), config_file=settings
+                transport=self.transport, inherited_fds=(lock_fd,), config_file=settings
             )
         finally:
             os.close(lock_fd)
@@ -141,17 +137,17 @@ class Mirror:
         pause, reported = Event(), False
         while (lock_fd := self._try_lock()) is None:
             if not reported:
-                self._on_progress(f"waiting: another attempt is fetching {self._url}")
+                self.on_progress(f"waiting: another attempt is fetching {self.url}")
                 reported = True
-            if time.monotonic() > self._git.deadline:
-                message = f"{self._url}: another attempt was fetching it until the time was up"
+            if time.monotonic() > self.git.deadline:
+                message = f"{self.url}: another attempt was fetching it until the time was up"
                 raise TimeoutError(message)
             # A lock with a timeout has to be polled.
             pause.wait(_LOCK_POLL_S)
         return lock_fd
 
     def _try_lock(self) -> int | None:
-        self._cache.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        self._lock.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         lock_fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         with suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,14 +169,14 @@ class Mirror:
             _write_atomically(self._directory / "config", _CONFIG)
 
     def _clone(self, request: _RefRequest, access: GitAccess) -> None:
-        self._on_progress(f"cloning {self._url}")
+        self.on_progress(f"cloning {self.url}")
         self._draft.mkdir(mode=_FOLDER_MODE)
-        operation = f"cloning {self._url}"
+        operation = f"cloning {self.url}"
         try:
             init = ("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
-            self._git.run(*init, operation=operation, repository=self._draft)
+            self.git.run(*init, operation=operation, repository=self._draft)
             self._fetch(self._draft, request, access)
-            self._git.run("pack-refs", "--all", operation=operation, repository=self._draft)
+            self.git.run("pack-refs", "--all", operation=operation, repository=self._draft)
         except BaseException:
             shutil.rmtree(self._draft, ignore_errors=True)
             raise
@@ -195,14 +191,14 @@ class Mirror:
             # Another attempt started this fetch after our request: its result is not out of date.
             return
         if since:
-            self._on_progress(f"fetching {self._url}")
+            self.on_progress(f"fetching {self.url}")
         started_at = time.monotonic_ns()
-        self._git.run(
+        self.git.run(
             *("fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head"),
-            *("--no-recurse-submodules", "--no-auto-maintenance", "--", self._url),
+            *("--no-recurse-submodules", "--no-auto-maintenance", "--", self.url),
             *_REFSPECS,
             *extra,
-            operation=f"fetching {self._url}",
+            operation=f"fetching {self.url}",
             repository=directory,
             access=access,
         )
@@ -211,9 +207,9 @@ class Mirror:
     def _resolve(self, request: _RefRequest) -> str | None:
         """Returns the commit of the first candidate that exists; None if none does."""
         names = "".join(f"{name}^{{commit}}\n" for name in request.candidates)
-        output = self._git.run(
+        output = self.git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
-            operation=f"looking into {self._url}",
+            operation=f"looking into {self.url}",
             repository=self._directory,
             stdin=names.encode(),
         )
@@ -228,13 +224,13 @@ class Mirror:
                 self._fetch(self._directory, request, access)
             if self._resolve(request):
                 return ref
-        message = f"{self._url} at {ref!r}: {UnknownRef.remedy}"
+        message = f"{self.url} at {ref!r}: {UnknownRef.remedy}"
         raise UnknownRef(message, ErrorCategory.VALIDATION)
 
     def _refs(self) -> tuple[tuple[str, str], ...]:
-        output = self._git.run(
+        output = self.git.run(
             *("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
-            operation=f"looking into {self._url}",
+            operation=f"looking into {self.url}",
             repository=self._directory,
         )
         pairs = (line.partition(" ") for line in os.fsdecode(output).split("\n") if line)
@@ -245,9 +241,9 @@ class Mirror:
             return
         # Maintenance: a failure must not fail the attempt.
         with suppress(GitFailed):
-            self._git.run(
+            self.git.run(
                 *("repack", "-d", "-q", "--geometric=2", "--write-midx"),
-                operation=f"tidying the copy of {self._url}",
+                operation=f"tidying the copy of {self.url}",
                 repository=self._directory,
                 access=replace(access, transport=NO_TRANSPORT),
             )

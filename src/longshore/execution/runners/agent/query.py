@@ -111,13 +111,6 @@ class QueryOutcome:
     assistant_error: str | None = None
     stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
 
-    def record(self, message: object) -> None:
-        """Record a message of the query."""
-        if isinstance(message, AssistantMessage):
-            self.assistant_error = message.error  # None again after a good answer
-        elif isinstance(message, ResultMessage):
-            self.result = message  # several may arrive: the last one counts
-
 
 async def run_query(
     prompt: str,
@@ -132,7 +125,10 @@ async def run_query(
 
     async def read_messages() -> None:
         async for message in query(prompt=prompt, options=options):
-            outcome.record(message)
+            if isinstance(message, AssistantMessage):
+                outcome.assistant_error = message.error  # None again after a good answer
+            elif isinstance(message, ResultMessage):
+                outcome.result = message  # several may arrive: the last one counts
             on_message(message)
 
     reader = asyncio.ensure_future(read_messages())

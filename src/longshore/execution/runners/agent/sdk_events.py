@@ -25,7 +25,7 @@ from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents import events
 from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
-from longshore.core.agents.prices import TokenCounts, parse_tokens
+from longshore.core.agents.prices import parse_tokens
 
 HOOKS = (
     "PreToolUse",
@@ -84,7 +84,7 @@ def _translate_answer(message: AssistantMessage, at: datetime) -> Iterator[Agent
         turn_id=turn_id,
         model=model,
         text="\n".join(texts),
-        tokens=_tokens(message.usage) if model else None,
+        tokens=parse_tokens(message.usage) if model and message.usage else None,
         parent=parent,
         error=message.error,
     )
@@ -159,8 +159,6 @@ def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEve
         reason=reason,
         status=message.api_error_status,
         error="; ".join(message.errors or ()) or message.result or "",
-        tokens=_tokens(message.usage),
-        cost_usd=message.total_cost_usd,
     )
 
 
@@ -187,16 +185,13 @@ def translate_hook(payload: Mapping[str, Any], at: datetime) -> Iterator[AgentEv
             stopped = payload.get("is_interrupt") is True
             outcome = ToolOutcome.INTERRUPTED if stopped else ToolOutcome.FAILED
             yield _tool_ended(payload, at, outcome, str(payload.get("error") or ""))
-        case "TaskCreated":
-            subject = str(payload.get("task_subject") or "")
-            yield events.TodoSeen(at=at, todo_id=str(payload.get("task_id")), subject=subject)
-        case "TaskCompleted":
-            yield events.TodoUpdated(
-                at=at,
-                todo_id=str(payload.get("task_id")),
-                subject=str(payload.get("task_subject") or ""),
-                state=TodoState.COMPLETED,
-            )
+        case "TaskCreated" | "TaskCompleted" as name:
+            todo_id, subject = str(payload.get("task_id")), str(payload.get("task_subject") or "")
+            if name == "TaskCreated":
+                yield events.TodoSeen(at=at, todo_id=todo_id, subject=subject)
+            else:
+                state = TodoState.COMPLETED
+                yield events.TodoUpdated(at=at, todo_id=todo_id, subject=subject, state=state)
         case "SubagentStart":
             kind = _text(payload.get("agent_type"))
             yield events.SubagentStarted(at=at, agent_id=str(payload.get("agent_id")), kind=kind)
@@ -223,27 +218,19 @@ def _translate_todo_tool(
         case "TaskList":
             yield from _listed_todos(response.get("tasks"), at)
         case "TaskUpdate" if response.get("success") is not False:
-            yield events.TodoUpdated(
-                at=at,
-                todo_id=str(tool_input.get("taskId")),
-                subject=str(tool_input.get("subject") or ""),
-                state=_todo_state(tool_input.get("status")),
-            )
+            todo_id, subject = str(tool_input.get("taskId")), str(tool_input.get("subject") or "")
+            state = _todo_state(tool_input, None)
+            yield events.TodoUpdated(at=at, todo_id=todo_id, subject=subject, state=state)
         case "TodoWrite":
-            todos = [
-                _mapping(todo)
-                for todo in _items(response.get("newTodos") or tool_input.get("todos"))
-            ]
-            pairs = [(str(todo.get("content")), _todo_state(todo.get("status"))) for todo in todos]
-            listed = tuple((content, state or TodoState.PENDING) for content, state in pairs)
+            todos = map(_mapping, _items(response.get("newTodos") or tool_input.get("todos")))
+            listed = tuple((str(todo.get("content")), _todo_state(todo)) for todo in todos)
             yield events.TodosReplaced(at=at, items=listed)
 
 
 def _listed_todos(tasks: Any, at: datetime) -> Iterator[AgentEvent]:
     for task in map(_mapping, _items(tasks)):
-        state = _todo_state(task.get("status")) or TodoState.PENDING
-        subject = str(task.get("subject") or "")
-        yield events.TodoSeen(at=at, todo_id=str(task.get("id")), subject=subject, state=state)
+        todo_id, subject = str(task.get("id")), str(task.get("subject") or "")
+        yield events.TodoSeen(at=at, todo_id=todo_id, subject=subject, state=_todo_state(task))
 
 
 def _result_text(content: Any) -> str:
@@ -254,12 +241,10 @@ def _result_text(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _todo_state(value: Any) -> TodoState | None:
-    return _STATES.get(value) if isinstance(value, str) else None
-
-
-def _tokens(usage: Mapping[str, Any] | None) -> TokenCounts | None:
-    return parse_tokens(usage) if usage else None
+def _todo_state(todo: Mapping[str, Any], default: Any = TodoState.PENDING) -> Any:
+    """Returns the state of a todo; the default if it has none or an unknown one."""
+    status = todo.get("status")
+    return _STATES.get(status, default) if isinstance(status, str) else default
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from longshore.core.agents.plan import AgentPlan, Repository
-from longshore.core.agents.repositories import DEFAULT_REF, parse_address, validate_ref
+from longshore.core.agents.repositories import DEFAULT_REF, transport_of, validate_ref
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised
 from longshore.execution.runners.agent.git import Git, GitOutputTooLarge, RepositoryDamaged
 from longshore.execution.runners.agent.mirror import FetchedCommit, Mirror
@@ -99,14 +99,15 @@ class Workspace:
             on_progress: Called with a line before each operation that may take long.
 
         Raises:
-            ValueError: the address or ref is not allowed, or the folder is not empty.
+            ValueError: the address or ref is not allowed.
+            FileExistsError: the folder exists.
             GitFailed: the repository or the commit cannot be fetched.
             TimeoutError: the deadline has passed.
         """
-        address = parse_address(url, local=allow_local)
+        transport = transport_of(url, local=allow_local)
         checked_ref = DEFAULT_REF if ref is None else validate_ref(ref)
         target = target.absolute()
-        mirror = Mirror(cache, address, git, on_progress)
+        mirror = Mirror(cache, url, transport, git, on_progress)
         try:
             return cls._create(mirror, checked_ref, target, git, url)
         except RepositoryDamaged:
@@ -119,10 +120,7 @@ class Workspace:
     @classmethod
     def _create(cls, mirror: Mirror, ref: str, target: Path, git: Git, url: str) -> Workspace:
         for folder in (target, _git_dir_of(target)):
-            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                message = f"{folder} is not empty: a workspace is made in a folder of its own"
-                raise ValueError(message)
+            folder.mkdir(mode=_FOLDER_MODE, parents=True)
         fetched = mirror.fetch_commit(ref, _git_dir_of(target))
         workspace = cls(folder=target, commit=fetched.commit, git=git)
         workspace._check_out()

@@ -9,23 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.core.inspection import CloudAccount, DeployProgress, DeployProgressKind, StackState
 from longshore.errors import ConfigurationError, LongshoreError, UsageError
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    ask,
-    print_answer,
-    print_json,
-    print_listing,
-    print_pairs,
-    print_table,
-    styled,
-)
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
+from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 
 if TYPE_CHECKING:
@@ -116,7 +105,6 @@ class _Target:
     ("longshore aws deploy --stage dev --config my.yaml", "as in another file"),
     ("longshore aws deploy --stage dev --render templates", "only write the templates"),
     output=False,
-    remote=False,
 )
 def deploy(
     options: GlobalOptions,
@@ -153,7 +141,7 @@ def deploy(
             target.print(await deployment.account(), origin=target.origin)
             outputs = await deployment.deploy(_print_step)
         print()
-        print_pairs(target.usage(outputs))
+        screen.print_pairs(target.usage(outputs))
 
     try:
         asyncio.run(run())
@@ -186,7 +174,6 @@ def _print_step(step: DeployProgress) -> None:
     ("longshore aws destroy --stage dev", "asks first; retains tables and blobs"),
     ("longshore aws destroy --stage dev --with-data --yes", "everything, without asking"),
     output=False,
-    remote=False,
 )
 def destroy(
     options: GlobalOptions,
@@ -195,9 +182,9 @@ def destroy(
     config: _Config = None,
     with_data: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Delete tables and blobs too: jobs, events, output. This cannot be undone.",
             "--with-data",
-            help="Delete tables and blobs too: jobs, events, output. This cannot be undone.",
         ),
     ] = False,
     yes: Yes = False,
@@ -227,7 +214,7 @@ def destroy(
         question = f"Delete {stage}? Tables and blobs are retained. [y/N] "
         if with_data:
             question = f"All data of {stage} will be deleted. Type its name to continue: "
-        answer = ask(question, effect=f"this would delete the deployment {stage}")
+        answer = screen.ask(question, effect=f"this would delete the deployment {stage}")
         confirmed = answer == stage if with_data else answer.lower() in ("y", "yes")
         if not confirmed:
             print_stderr("nothing was changed")
@@ -243,7 +230,6 @@ def destroy(
 @command(
     ("longshore aws status --stage dev", "what is deployed, and where"),
     ("longshore aws status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
-    remote=False,
 )
 async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:
     """Show the stacks of an AWS deployment, and how to use it.
@@ -255,7 +241,7 @@ async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = Non
         account, stacks = await deployment.account(), await deployment.status()
     outputs = {name: text for stack in stacks for name, text in stack.outputs.items()}
     if options.json:
-        print_json(
+        screen.print_json(
             {
                 "stage": stage,
                 "account": account.id,
@@ -278,7 +264,7 @@ async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = Non
         _print_stacks(stacks)
         if outputs:
             print()
-            print_pairs(target.usage(outputs))
+            screen.print_pairs(target.usage(outputs))
     deployed = [stack.status for stack in stacks if stack.status]
     if not deployed:
         return ExitCode.NOT_FOUND
@@ -289,7 +275,7 @@ def _print_stacks(stacks: Sequence[StackState]) -> None:
     from longshore.wiring.services import system_clock
 
     now = system_clock().now()
-    print_table(
+    screen.print_table(
         [
             {
                 "STACK": stack.name,
@@ -309,15 +295,14 @@ def _is_healthy(status: str) -> bool:
 
 def _status_text(status: str | None) -> Text:
     if status is None:
-        return styled("not deployed", "dim")
+        return screen.styled("not deployed", "dim")
     if status.endswith(_IN_PROGRESS):
-        return styled(status, "yellow")
-    return styled(status, "green" if _is_healthy(status) else "bold red")
+        return screen.styled(status, "yellow")
+    return screen.styled(status, "green" if _is_healthy(status) else "bold red")
 
 
 @command(
     ("longshore aws undelivered list", "events that the bus or a consumer did not accept"),
-    remote=False,
 )
 async def undelivered_list(
     options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None
@@ -344,7 +329,7 @@ async def undelivered_list(
             }
             for letter, event in facts
         ]
-        print_listing(
+        screen.print_listing(
             options,
             {"undelivered": documents, "cursor": more},
             [
@@ -365,13 +350,12 @@ async def undelivered_list(
 @command(
     ("longshore aws undelivered replay 000001894017600000-17", "one event"),
     ("longshore aws undelivered replay --all", "when the consumer works again"),
-    remote=False,
 )
 async def undelivered_replay(
     options: GlobalOptions,
     ids: Annotated[list[str] | None, argument("ID...", "As `undelivered list` shows them.")] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Replay all events.")] = False,
+    everything: Annotated[bool, flag("Replay all events.", "--all")] = False,
 ) -> int:
     """Publish undelivered events again.
 
@@ -392,7 +376,7 @@ async def undelivered_replay(
                     raise
                 failed += 1
                 print_stderr(f"longshore: {letter_id} was not replayed: {error}")
-    print_answer(
+    screen.print_answer(
         options,
         {"replayed": replayed, "failed": failed},
         f"{formats.plural(replayed, 'event')} replayed",

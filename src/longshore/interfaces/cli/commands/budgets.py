@@ -10,7 +10,7 @@ from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import argument, option
-from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -34,7 +34,7 @@ async def show(client: ApiClient, id_: _Id) -> None:
     entity_id = await _resolve(client, id_)
     status = await client.app.get_budget(entity_id)
     if client.options.json:
-        print_json(status)
+        screen.print_json(status)
     else:
         print(entity_id or _TODAY)
         _print_status(status)
@@ -73,34 +73,26 @@ async def add(
         entity_id, more, request_id=request_id or secrets.token_hex(8)
     )
     if client.options.json:
-        print_json(status)
+        screen.print_json(status)
         return
     print(f"{entity_id or _TODAY}: {more} more")
     _print_status(status)
-    _warn_if_exhausted(status)
+    for unit, name in _UNITS.items():
+        limit, spent = getattr(status.limit, unit), getattr(status.spent, unit)
+        # A task that continues is parked again at once.
+        if limit is not None and spent >= limit:
+            shown = f"{spent:{_FORMATS[unit]}} of {limit:{_FORMATS[unit]}} {name}"
+            print_stderr(f"longshore: the budget is still used up: {shown}; add more")
     if entity_id is not None and "_" in entity_id:
-        await _warn_if_parked(client, entity_id)
+        # The budget of its job or of the day may be used up too.
+        parked = (await client.app.get_task(entity_id)).parked
+        if parked is not None:
+            hint = f"`longshore why {entity_id}` explains how to continue"
+            print_stderr(f"longshore: the task is still parked, {parked.reason}; {hint}")
 
 
 async def _resolve(client: ApiClient, text: str) -> str | None:
     return None if text == _TODAY else (await client.resolve(text)).id
-
-
-def _warn_if_exhausted(status: d.BudgetStatusDocument) -> None:
-    """A task that continues is parked again at once if the budget is still used up."""
-    for unit, name in _UNITS.items():
-        limit, spent = getattr(status.limit, unit), getattr(status.spent, unit)
-        if limit is not None and spent >= limit:
-            amounts = f"{spent:{_FORMATS[unit]}} of {limit:{_FORMATS[unit]}} {name}"
-            print_stderr(f"longshore: the budget is still used up: {amounts}; add more")
-
-
-async def _warn_if_parked(client: ApiClient, task_id: str) -> None:
-    """A task may be parked because the budget of its job or of the day is used up."""
-    parked = (await client.app.get_task(task_id)).parked
-    if parked is not None:
-        hint = f"`longshore why {task_id}` explains how to continue"
-        print_stderr(f"longshore: the task is still parked, {parked.reason}; {hint}")
 
 
 def _print_status(status: d.BudgetStatusDocument) -> None:
@@ -110,7 +102,7 @@ def _print_status(status: d.BudgetStatusDocument) -> None:
         "SPENT": status.spent,
         "RESERVED": status.reserved,
     }
-    print_table(
+    screen.print_table(
         [
             {"": name, **{title: _amount(title, columns[title], unit) for title in columns}}
             for unit, name in _UNITS.items()

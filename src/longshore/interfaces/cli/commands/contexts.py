@@ -12,8 +12,8 @@ from longshore.errors import UsageError
 from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.client import open_server
 from longshore.interfaces.cli.contexts import ServerContext
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render.screen import print_listing
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
+from longshore.interfaces.cli.render import screen
 from longshore.interfaces.cli.services import load_command_settings
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ _Name = Annotated[str, argument("NAME", "Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
-@command(("longshore contexts list", "the current context has a star"), remote=False)
+@command(("longshore contexts list", "the current context has a star"))
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     saved = contexts.load(load_command_settings(options).settings.contexts_file)
     by_name = sorted(saved.by_name.items())
-    print_listing(
+    screen.print_listing(
         options,
         {
             "contexts": [
@@ -59,7 +59,6 @@ def list_(options: GlobalOptions) -> None:
     ("longshore contexts add prod --server https://… < key.txt", "reads it from a file"),
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
     output=False,
-    remote=False,
 )
 def add(
     options: GlobalOptions,
@@ -73,9 +72,7 @@ def add(
             help="Save a key. Without one, LONGSHORE_API_KEY or this machine's key is used.",
         ),
     ] = True,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow sending the key over http.")
-    ] = False,
+    insecure: Annotated[bool, flag("Allow sending the key over http.", "--insecure")] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.
 
@@ -118,13 +115,12 @@ def _read_key(url: str) -> str:
     ("longshore contexts use prod", "commands use this server"),
     ("longshore contexts use --none", "commands use the data folder"),
     output=False,
-    remote=False,
 )
 def use(
     options: GlobalOptions,
     name: Annotated[str | None, argument("NAME", "Context name.")] = None,
     *,
-    none: Annotated[bool, typer.Option("--none", help="Use the data folder.")] = False,
+    none: Annotated[bool, flag("Use the data folder.", "--none")] = False,
 ) -> None:
     """Choose the current context: the server that commands use unless an option names another."""
     if (name is None) == (not none):
@@ -140,7 +136,7 @@ def use(
     )
 
 
-@command(("longshore contexts remove prod", "with its key"), output=False, remote=False)
+@command(("longshore contexts remove prod", "with its key"), output=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     path = load_command_settings(options).settings.contexts_file

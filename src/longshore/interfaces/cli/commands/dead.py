@@ -12,13 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.ids import split_task_id
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt
@@ -26,19 +24,8 @@ from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, id_lines, open_client
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    ask,
-    console,
-    print_json,
-    print_listing,
-    print_pairs,
-    print_table,
-    print_title,
-    state_text,
-    styled,
-)
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -62,20 +49,12 @@ _Since = Annotated[
 
 
 async def _read_filter(
-    client: ApiClient,
-    *,
-    queue: str | None,
-    definition: str | None,
-    category: ErrorCategory | None,
-    job: str | None,
-    since: str | None,
+    client: ApiClient, job: str | None, since: str | None, **fields: Any
 ) -> DeadLetterFilter:
     return DeadLetterFilter(
-        queue=queue,
-        definition=definition,
-        category=category,
         job_id=(await client.resolve(job)).job_id if job else None,
         since=parse_since(since, client.now()) if since else None,
+        **fields,
     )
 
 
@@ -120,13 +99,13 @@ async def list_(
     stays until it is discarded.
     """
     dead_filter = await _read_filter(
-        client, queue=queue, definition=definition, category=category, job=job, since=since
+        client, job, since, queue=queue, definition=definition, category=category
     )
     page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
     now = client.now()
     # The ids are long; `dead show` has the definition.
-    wide = console().width >= _WIDE_TERMINAL
-    print_listing(
+    wide = screen.console().width >= _WIDE_TERMINAL
+    screen.print_listing(
         client.options,
         page,
         [
@@ -134,7 +113,7 @@ async def list_(
                 "ID": letter.id,
                 "DEFINITION": letter.name or "" if wide else "",
                 "QUEUE": letter.queue,
-                "CATEGORY": letter.category or styled("message", "magenta"),
+                "CATEGORY": letter.category or screen.styled("message", "magenta"),
                 "ATTEMPTS": f"{letter.attempts_used}/{letter.max_attempts}" if letter.name else "",
                 "FAILED": formats.relative_time(letter.at, now),
             }
@@ -161,7 +140,7 @@ async def show(
     """Show a dead letter: its error, its attempts and the last lines of its output."""
     document = await _find(client, letter)
     if client.options.json:
-        print_json(document)
+        screen.print_json(document)
     elif document.task is not None:
         _print_task(document, document.task, client.now())
     else:
@@ -198,8 +177,8 @@ async def _get_message(client: ApiClient, letter_id: str) -> d.PostMortemDocumen
 
 
 def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
-    print_title(letter.id, styled("message", "magenta"))
-    print_pairs(
+    screen.print_title(letter.id, screen.styled("message", "magenta"))
+    screen.print_pairs(
         [
             ("queue", letter.queue),
             ("task", letter.request_id or ""),
@@ -214,9 +193,9 @@ def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
 
 
 def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetime) -> None:
-    print_title(task.task_id, state_text(TaskState.FAILED))
+    screen.print_title(task.task_id, screen.state_text(TaskState.FAILED))
     used = letter.attempts_used
-    print_pairs(
+    screen.print_pairs(
         [
             ("task", task.request_id),
             ("definition", task.name),
@@ -238,18 +217,18 @@ def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetim
         _print_attempts(letter.attempts, now)
     if letter.last_lines:
         print()
-        screen = console()
-        screen.print(styled(f"Last lines of output from attempt {task.attempt}:", "dim"))
+        terminal = screen.console()
+        terminal.print(screen.styled(f"Last lines of output from attempt {task.attempt}:", "dim"))
         for line in letter.last_lines:
             sign, style = ("!", "yellow") if line.stream == "stderr" else ("|", "")
-            text = styled(f"  {sign} ", "dim").append(line.text, style or "default")
-            screen.print(text, soft_wrap=True)
-        screen.print(styled(f"Complete output: longshore logs {task.request_id}", "dim"))
+            text = screen.styled(f"  {sign} ", "dim").append(line.text, style or "default")
+            terminal.print(text, soft_wrap=True)
+        terminal.print(screen.styled(f"Complete output: longshore logs {task.request_id}", "dim"))
 
 
 def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) -> None:
     rounds = attempts[-1].round > 1
-    print_table(
+    screen.print_table(
         [
             {
                 "ATTEMPT": str(attempt.attempt),
@@ -285,6 +264,7 @@ class _Selection:
     ("longshore dead replay job-k3x_fetch", "one task"),
     ("longshore dead replay --category network --since 1h", "shows the number and asks"),
     ("longshore dead replay --all --yes", "everything, without asking"),
+    remote=True,
 )
 def replay(
     options: GlobalOptions,
@@ -298,7 +278,7 @@ def replay(
     category: _Category = None,
     job: _Job = None,
     since: _Since = None,
-    everything: Annotated[bool, typer.Option("--all", help="Replay all tasks.")] = False,
+    everything: Annotated[bool, flag("Replay all tasks.", "--all")] = False,
     yes: Yes = False,
 ) -> int:
     """Run failed tasks again, in a new round with all their attempts.
@@ -325,7 +305,7 @@ def replay(
             if letters:
                 return await _select_by_id(client, letters)
             dead_filter = await _read_filter(
-                client, queue=queue, definition=definition, category=category, job=job, since=since
+                client, job, since, queue=queue, definition=definition, category=category
             )
             selection = _Selection()
             selection.add(await client.list_all_dead_letters(dead_filter))
@@ -334,7 +314,7 @@ def replay(
     selection = asyncio.run(select())
     if not selection.tasks:
         if options.json:
-            print_json({"replayed": [], "skipped": []})
+            screen.print_json({"replayed": [], "skipped": []})
         elif selection.messages:
             _report_skipped_messages(selection.messages)
         else:
@@ -385,7 +365,7 @@ def _confirm(selection: _Selection) -> bool:
         *(["       …"] if len(kinds) > _MAX_SHOWN else []),
         f"Replay {number}? [y/N] ",
     ]
-    answer = ask("\n".join(lines), effect=f"this would replay {number}")
+    answer = screen.ask("\n".join(lines), effect=f"this would replay {number}")
     return answer.lower() in ("y", "yes")
 
 
@@ -393,7 +373,7 @@ async def _replay(options: GlobalOptions, selection: _Selection, *, strict: bool
     async with open_client(options) as client:
         result = await client.app.replay_dead_letters(list(selection.tasks))
         if options.json:
-            print_json(result)
+            screen.print_json(result)
         else:
             queues = dict.fromkeys(queue for queue, _ in selection.tasks.values())
             _print_replayed(client, result, list(queues))
@@ -414,7 +394,7 @@ def _print_replayed(
             client.worker_command(queues),
             f"longshore job {jobs[0]}" if len(jobs) == 1 else None,
         ]
-        print_pairs(
+        screen.print_pairs(
             [
                 ("replayed", replayed),
                 ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
@@ -450,4 +430,4 @@ async def discard(
         if not client.options.json:
             print(f"discarded {letter_id}")
     if client.options.json:
-        print_json({"discarded": list(ids)})
+        screen.print_json({"discarded": list(ids)})

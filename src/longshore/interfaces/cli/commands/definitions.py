@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, open_client
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_json, print_listing
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -23,7 +20,7 @@ _Name = Annotated[str, argument("NAME", "Definition name.")]
 async def list_(client: ApiClient) -> None:
     """List the newest version of each definition."""
     document = await client.app.list_definitions()
-    print_listing(
+    screen.print_listing(
         client.options,
         document,
         [
@@ -53,7 +50,7 @@ async def show(
     """Show a definition as YAML that `definitions apply` accepts."""
     definition = await client.app.get_definition(name, version=version)
     if client.options.json:
-        print_json(definition)
+        screen.print_json(definition)
         return
     import yaml
 
@@ -73,12 +70,13 @@ async def show(
 @command(
     ("longshore definitions apply definitions/", "every file of a folder"),
     ("longshore definitions apply resize.yaml --check", "validate and store nothing"),
+    remote=True,
 )
 async def apply(
     options: GlobalOptions,
     files: Annotated[list[Path], argument("FILE", "YAML or JSON files, or folders.")],
     *,
-    check: Annotated[bool, typer.Option("--check", help="Validate only.")] = False,
+    check: Annotated[bool, flag("Validate only.", "--check")] = False,
 ) -> None:
     """Create or update definitions from files. A definition that changed gets a new version.
 
@@ -104,7 +102,7 @@ async def apply(
             await client.app.put_definition(definition_request(file.definition))
             for file in reading.definitions
         ]
-        print_listing(
+        screen.print_listing(
             options,
             DefinitionList(definitions=stored),
             [
@@ -135,11 +133,10 @@ async def delete(client: ApiClient, name: _Name) -> None:
 @command(
     ("longshore definitions schema > definition.schema.json", "completion in an editor"),
     output=False,
-    remote=False,
 )
 def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""
-    from longshore.core.definitions.schema import definition_schema
+    from longshore.core.definitions.reader import definition_schema
 
     del options
-    print_json(definition_schema())
+    screen.print_json(definition_schema())

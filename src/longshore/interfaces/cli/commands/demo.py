@@ -31,9 +31,8 @@ from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import BackendUnavailable
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
-from longshore.interfaces.cli.render.screen import console, print_pairs, state_text
 from longshore.interfaces.cli.services import open_command_services
 from longshore.interfaces.cli.signals import handle_signals
 from longshore.interfaces.cli.supervisor import LocalWorkerProcess
@@ -71,7 +70,7 @@ _GRACE_S = 1.0
 _FRAMES_PER_SECOND = 8
 
 
-@command(("longshore demo", "takes about 15 seconds"), output=False, remote=False)
+@command(("longshore demo", "takes about 15 seconds"), output=False)
 async def demo(options: GlobalOptions) -> int:
     """Watch a job of five tasks survive the crash of a worker.
 
@@ -107,7 +106,7 @@ async def _run(folder: Path, *, temporary: bool) -> int:
     report = report_of(scenario.events, total=len(_TASKS), killed=scenario.killed)
     recovery = f"{formats.duration_text(report.recovery)} from the kill to the next attempt"
     print("\nCounted from the recorded events:")
-    print_pairs(
+    screen.print_pairs(
         [
             ("tasks completed", f"{report.completed} of {report.total}"),
             ("lost", str(report.lost)),
@@ -118,7 +117,7 @@ async def _run(folder: Path, *, temporary: bool) -> int:
         ]
     )
     print("\nNext:")
-    print_pairs(
+    screen.print_pairs(
         [
             ("your own command", "longshore run -- sh -c 'echo hello; sleep 1; echo done'"),
             ("your own job", "longshore submit --help"),
@@ -208,7 +207,7 @@ class _Scenario:
         self._workers = workers
         self._clock = system_clock()
         self._started = self._clock.elapsed()
-        self._screen = console()
+        self._screen = screen.console()
         self._lines = {task["taskId"]: _TaskLine() for task in _TASKS}
         self._notes: list[Text] = []
         self._holder = ""  # id of the worker that runs the task whose worker is killed
@@ -287,7 +286,7 @@ class _Scenario:
         for key, line in self._lines.items():
             again = f" (attempt {line.attempt})" if line.attempt > 1 else ""
             output = Text(line.output + again, style="dim")
-            table.add_row(key, state_text(line.state), line.duration, line.worker, output)
+            table.add_row(key, screen.state_text(line.state), line.duration, line.worker, output)
         workers = Text()
         for worker in self._workers.values():
             state = "running" if worker.alive else "killed"

@@ -18,16 +18,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from longshore.core.inspection import Check, CheckStatus, StoreFacts
 from longshore.errors import ConfigurationError
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
-from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_json, print_table
+from longshore.interfaces.cli.options import GlobalOptions, command, flag
+from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.services import load_command_settings
 from longshore.settings import DEFAULT, Settings, describe
 
@@ -47,7 +45,6 @@ _CREDENTIAL_VARIABLES = {
     ("longshore settings", "the settings of this folder, and their origin"),
     ("LONGSHORE_WORKER_CONCURRENCY=8 longshore settings", "the environment overrides the file"),
     ("longshore settings -o json", "with descriptions and variables"),
-    remote=False,
 )
 def settings(options: GlobalOptions) -> None:
     """Show every setting with its value and its origin.
@@ -57,9 +54,9 @@ def settings(options: GlobalOptions) -> None:
     """
     rows = describe(load_command_settings(options))
     if options.json:
-        print_json([asdict(row) for row in rows])
+        screen.print_json([asdict(row) for row in rows])
         return
-    print_table(
+    screen.print_table(
         [
             {
                 "SETTING": row.name,
@@ -75,15 +72,11 @@ def settings(options: GlobalOptions) -> None:
     ("longshore doctor", "check everything"),
     ("longshore doctor --audit", "also check every stored row, event and output"),
     ("longshore doctor -o json", "for a monitor"),
-    remote=False,
 )
 def doctor(
     options: GlobalOptions,
     *,
-    audit: Annotated[
-        bool,
-        typer.Option("--audit", help="Also check everything that is stored.", show_default=False),
-    ] = False,
+    audit: Annotated[bool, flag("Also check everything that is stored.", "--audit")] = False,
 ) -> int:
     """Check this installation, its data folder, its workers and its queues.
 
@@ -104,9 +97,9 @@ def doctor(
         answer: dict[str, object] = {"ok": not failed, "checks": [asdict(item) for item in checks]}
         if audit:
             answer["audit"] = audits[0].as_json() if audits else None
-        print_json(answer)
+        screen.print_json(answer)
     else:
-        print_table(
+        screen.print_table(
             [
                 {
                     "CHECK": check.name,

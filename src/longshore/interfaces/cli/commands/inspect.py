@@ -13,25 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION
+from longshore.core.definitions.definition import RunnerKind
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command, id_lines
 from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
-from longshore.interfaces.cli.options import option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    JsonItems,
-    console,
-    print_json,
-    print_listing,
-    print_pairs,
-    print_table,
-    print_title,
-    state_text,
-    styled,
-)
+from longshore.interfaces.cli.options import flag, option
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -58,14 +49,14 @@ async def jobs(
     page = await client.app.list_jobs(state=state, limit=limit, cursor=cursor)
     now = client.now()
     none = f"no {state} jobs" if state else "no jobs yet; try `longshore run -- echo hello`"
-    print_listing(
+    screen.print_listing(
         client.options,
         page,
         [
             {
                 "JOB": job.job_id,
                 "NAME": job.name or "",
-                "STATE": state_text(job.status),
+                "STATE": screen.state_text(job.status),
                 "TASKS": f"{job.progress.completed}/{job.total_tasks}",
                 "CREATED": formats.relative_time(job.created_at, now),
                 "DURATION": formats.duration_text(_age(job, now)),
@@ -99,7 +90,7 @@ async def tasks(
     job_id = (await client.resolve(job)).job_id if job else None
     page = await client.app.list_tasks(job_id=job_id, state=state, limit=limit, cursor=cursor)
     now = client.now()
-    print_listing(
+    screen.print_listing(
         client.options,
         page,
         [_task_row(task, task.request_id, "CREATED", task.created_at, now) for task in page.tasks],
@@ -117,15 +108,15 @@ async def job(client: ApiClient, job_id: Id) -> None:
     """Show a job: its progress, and each task with its state, attempts, times and error."""
     document = await client.get_job((await client.resolve(job_id)).job_id)
     if client.options.json:
-        print_json(document)
+        screen.print_json(document)
     else:
         _print_job(document, client.now())
 
 
 def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
-    print_title(job.name or job.job_id, state_text(job.status))
+    screen.print_title(job.name or job.job_id, screen.state_text(job.status))
     counts = [f"{count} {state.replace('_', ' ')}" for state, count in job.states.items() if count]
-    print_pairs(
+    screen.print_pairs(
         [
             ("job", job.job_id),
             ("request", job.request_id),
@@ -138,7 +129,7 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
         ]
     )
     print()
-    print_table(
+    screen.print_table(
         [
             {
                 **_task_row(task, task.task_id, "STARTED", task.started_at, now),
@@ -166,7 +157,7 @@ def _task_row(
         duration = formats.duration_text(max(elapsed, timedelta()))
     return {
         "TASK": name,
-        "STATE": state_text(task.status),
+        "STATE": screen.state_text(task.status),
         "ATTEMPTS": attempts,
         "EXIT": exit_text,
         time_heading: formats.relative_time(time, now),
@@ -199,7 +190,7 @@ async def events(
     entity: Id,
     *,
     include_tasks: Annotated[
-        bool, typer.Option("--all", help="For a job: include the events of its tasks.")
+        bool, flag("For a job: include the events of its tasks.", "--all")
     ] = False,
     follow: Follow = False,
 ) -> None:
@@ -212,7 +203,7 @@ async def events(
     include_tasks = include_tasks and ref.task_id is None
     stream = client.events(ref, include_tasks=include_tasks, follow=follow)
     if client.options.json:
-        items = JsonItems(lines=follow)
+        items = screen.JsonItems(lines=follow)
         async for event in stream:
             items.add(event)
         items.end()
@@ -227,25 +218,25 @@ async def _print_events(
     """Print events, one line each; with the task's key if there are keys."""
     from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
 
-    screen = console()
+    terminal = screen.console()
     # At least as wide as the heading TASK.
     width = min(max(4, *map(len, keys)), _KEY_WIDTH) if keys else 0
     task_heading = [f"{'TASK':{width}}"] if width else []
     headings = [f"{'TIME':12}", "SEQ", *task_heading, f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
-    screen.print(styled("  ".join(headings), "bold"))
+    terminal.print(screen.styled("  ".join(headings), "bold"))
     async for document in stream:
         event = parse_event(document)
         key = split_task_id(event.entity_id)[1]
         cells = [
-            styled(formats.clock_time_of(event.at, now()), "dim"),
-            styled(f"{event.sequence:3}", ""),
-            *([styled(f"{key:{width}}", "")] if width else []),
-            styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
-            styled(details_of(event, now()), ""),
+            screen.styled(formats.clock_time_of(event.at, now()), "dim"),
+            screen.styled(f"{event.sequence:3}", ""),
+            *([screen.styled(f"{key:{width}}", "")] if width else []),
+            screen.styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
+            screen.styled(details_of(event, now()), ""),
         ]
-        line = styled("  ", "").join(cells)
+        line = screen.styled("  ", "").join(cells)
         line.rstrip()
-        screen.print(line, soft_wrap=True)
+        terminal.print(line, soft_wrap=True)
 
 
 @client_command(
@@ -259,20 +250,21 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
     An attempt stores its trace when it ends; the last attempt is shown unless one is named. While
     an attempt runs, use `longshore logs -f`. Times count from the start of the step.
     """
-    from longshore.core.agents.trace import TRACE_VERSION
-
     task = await _select_task(client, await client.resolve(entity))
-    number = _select_attempt(task, attempt)
+    id_, number = task.request_id, attempt or task.attempt
+    if not task.attempt:
+        hint = f"`longshore why {id_}` says what it waits for"
+        raise MissingResource(f"{id_} has not started yet", hint)
+    if number > task.attempt:
+        hint = f"its last attempt is {task.attempt}"
+        raise MissingResource(f"{id_} has no attempt {number}", hint)
     content = await _read_trace(client, task, number)
     if client.options.json:
-        print_json({"requestId": task.request_id, "attempt": number, **content})
+        screen.print_json({"requestId": id_, "attempt": number, **content})
         return
     if content.get("version") != TRACE_VERSION:
-        raise MissingResource(
-            f"the trace of attempt {number} of {task.request_id} has the format of another"
-            " version of Longshore",
-            "-o json prints it as it is",
-        )
+        problem = f"the trace of attempt {number} of {id_} has the format of another version"
+        raise MissingResource(f"{problem} of Longshore", "-o json prints it as it is")
     from longshore.interfaces.cli.render.trace import print_trace
 
     print_trace(content, task, number)
@@ -280,8 +272,6 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
 
 async def _select_task(client: ApiClient, ref: EntityRef) -> d.TaskDocument:
     """The task itself, or the only agent task of a job."""
-    from longshore.core.definitions.definition import RunnerKind
-
     if ref.task_id is not None:
         return await client.app.get_task(ref.task_id)
     tasks = (await client.get_job(ref.job_id)).tasks
@@ -307,46 +297,24 @@ async def _runner_of(client: ApiClient, definition: str) -> str | None:
         return None
 
 
-def _select_attempt(task: d.TaskDocument, requested: int | None) -> int:
-    id_, last = task.request_id, task.attempt
-    if not last:
-        raise MissingResource(
-            f"{id_} has not started yet", f"`longshore why {id_}` says what it waits for"
-        )
-    if requested is not None and requested > last:
-        raise MissingResource(f"{id_} has no attempt {requested}", f"its last attempt is {last}")
-    return requested or last
-
-
 async def _read_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> dict[str, Any]:
-    from longshore.core.agents.trace import TRACE_FILE
-
     id_ = task.request_id
+    subject = f"attempt {attempt} of {id_}"
+    hint = f"`longshore logs {id_}` shows its output"
     try:
         file = await client.app.open_artifact(id_, f"attempt-{attempt}/{TRACE_FILE}")
         content = json.loads(await file.read())
     except NotFound as error:
-        raise await _missing_trace(client, task, attempt) from error
+        runner = await _runner_of(client, task.name)
+        problem = f"{subject} has no trace"
+        if runner not in (None, RunnerKind.AGENT):
+            problem = f"{id_} is a {runner} task; only agent tasks have a trace"
+        elif task.worker_id is not None and attempt == task.attempt:
+            problem = f"{subject} is running and stores its trace when it ends"
+            hint = f"`longshore logs -f {id_}` shows its output"
+        raise MissingResource(problem, hint) from error
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise MissingResource(
-            f"the trace of attempt {attempt} of {id_} is damaged",
-            f"`longshore logs {id_}` shows its output",
-        )
+        raise MissingResource(f"the trace of {subject} is damaged", hint)
     return content
-
-
-async def _missing_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> MissingResource:
-    from longshore.core.definitions.definition import RunnerKind
-
-    id_ = task.request_id
-    logs = f"`longshore logs {id_}` shows its output"
-    if (runner := await _runner_of(client, task.name)) not in (None, RunnerKind.AGENT):
-        return MissingResource(f"{id_} is a {runner} task; only agent tasks have a trace", logs)
-    if task.worker_id is not None and attempt == task.attempt:
-        return MissingResource(
-            f"attempt {attempt} of {id_} is running and stores its trace when it ends",
-            f"`longshore logs -f {id_}` shows its output",
-        )
-    return MissingResource(f"attempt {attempt} of {id_} has no trace", logs)

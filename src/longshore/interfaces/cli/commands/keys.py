@@ -10,24 +10,23 @@ from longshore.core.api_keys import ApiScope
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import argument
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_answer, print_json, print_listing, styled
+from longshore.interfaces.cli.render import formats, screen
 
 
 @client_command(("longshore keys list", "names, scopes and dates"))
 async def list_(client: ApiClient) -> None:
     """List the tenant's API keys, oldest first, with revoked keys and without secrets."""
     document, now = await client.app.list_keys(), client.now()
-    print_listing(
+    screen.print_listing(
         client.options,
         document,
         [
             {
-                "KEY": styled(key.id, "dim" if key.revoked_at else ""),
+                "KEY": screen.styled(key.id, "dim" if key.revoked_at else ""),
                 "NAME": key.name,
                 "SCOPES": ", ".join(key.scopes),
                 "CREATED": formats.relative_time(key.created_at, now),
-                "REVOKED": styled(formats.relative_time(key.revoked_at, now), "red"),
+                "REVOKED": screen.styled(formats.relative_time(key.revoked_at, now), "red"),
             }
             for key in document.keys
         ],
@@ -57,7 +56,7 @@ async def create(
     """
     created = await client.app.create_key(name, list(dict.fromkeys(scope)))
     if client.options.json:
-        print_json(created)
+        screen.print_json(created)
         return
     # Only the secret goes to stdout, so that it can be redirected to a file unseen.
     scopes = ", ".join(created.scopes)
@@ -72,4 +71,4 @@ async def revoke(
 ) -> None:
     """Revoke an API key at once."""
     revoked = await client.app.revoke_key(key)
-    print_answer(client.options, revoked, f"{revoked.id} ({revoked.name}) is revoked")
+    screen.print_answer(client.options, revoked, f"{revoked.id} ({revoked.name}) is revoked")

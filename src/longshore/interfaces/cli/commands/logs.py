@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import Attempt, Follow, Id
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.render.screen import JsonItems, has_colours
+from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -44,7 +44,7 @@ async def logs(
     ref = await client.resolve(entity)
     writer: OutputWriter
     if client.options.json:
-        writer = JsonItems(lines=follow)
+        writer = screen.JsonItems(lines=follow)
     elif ref.task_id is None:
         writer = PrefixedOutput(await client.task_keys(ref.job_id))
     else:
@@ -69,7 +69,7 @@ class RawOutput:
 
     def __init__(self) -> None:
         self._attempt = 0
-        self._coloured = has_colours(stderr=True)
+        self._coloured = screen.has_colours(stderr=True)
 
     def add(self, chunk: d.OutputChunkDocument) -> None:
         if self._attempt and chunk.attempt != self._attempt:
@@ -101,7 +101,7 @@ class PrefixedOutput:
     def __init__(self, keys: list[str]) -> None:
         self._width = min(max((len(key) for key in keys), default=0), _KEY_WIDTH)
         self._partial_lines: dict[tuple[str, str], bytes] = {}
-        self._coloured = has_colours()
+        self._coloured = screen.has_colours()
         self._colours: dict[str, int] = {}
 
     def add(self, chunk: d.OutputChunkDocument) -> None:

@@ -14,14 +14,7 @@ from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import Id, JobFile, RequestId, TaskId
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import GlobalOptions, argument, option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import (
-    print_answer,
-    print_json,
-    print_listing,
-    print_pairs,
-    styled,
-)
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -41,7 +34,7 @@ async def why(client: ApiClient, id_: Id) -> None:
     ref = await client.resolve(id_)
     answer = await client.app.why(ref.id)
     if client.options.json:
-        print_json(answer)
+        screen.print_json(answer)
         return
     shown_remedy: str | None = None
     for depth, reason in enumerate(answer.reasons):
@@ -91,13 +84,13 @@ async def health(
         healths = [checked.health]
     else:
         check = await client.app.run_health_check()
-        print_listing(
+        screen.print_listing(
             client.options,
             check,
             [
                 {
                     "TASK": row.request_id,
-                    "HEALTH": styled(row.health, _HEALTH_STYLES[row.health]),
+                    "HEALTH": screen.styled(row.health, _HEALTH_STYLES[row.health]),
                     "RUNNING FOR": formats.duration_ms_text(row.elapsed),
                     "SILENT FOR": formats.duration_ms_text(row.time_since_last_event),
                     "LAST EVENT": row.last_event_type.removeprefix("Task ").lower(),
@@ -114,16 +107,16 @@ async def health(
 
 def _print_task_health(options: GlobalOptions, task: d.TaskHealthDocument) -> None:
     if options.json:
-        print_json(task)
+        screen.print_json(task)
     elif task.health is None:
         state = task.status.replace("_", " ")
         print(f"{task.request_id} is {state}; only a running task has a health")
     else:
         last_event = (task.last_event_type or "").removeprefix("Task ").lower()
-        print_pairs(
+        screen.print_pairs(
             [
                 ("task", task.request_id),
-                ("health", styled(task.health, _HEALTH_STYLES[task.health])),
+                ("health", screen.styled(task.health, _HEALTH_STYLES[task.health])),
                 ("running for", formats.duration_ms_text(task.elapsed_ms)),
                 ("silent for", f"{formats.duration_ms_text(task.silent_ms)} since {last_event}"),
                 ("worker", task.worker_id or ""),
@@ -155,7 +148,7 @@ async def cancel(
     else:
         document = await client.app.cancel_task(ref.task_id, reason=reason)
     state: JobState | TaskState = document.status
-    print_answer(
+    screen.print_answer(
         client.options, document, f"{ref.id} is {'' if state.terminal else 'being '}cancelled"
     )
 
@@ -178,7 +171,7 @@ async def resume(client: ApiClient, id_: Id) -> None:
         raise CommandRefused(ref.id, next(iter(resumed.refused.values())))
     tasks = formats.plural(len(resumed.tasks), "task")
     refused = [f"\n  not {key}: {reason}" for key, reason in resumed.refused.items()]
-    print_answer(
+    screen.print_answer(
         client.options,
         resumed,
         f"{resumed.job_id}: {tasks} resumed, round {resumed.round}{''.join(refused)}",
@@ -192,7 +185,9 @@ async def approve(client: ApiClient, task: TaskId) -> None:
     Exits with 4 if the task is not in review.
     """
     task_id = await client.resolve_task(task)
-    print_answer(client.options, await client.app.approve(task_id), f"{task_id} is completed")
+    screen.print_answer(
+        client.options, await client.app.approve(task_id), f"{task_id} is completed"
+    )
 
 
 @client_command(
@@ -209,7 +204,9 @@ async def revise(
     """
     task_id = await client.resolve_task(task)
     revised = await client.app.revise(task_id, feedback)
-    print_answer(client.options, revised, f"{task_id} runs again, revision {revised.revision}")
+    screen.print_answer(
+        client.options, revised, f"{task_id} runs again, revision {revised.revision}"
+    )
 
 
 @client_command(
@@ -238,6 +235,6 @@ async def add(
     )
     tasks = formats.plural(len(added.added_tasks), "task")
     repeated = "" if added.created else " (already added by this request)"
-    print_answer(
+    screen.print_answer(
         client.options, added, f"{job_id}: {tasks} added, {added.total_tasks} in total{repeated}"
     )

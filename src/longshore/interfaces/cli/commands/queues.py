@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import argument, option
-from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_answer, print_listing
+from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
     from longshore.interfaces.client.http_client import HttpClient
@@ -28,7 +27,7 @@ async def list_(client: ApiClient) -> None:
     by itself.
     """
     document, now = await client.app.list_paused_queues(), client.now()
-    print_listing(
+    screen.print_listing(
         client.options,
         document,
         [
@@ -81,7 +80,9 @@ async def pause(
     paused = await client.app.pause_queue(name, reason=reason)
     why = f": {paused.reason}" if paused.reason else ""
     text = f'Queue "{paused.name}" is paused by {paused.by}{why}'
-    print_answer(client.options, paused, f"{text}\n  → longshore queues resume {paused.name}")
+    screen.print_answer(
+        client.options, paused, f"{text}\n  → longshore queues resume {paused.name}"
+    )
 
 
 @client_command(("longshore queues resume mail", "workers start its tasks at once"))
@@ -90,4 +91,6 @@ async def resume(client: ApiClient, name: _Name) -> None:
 
     Exits with 4 if the queue is neither paused nor held.
     """
-    print_answer(client.options, await client.app.resume_queue(name), f'Queue "{name}" resumed')
+    screen.print_answer(
+        client.options, await client.app.resume_queue(name), f'Queue "{name}" resumed'
+    )

@@ -17,27 +17,25 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
 from longshore.interfaces.cli.commands.logs import lost_text, write_raw
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import (
-    GlobalOptions,
-    argument,
-    command,
-    option,
-    parse_duration_option,
-)
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
@@ -45,6 +43,7 @@ from longshore.services import documents as d
 from longshore.services.worker.group import WorkerGroup
 
 if TYPE_CHECKING:
+    from longshore.services.app import Application
     from longshore.wiring.services import Services
 
 _TASK_KEY = "run"
@@ -61,13 +60,20 @@ _NO_LIMIT = timedelta(days=30)
 _MAX_NAME_CHARACTERS = 60
 
 
+def _parse_timeout(text: str) -> timedelta:
+    """A duration on the command line: ``90s``, ``5m``, ``1h30m`` or plain seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 @command(
     ("longshore run -- sh -c 'echo out; echo err >&2; exit 3'", "prints both lines, exits with 3"),
     ("longshore run --timeout 10m --attempts 3 -- ./import.sh", "up to three attempts"),
     ("longshore run --request-id nightly-0131 -- ./report.sh", "once, also after a crash"),
     interspersed=False,
     output=False,
-    remote=False,
 )
 async def run(
     options: GlobalOptions,
@@ -78,7 +84,7 @@ async def run(
         option(
             "TIME",
             "Time limit of an attempt, such as 90s or 1h. [default: no limit]",
-            parser=parse_duration_option,
+            parser=_parse_timeout,
         ),
     ] = None,
     name: Annotated[str | None, option("TEXT", "Name of the job. [default: the command]")] = None,
@@ -99,10 +105,12 @@ async def run(
     out, with 127 if there is no such command.
     """
     base = load_command_settings(options).settings
-    if problem := _start_problem(argv[0]):
-        code, text = problem
-        print_stderr(f"longshore: {text}")
-        return code
+    if shutil.which(argv[0]) is None:  # nothing is recorded
+        if os.sep in argv[0] and os.access(argv[0], os.F_OK):
+            print_stderr(f"longshore: {argv[0]!r} is not executable")
+            return ExitCode.NOT_EXECUTABLE
+        print_stderr(f"longshore: command {argv[0]!r} not found; is it in your PATH?")
+        return ExitCode.COMMAND_NOT_FOUND
     request_id = request_id or secrets.token_hex(8)
     job_id = job_id_of(base.tenant, request_id)
     flags: dict[str, Any] = {"worker.task_timeout": timeout or _NO_LIMIT}
@@ -125,7 +133,7 @@ async def run(
             request_id=request_id,
             definitions=[_RETRIED_COMMAND] if attempts > 1 else [],
         )
-        follower = _Follower(services, task_id_of(job_id, _TASK_KEY))
+        follower = _Follower(services, app, task_id_of(job_id, _TASK_KEY))
         if accepted.status.terminal:
             print_stderr(f"longshore: request {request_id!r} was run before; this is its record")
             return await follower.follow()
@@ -140,15 +148,7 @@ def _short_name(argv: Sequence[str]) -> str:
     return shown if len(shown) <= _MAX_NAME_CHARACTERS else f"{shown[: _MAX_NAME_CHARACTERS - 1]}…"
 
 
-def _start_problem(program: str) -> tuple[ExitCode, str] | None:
-    """Why a program cannot be started, before anything is recorded."""
-    if shutil.which(program) is not None:
-        return None
-    if os.sep in program and Path(program).exists():
-        return ExitCode.NOT_EXECUTABLE, f"{program!r} is not executable"
-    return ExitCode.COMMAND_NOT_FOUND, f"command {program!r} not found; is it in your PATH?"
-
-
+@dataclass(slots=True)
 class _Follower:
     """Prints a task's output while it arrives, and turns the task's end into an exit code.
 
@@ -156,94 +156,94 @@ class _Follower:
     own session, so a signal of the terminal reaches this process alone.
     """
 
-    def __init__(self, services: Services, task_id: str) -> None:
-        self._services = services
-        self._task_id = task_id
-        self._group: WorkerGroup | None = None
-        self._signals = 0
-        self._signal_code: int | None = None  # exit code; None: there was no signal
-        self._cancelling: asyncio.Future[None] | None = None
-        self._reported_attempt = 0  # the last attempt whose failure was printed
-        self._output_closed = False
+    services: Services
+    app: Application
+    task_id: str
+    group: WorkerGroup | None = None
+    signals: int = 0
+    signal_code: int | None = None  # exit code; None: there was no signal
+    cancelling: asyncio.Future[None] | None = None
+    reported_attempt: int = 0  # the last attempt whose failure was printed
+    output_closed: bool = False
 
     async def run(self) -> int:
         """Run the task with a worker of this process; returns the exit code."""
-        self._group = self._services.worker_group()
-        async with self._group as group:
+        self.group = self.services.worker_group()
+        async with self.group as group:
             remove_handlers = handle_signals(self._on_signal)
             try:
                 code = await group.run_alongside(self.follow())
             finally:
                 remove_handlers()
-            if others := [task for task in group.worker.running if task != self._task_id]:
+            if others := [task for task in group.worker.running if task != self.task_id]:
                 count = formats.plural(len(others), "other task")
                 print_stderr(f"longshore: waiting for {count} of the queue")
         return code
 
     async def follow(self) -> int:
         """Print the output until the task has ended; returns the exit code."""
-        async for row, chunks in self._services.follow_task(self._task_id):
+        async for row, chunks in self.services.follow_task(self.task_id):
             if row.state is TaskState.PENDING and row.failure and not chunks:
                 self._report_retry(row.attempt, row)
             for attempt, batch in itertools.groupby(chunks, key=lambda chunk: chunk.attempt):
                 self._report_retry(attempt - 1, row)
                 await self._write(list(batch))
         # The dispatcher would do this later; now the job has ended when the command exits.
-        await self._services.dispatcher.settle([self._task_id])
+        await self.services.dispatcher.settle([self.task_id])
         return self._exit_code(row)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        self._signals += 1
-        self._signal_code = SIGNAL_BASE + number
-        if self._signals == 1:
+        self.signals += 1
+        self.signal_code = SIGNAL_BASE + number
+        if self.signals == 1:
             self._cancel(f"interrupted by {number.name}")
             if sys.stderr.isatty():
                 print_stderr("longshore: cancelling the command; press Ctrl-C again to kill it")
-        elif self._signals == 2 and self._group is not None:
-            self._group.kill_children()
+        elif self.signals == 2 and self.group is not None:
+            self.group.kill_children()
         else:
-            os._exit(self._signal_code)
+            os._exit(self.signal_code)
 
     def _cancel(self, reason: str) -> None:
-        if self._group is not None and self._cancelling is None:
-            self._cancelling = asyncio.ensure_future(self._request_cancel(reason))
+        if self.group is not None and self.cancelling is None:
+            self.cancelling = asyncio.ensure_future(self._request_cancel(reason))
 
     async def _request_cancel(self, reason: str) -> None:
         # The task may have ended already; then its result counts.
         with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
-            await self._services.application().cancel_task(self._task_id, reason=reason)
+            await self.app.cancel_task(self.task_id, reason=reason)
 
     async def _write(self, chunks: list[d.OutputChunk]) -> None:
-        if self._output_closed:
+        if self.output_closed:
             return
         try:
             # In a thread: a slow reader must not delay the renewal of the lease.
             await asyncio.to_thread(_write_all, chunks)
         except BrokenPipeError:
-            self._output_closed = True
+            self.output_closed = True
             self._cancel("the output pipe was closed")
 
     def _report_retry(self, failed: int, row: TaskRow) -> None:
         """Print once that an attempt failed, before the output of the next attempt."""
-        if failed <= self._reported_attempt:
+        if failed <= self.reported_attempt:
             return
-        self._reported_attempt = failed
+        self.reported_attempt = failed
         reason = f" ({row.failure.message})" if row.failure else ""
         retry = "retrying"
         if row.due_at is not None:
-            pause = max(row.due_at - self._services.now(), timedelta())
+            pause = max(row.due_at - self.services.now(), timedelta())
             retry = f"retrying in {formats.duration_text(pause)}"
         limit = row.spec.retry.max_attempts
         print_stderr(f"longshore: attempt {failed} of {limit} failed{reason}; {retry}")
 
     def _exit_code(self, row: TaskRow) -> int:
-        if self._output_closed:
+        if self.output_closed:
             # The interpreter flushes stdout when it exits.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
             return ExitCode.BROKEN_PIPE
         if row.state is TaskState.CANCELLED:
-            if self._signal_code is not None:
-                return self._signal_code
+            if self.signal_code is not None:
+                return self.signal_code
             print_stderr(f"longshore: cancelled by {row.cancel.by if row.cancel else 'a user'}")
             return ExitCode.FAILED
         code = d.task_exit_code(row)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from longshore.interfaces.cli.options import argument, option
+from longshore.interfaces.cli.options import argument, flag, option
 
 Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task.")]
 TaskId = Annotated[str, argument("ID", "Task ID or unique prefix.")]
@@ -17,9 +15,9 @@ RequestId = Annotated[
 ]
 Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
 Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until it has ended.")]
+Follow = Annotated[bool, flag("Continue until it has ended.", "--follow", "-f")]
 Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
 Queues = Annotated[
     list[str] | None,

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
-
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
@@ -23,10 +21,9 @@ from longshore.interfaces.cli.client import ApiClient, EntityRef, open_client
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import JobFile, RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command
-from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.options import GlobalOptions, command, flag
+from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
-from longshore.interfaces.cli.render.screen import console, print_json, print_pairs
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.document_files import read_document
 from longshore.services.documents import AcceptedJobDocument, JobDetailDocument
@@ -49,6 +46,7 @@ _PROBLEMS = (
     ("longshore submit job.yaml", "workers run it"),
     ("longshore submit job.yaml --wait", "run it here and wait until it has ended"),
     ("generate-job | longshore submit - -o json", "from another program"),
+    remote=True,
 )
 async def submit(
     options: GlobalOptions,
@@ -56,12 +54,7 @@ async def submit(
     *,
     request_id: RequestId = None,
     wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait",
-            help="Wait until the job has ended; run it here if no worker does.",
-            show_default=False,
-        ),
+        bool, flag("Wait until the job has ended; run it here if no worker does.", "--wait")
     ] = False,
 ) -> int:
     """Submit a job from a YAML or JSON file.
@@ -89,7 +82,7 @@ async def submit(
         if not options.json:
             _print_accepted(client, job, wait=wait)
         elif not wait:
-            print_json(job)
+            screen.print_json(job)
         if not wait:
             return ExitCode.OK
         if not await _wait_for_job(client, job.job_id):
@@ -109,7 +102,7 @@ def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) 
     if not wait:
         steps = [client.worker_command(()), f"longshore job {job.job_id}"]
         pairs.append(("next", "; ".join(step for step in steps if step)))
-    print_pairs(pairs)
+    screen.print_pairs(pairs)
     sys.stdout.flush()
 
 
@@ -119,7 +112,7 @@ def _first(names: list[str], limit: int) -> str:
 
 def _print_result(job: JobDetailDocument, *, as_json: bool) -> int:
     if as_json:
-        print_json(job)
+        screen.print_json(job)
     else:
         print(
             f"{job.status} in {formats.duration_ms_text(job.duration_ms)}:"
@@ -198,26 +191,20 @@ async def _run_and_show(
 @contextmanager
 def _display(name: str, total: int) -> Iterator[Callable[[Event], None]]:
     """Shows events: as a progress bar on a terminal, elsewhere as lines."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich import progress as rich
 
-    screen = console(stderr=True)
-    if not screen.is_terminal:
+    terminal = screen.console(stderr=True)
+    if not terminal.is_terminal:
         yield _print_event
         return
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[now]}", style="dim", markup=False),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(bar_width=24),
+        rich.MofNCompleteColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
-    with Progress(*columns, console=screen, transient=True) as progress:
+    with rich.Progress(*columns, console=terminal, transient=True) as progress:
         bar = progress.add_task(name, total=total, now="")
         running: dict[str, None] = {}
 
@@ -228,7 +215,7 @@ def _display(name: str, total: int) -> Iterator[Callable[[Event], None]]:
             elif not isinstance(event.body, e.TaskHeartbeat):
                 running.pop(key, None)
             if isinstance(event.body, _PROBLEMS):
-                screen.print(f"{key}: {_event_text(event)}")
+                terminal.print(f"{key}: {_event_text(event)}")
             ended = isinstance(event.body, _ENDS)
             progress.update(bar, advance=ended, now=_first(list(running), _MAX_SHOWN_RUNNING))
 

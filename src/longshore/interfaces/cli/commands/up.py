@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longshore.core.definitions.schema import DEFINITIONS
+from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
@@ -40,7 +42,6 @@ _LABEL_WIDTH = 9
     ("longshore up --no-worker", "workers run elsewhere: `longshore worker`"),
     ("longshore up --app shop.tasks", "with the functions of a module"),
     output=False,
-    remote=False,
 )
 def up(
     options: GlobalOptions,
@@ -114,13 +115,17 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
     return signals.exit_code
 
 
-class _DefinitionFiles(NamedTuple):
+@dataclass(slots=True)
+class _DefinitionFiles:
     """The folder of definition files: its content at the start, and what was stored of it."""
 
     folder: Path
     watch: FolderWatch
     contents: FolderContents
     applied: ApplyResult
+
+    async def poll(self) -> FolderContents:
+        return await asyncio.to_thread(self.watch.poll)
 
 
 async def _apply_definition_files(services: Services) -> _DefinitionFiles | None:
@@ -137,21 +142,6 @@ async def _apply_definition_files(services: Services) -> _DefinitionFiles | None
     return _DefinitionFiles(folder, watch, contents, applied)
 
 
-async def _watch_definition_files(services: Services, files: _DefinitionFiles) -> None:
-    async def poll() -> FolderContents:
-        return await asyncio.to_thread(files.watch.poll)
-
-    settings = services.settings
-    await services.definition_sync.watch_folder(
-        settings.tenant,
-        str(files.folder),
-        poll,
-        every=settings.definitions.watch_every,
-        # These are printed at the start; the others are logged.
-        reported=files.contents.problems[:_SHOWN_PROBLEMS],
-    )
-
-
 @contextlib.asynccontextmanager
 async def _run_in_background(
     services: Services, files: _DefinitionFiles | None, *, with_worker: bool
@@ -164,7 +154,15 @@ async def _run_in_background(
     if settings.checks_health:
         loops.append(services.health_check.run())
     if files is not None and settings.definitions.watch_every:
-        loops.append(_watch_definition_files(services, files))
+        watching = services.definition_sync.watch_folder(
+            settings.tenant,
+            str(files.folder),
+            files.poll,
+            every=settings.definitions.watch_every,
+            # These are printed at the start; the others are logged.
+            reported=files.contents.problems[:_SHOWN_PROBLEMS],
+        )
+        loops.append(watching)
     tasks = [asyncio.ensure_future(loop) for loop in loops]
     try:
         yield tasks
@@ -187,14 +185,14 @@ def _print_startup(
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     tasks = formats.plural(settings.worker.concurrency, "task")
     queues = ", ".join(settings.worker.queues)
-    health = f"checked every {format_duration(settings.health.every)}"
+    health = "not checked (environment is dev; see the setting health.enabled)"
+    if settings.checks_health:
+        health = f"checked every {format_duration(settings.health.every)}"
     lines = {
         "key": f"{key_file}",
         "data": f"{settings.data_dir.absolute()}",
         "defined": _definitions_text(files),
-        "health": health
-        if settings.checks_health
-        else "not checked (environment is dev; see the setting health.enabled)",
+        "health": health,
         "worker": f"serving {queues}; {tasks} at once" if with_worker else "none here",
         "try": f'curl -H "x-api-key: $(cat {key_file})" {address}/v1/jobs',
         "stop": "Ctrl-C",
@@ -232,15 +230,11 @@ def _problem_lines(files: _DefinitionFiles | None, settings: Settings) -> list[s
     problems = files.contents.problems if files else ()
     if not problems:
         return []
-    shown = [f"invalid  {_printable(str(problem))}" for problem in problems[:_SHOWN_PROBLEMS]]
+    # The file's own text may contain control characters.
+    texts = ("".join(c if c.isprintable() else "?" for c in str(problem)) for problem in problems)
+    shown = [f"  invalid  {text}" for text in itertools.islice(texts, _SHOWN_PROBLEMS)]
     if (more := len(problems) - len(shown)) > 0:
-        shown.append(f"         and {more} more, see the log")
+        shown.append(f"           and {more} more, see the log")
     every = settings.definitions.watch_every
     again = f"it is read again within {format_duration(2 * every)}" if every else "restart"
-    shown.append(f"         nothing of an invalid file was stored; fix the file, and {again}")
-    return [f"  {line}" for line in shown]
-
-
-def _printable(text: str) -> str:
-    # The file's own text may contain control characters.
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return [*shown, f"           nothing of an invalid file was stored; fix the file, and {again}"]

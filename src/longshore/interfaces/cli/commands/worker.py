@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
-from longshore.interfaces.cli.options import GlobalOptions, command, option
+from longshore.interfaces.cli.options import GlobalOptions, command, flag, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     ("longshore worker --app shop.tasks", "with the functions of a module"),
     ("longshore worker --processes 3 --recycle-at 03:30", "three processes, replaced each night"),
     output=False,
-    remote=False,
 )
 def worker(
     options: GlobalOptions,
@@ -44,9 +41,7 @@ def worker(
     queue: Queues = None,
     concurrency: Concurrency = None,
     app: App = None,
-    burst: Annotated[
-        bool, typer.Option("--burst", help="Stop when no tasks are left.", show_default=False)
-    ] = False,
+    burst: Annotated[bool, flag("Stop when no tasks are left.", "--burst")] = False,
     processes: Annotated[
         int | None,
         option(

@@ -199,13 +199,9 @@ def print_lines(renderable: RenderableType) -> None:
 
 def print_json(value: Any) -> None:
     """Print a document, or values, as JSON."""
-    print(json.dumps(_json_values(value), indent=2, ensure_ascii=False))
+    from longshore.services.documents import to_dict
 
-
-def _json_values(value: Any) -> Any:
-    from longshore.services.documents import ApiDocument, to_dict
-
-    return to_dict(value) if isinstance(value, ApiDocument) else value
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=to_dict))
 
 
 class JsonItems:
@@ -217,7 +213,9 @@ class JsonItems:
 
     def add(self, item: Any) -> None:
         """Print one item."""
-        text = json.dumps(_json_values(item), ensure_ascii=False)
+        from longshore.services.documents import to_dict
+
+        text = json.dumps(item, ensure_ascii=False, default=to_dict)
         if self._lines:
             print(text, flush=True)
             return

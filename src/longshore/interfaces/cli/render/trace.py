@@ -7,29 +7,24 @@ of the wrong type are ignored, and control characters never reach the terminal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from longshore.core.agents.trace_text import count_text, format_elapsed, format_usd
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import sanitise_prompt_input
-from longshore.interfaces.cli.render.screen import (
-    console,
-    print_pairs,
-    print_table,
-    print_title,
-    state_text,
-)
+from longshore.interfaces.cli.render import screen
 from longshore.services.documents import TaskDocument
 
 Entry = Mapping[str, Any]
 
 _TEXT_CHARACTERS = 1_000
 _INDENT = 2
+_FIGURES = ("IN", "CACHE", "OUT", "COST")
 _OUTCOME_STYLES = {
     "failed": "bold red",
     "denied": "magenta",
@@ -37,29 +32,28 @@ _OUTCOME_STYLES = {
     "running": "cyan",
 }
 _END_STYLES = {"completed": "green", "running": "cyan"}
-_THOUSAND, _MILLION = 1_000, 1_000_000
 _MAX_NUMBER = 2**53
 
 
 def print_trace(trace: Entry, task: TaskDocument, attempt: int) -> None:
     """Print the trace of an attempt."""
     attempts = Text(f"attempt {attempt} of {task.attempt}", "dim")
-    print_title(task.request_id, state_text(task.status), attempts)
+    screen.print_title(task.request_id, screen.state_text(task.status), attempts)
     steps = _entries(trace, "steps")
     for step in steps:
         print()
         _print_step(step)
     if len(steps) > 1:
         print()
-        print_pairs([("in all", _totals(steps))])
+        screen.print_pairs([("in all", _totals(steps))])
 
 
 def _print_step(step: Entry) -> None:
     end = _entry(step, "end")
     outcome = _text(end, "how") or "running"
-    print_title(_text(step, "step"), Text(outcome, _END_STYLES.get(outcome, "bold red")))
+    screen.print_title(_text(step, "step"), Text(outcome, _END_STYLES.get(outcome, "bold red")))
     resumed = " (resumed)" if step.get("resumed") is True else ""
-    print_pairs(
+    screen.print_pairs(
         [
             ("model", _text(step, "model")),
             ("session", f"{_text(step, 'sessionId')}{resumed}"),
@@ -70,67 +64,81 @@ def _print_step(step: Entry) -> None:
             ("error", Text(_error(end), "red")),
         ]
     )
-    if timeline := sorted(_timeline(step), key=lambda entry: (entry.at, entry.rank)):
-        print()
-        _print_timeline(timeline, _time(step, "startedAt"))
+    _print_timeline(step)
     if todos := _entries(step, "todos"):
         print()
-        _print_todos(todos)
+        screen.print_table(
+            [
+                {
+                    "TO DO": _text(todo, "subject"),
+                    "STATE": screen.state_text(_text(todo, "state")),
+                    "PENDING": format_elapsed(_count(todo, "pendingMs")),
+                    "IN PROGRESS": format_elapsed(_count(todo, "inProgressMs")),
+                }
+                for todo in todos
+            ]
+        )
     left_out = _entry(step, "leftOut")
     if omitted := [f"{count:,} {name}" for name in left_out if (count := _number(left_out, name))]:
         print()
-        console().print(Text(f"left out for length: {', '.join(omitted)}", "dim"), soft_wrap=True)
+        screen.console().print(
+            Text(f"left out for length: {', '.join(omitted)}", "dim"), soft_wrap=True
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimelineEntry:
-    at: datetime
-    rank: int  # the order of entries with the same time
-    what: Text
-    depth: int = 0
-    number: str = ""
-    duration: str = ""
-    figures: tuple[str, ...] = ("", "", "", "")  # input, cache, output, cost
+def _print_timeline(step: Entry) -> None:
+    entries = [(at, row) for at, row in _timeline(step) if at is not None]
+    if not entries:
+        return
+    # Stable: at the same time, a turn comes before its tools, and notes come last.
+    entries.sort(key=lambda entry: entry[0])
+    start = _time(step, "startedAt") or entries[0][0]
+    elapsed = [max((at - start) // timedelta(milliseconds=1), 0) for at, _ in entries]
+    rows = zip(elapsed, entries, strict=True)
+    print()
+    screen.print_table(
+        [{"AT": Text(format_elapsed(after), "dim"), **row} for after, (_, row) in rows]
+    )
 
 
-def _timeline(step: Entry) -> Iterator[_TimelineEntry]:
+def _timeline(step: Entry) -> Iterator[tuple[datetime | None, dict[str, RenderableType]]]:
+    """The rows of turns, tools and notes, with their times."""
     subagents = {
         _text(agent, "tool"): _text(agent, "kind") for agent in _entries(step, "subagents")
     }
     for turn in _entries(step, "turns"):
-        if (at := _time(turn, "at")) is not None:
-            yield _turn_entry(turn, at, subagents)
+        what = Text()
+        if parent := _text(turn, "parent"):
+            what.append(f"{subagents.get(parent) or 'subagent'}  ", "dim")
+        if error := _text(turn, "error"):
+            what.append(f"the API failed ({error}): ", "bold red")
+        what.append(_text(turn, "text"))
+        row = _row(what, 1 if parent else 0, number=_figure(turn, "number"))
+        yield _time(turn, "at"), row | _figures(turn)
     for tool in _entries(step, "tools"):
-        if (at := _time(tool, "startedAt")) is not None:
-            yield _tool_entry(tool, at)
+        depth = 2 if _text(tool, "parent") else 1
+        yield _time(tool, "startedAt"), _row(_tool_text(tool), depth, duration=_duration(tool))
     for name, note_text in (
         ("retries", _retry_text),
         ("fallbacks", _fallback_text),
         ("rateLimits", _rate_limit_text),
     ):
         for note in _entries(step, name):
-            if (at := _time(note, "at")) is not None:
-                yield _TimelineEntry(at=at, rank=2, what=Text(note_text(note), "yellow"))
+            yield _time(note, "at"), _row(Text(note_text(note), "yellow"))
 
 
-def _turn_entry(turn: Entry, at: datetime, subagents: Mapping[str, str]) -> _TimelineEntry:
-    what = Text()
-    if parent := _text(turn, "parent"):
-        what.append(f"{subagents.get(parent) or 'subagent'}  ", "dim")
-    if error := _text(turn, "error"):
-        what.append(f"the API failed ({error}): ", "bold red")
-    what.append(_text(turn, "text"))
-    return _TimelineEntry(
-        at=at,
-        rank=0,
-        what=what,
-        depth=1 if parent else 0,
-        number=_figure(turn, "number"),
-        figures=_figures(turn),
-    )
+def _row(
+    what: Text, depth: int = 0, *, number: str = "", duration: str = ""
+) -> dict[str, RenderableType]:
+    return {
+        "#": Text(number, "dim"),
+        "WHAT": Padding(what, (0, 0, 0, _INDENT * depth)),
+        "DURATION": duration,
+        **dict.fromkeys(_FIGURES, ""),
+    }
 
 
-def _tool_entry(tool: Entry, at: datetime) -> _TimelineEntry:
+def _tool_text(tool: Entry) -> Text:
     name, summary = _text(tool, "name"), _text(tool, "summary")
     if name == RESULT_TOOL:
         name, summary = "result", _text(tool, "input")
@@ -139,8 +147,7 @@ def _tool_entry(tool: Entry, at: datetime) -> _TimelineEntry:
     if outcome in _OUTCOME_STYLES:
         reason = f": {output}" if output else ""
         what.append(f"  {outcome}{reason}", _OUTCOME_STYLES[outcome])
-    depth = 2 if _text(tool, "parent") else 1
-    return _TimelineEntry(at=at, rank=1, what=what, depth=depth, duration=_duration(tool))
+    return what
 
 
 def _retry_text(note: Entry) -> str:
@@ -160,48 +167,17 @@ def _rate_limit_text(note: Entry) -> str:
     return f"rate limit {_text(note, 'window')}: {_text(note, 'status')}{until}"
 
 
-def _print_timeline(entries: Sequence[_TimelineEntry], started_at: datetime | None) -> None:
-    start = started_at or entries[0].at
-    print_table(
-        [
-            {
-                "AT": Text(
-                    format_elapsed(max((entry.at - start) // timedelta(milliseconds=1), 0)), "dim"
-                ),
-                "#": Text(entry.number, "dim"),
-                "WHAT": Padding(entry.what, (0, 0, 0, _INDENT * entry.depth)),
-                "DURATION": entry.duration,
-                **dict(zip(("IN", "CACHE", "OUT", "COST"), entry.figures, strict=True)),
-            }
-            for entry in entries
-        ]
-    )
-
-
-def _print_todos(todos: Sequence[Entry]) -> None:
-    print_table(
-        [
-            {
-                "TO DO": _text(todo, "subject"),
-                "STATE": state_text(_text(todo, "state")),
-                "PENDING": format_elapsed(_count(todo, "pendingMs")),
-                "IN PROGRESS": format_elapsed(_count(todo, "inProgressMs")),
-            }
-            for todo in todos
-        ]
-    )
-
-
 # Figures ----------------------------------------------------------------------------------------
 
 
-def _figures(turn: Entry) -> tuple[str, ...]:
+def _figures(turn: Entry) -> dict[str, str]:
     """Input tokens, the share of them from the cache, output tokens and cost of a turn."""
     if not (tokens := _entry(turn, "tokens")):
-        return ("", "", "", "")
+        return {}
     # The output is complete when the cost is known.
     output = "" if _number(turn, "costUsd") is None else _short_count(_count(tokens, "output"))
-    return (_short_count(_input_tokens(tokens)), _cache_share(tokens), output, _cost(turn))
+    figures = (_short_count(_input_tokens(tokens)), _cache_share(tokens), output, _cost(turn))
+    return dict(zip(_FIGURES, figures, strict=True))
 
 
 def _input_tokens(tokens: Entry) -> int:
@@ -215,11 +191,9 @@ def _cache_share(tokens: Entry) -> str:
 
 def _short_count(count: int) -> str:
     """A count for a narrow column: ``950``, ``10.2k``, ``1.3M``."""
-    if count < _THOUSAND:
+    if count < 1_000:
         return str(count)
-    if count < _MILLION:
-        return f"{count / _THOUSAND:.1f}k"
-    return f"{count / _MILLION:.1f}M"
+    return f"{count / 1_000:.1f}k" if count < 1_000_000 else f"{count / 1_000_000:.1f}M"
 
 
 def _tokens(step: Entry) -> str:
@@ -235,9 +209,8 @@ def _cost(entry: Entry) -> str:
 
 
 def _duration(entry: Entry) -> str:
-    return (
-        "" if _number(entry, "durationMs") is None else format_elapsed(_count(entry, "durationMs"))
-    )
+    duration = _number(entry, "durationMs")
+    return "" if duration is None else format_elapsed(int(duration))
 
 
 def _counts(step: Entry) -> str:

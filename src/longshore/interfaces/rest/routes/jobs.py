@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime
 
@@ -274,6 +274,17 @@ budget_router = APIRouter(tags=["budgets"])
 _ADD_ROUTE = answers(d.BudgetStatusDocument, 404, 409, body=s.AddBudgetRequestDocument)
 
 
+async def _read_amount(document: Body) -> Budget:
+    request = parse_model(s.AddBudgetRequestDocument, document)
+    amount = Budget(usd=request.usd, tokens=request.tokens, minutes=request.minutes)
+    if not amount:
+        raise ApiProblem(422, "invalid", "nothing is added: expected usd, tokens or minutes")
+    return amount
+
+
+AddedAmount = Annotated[Budget, Depends(_read_amount)]
+
+
 @budget_router.get("/budget", **answers(d.BudgetStatusDocument))
 async def read_daily_budget(operations: Reader) -> Response:
     """Read what the tenant's agents may spend today (UTC), and what they have spent."""
@@ -282,13 +293,12 @@ async def read_daily_budget(operations: Reader) -> Response:
 
 @budget_router.post("/budget", **_ADD_ROUTE)
 async def add_daily_budget(
-    operations: Admin, document: Body, request_id: RequestId = None
+    operations: Admin, amount: AddedAmount, request_id: RequestId = None
 ) -> Response:
     """Add to today's budget of the tenant; tasks that are parked because of it continue.
 
     Needs a key with the scope `admin`.
     """
-    amount = _parse_amount(document)
     return respond(await operations.add_budget(None, amount, request_id=request_id))
 
 
@@ -300,10 +310,9 @@ async def read_job_budget(operations: Reader, job_id: str) -> Response:
 
 @budget_router.post("/jobs/{job_id}/budget", **_ADD_ROUTE)
 async def add_job_budget(
-    operations: Operator, job_id: str, document: Body, request_id: RequestId = None
+    operations: Operator, job_id: str, amount: AddedAmount, request_id: RequestId = None
 ) -> Response:
     """Add to the budget of a job; its tasks that are parked because of it continue."""
-    amount = _parse_amount(document)
     return respond(await operations.add_budget(job_id, amount, request_id=request_id))
 
 
@@ -317,17 +326,8 @@ async def read_task_budget(operations: Reader, task: TaskId) -> Response:
 async def add_task_budget(
     operations: Operator,
     task: TaskId,
-    document: Body,
+    amount: AddedAmount,
     request_id: RequestId = None,
 ) -> Response:
     """Add to the budget of a task; if it is parked because of it, it continues."""
-    amount = _parse_amount(document)
     return respond(await operations.add_budget(task, amount, request_id=request_id))
-
-
-def _parse_amount(document: Any) -> Budget:
-    request = parse_model(s.AddBudgetRequestDocument, document)
-    amount = Budget(usd=request.usd, tokens=request.tokens, minutes=request.minutes)
-    if not amount:
-        raise ApiProblem(422, "invalid", "nothing is added: expected usd, tokens or minutes")
-    return amount

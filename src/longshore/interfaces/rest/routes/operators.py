@@ -13,7 +13,7 @@ from pydantic import AwareDatetime
 
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.ids import NAME_PATTERN
-from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.auth import Admin, Operator, OperatorAdmin, Reader
 from longshore.interfaces.rest.errors import ApiProblem

@@ -6,35 +6,12 @@ denies what a policy does not allow, notes each call, and compares both ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longshore.adapters.aws.deploy.stacks.render import Json, fill, read
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
-from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
-from longshore.adapters.aws.names import (
-    EVENT_INDEXES,
-    LISTING_INDEX,
-    NAME_INDEX,
-    STATE_INDEX,
-)
-
-Json = dict[str, Any]
-
-
-def sub(text: str, **values: Any) -> Json:
-    """Text with placeholders for the account, the region and other values."""
-    return {"Fn::Sub": [text, values] if values else text}
-
-
-def arn(service: str, rest: str) -> Json:
-    """The ARN of a resource in this account and region."""
-    return sub(f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{rest}")
-
-
-def import_value(config: StageConfig, name: str) -> Json:
-    """The value that a stack of the stage exports."""
-    return {"Fn::ImportValue": f"longshore-{config.stage}-{name}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,91 +25,21 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class IamResource:
-    """Something that can be acted on."""
+    """Something that can be acted on, as templates/iam-resources.yaml describes it."""
 
     label: str  # for a person; {stage} and so on as in the names themselves
-    arns: Callable[[StageConfig], list[Any]]
+    templates: list[Any]  # of its ARNs
+    for_each: str | None = None  # a list of the stage: every item has its own ARNs
+
+    def arns(self, config: StageConfig) -> list[Any]:
+        """The ARNs as CloudFormation has them."""
+        items = getattr(config, self.for_each) if self.for_each else [None]
+        return [arn for item in items for arn in fill(self.templates, config, item=item)]
 
 
-def _exported(label: str, name: str) -> IamResource:
-    return IamResource(label, lambda config: [import_value(config, name)])
-
-
-def _indexes(table: str, *indexes: str) -> IamResource:
-    return IamResource(
-        f"indexes of `{table}`: {', '.join(indexes)}",
-        lambda config: _index_arns(config, table, indexes),
-    )
-
-
-def _index_arns(config: StageConfig, table: str, indexes: Iterable[str]) -> list[Any]:
-    whole = import_value(config, f"{table}-table")
-    return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
-
-
-def _event_indexes(config: StageConfig) -> list[Any]:
-    """Only the indexes that are filled are queried."""
-    filled = ALL_INDEXES if config.settings.get("aws.event_indexes") == "all" else DEFAULT_INDEXES
-    return _index_arns(config, "events", [EVENT_INDEXES[number - 1] for number in sorted(filled)])
-
-
-def _blobs(prefix: str) -> IamResource:
-    return IamResource(f"blobs `{prefix}*`", lambda config: [_bucket_arn(config, f"/{prefix}*")])
-
-
-def _bucket_arn(config: StageConfig, suffix: str = "") -> Json:
-    bucket = import_value(config, "bucket")
-    return sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}{suffix}", Bucket=bucket)
-
-
-def _queues(label: str, suffix: str) -> IamResource:
-    return IamResource(
-        label,
-        lambda config: [
-            arn("sqs", f"longshore-{config.stage}-{lane}{suffix}") for lane in config.lanes
-        ],
-    )
-
-
-def _consumer(name: str) -> IamResource:
-    return IamResource(
-        f"queue `{name}-events`", lambda config: [arn("sqs", config.names.consumer(name))]
-    )
-
-
-RESOURCES: Final[dict[str, IamResource]] = {
-    "ledger": _exported("table `ledger`", "ledger-table"),
-    "ledger stream": _exported("stream of `ledger`", "ledger-stream"),
-    "listings": _indexes("ledger", LISTING_INDEX, NAME_INDEX, STATE_INDEX),
-    "open rows": _indexes("ledger", STATE_INDEX),
-    "events": _exported("table `events`", "events-table"),
-    "event indexes": IamResource("indexes of `events` that are filled", _event_indexes),
-    "output": _exported("table `output`", "output-table"),
-    "config": _exported("table `config`", "config-table"),
-    "bus": _exported("bus", "bus"),
-    "queues": _queues("every queue and priority", ""),
-    "dead letters": _queues("their dead-letter queues", "-dead"),
-    # AWS knows no narrower resource for listing queues.
-    "queue names": IamResource("`*`: AWS knows no narrower", lambda _: ["*"]),
-    "streams": IamResource(
-        "streams of `ledger`",
-        lambda config: [sub("${Table}/stream/*", Table=import_value(config, "ledger-table"))],
-    ),
-    "dispatcher-events": _consumer("dispatcher"),
-    "history-events": _consumer("history"),
-    "undelivered-events": _consumer("undelivered"),
-    "bucket": IamResource("bucket", lambda config: [_bucket_arn(config)]),
-    "documents": _blobs("jobs/"),
-    "files": _blobs("task/logs/"),
-    "large events": _blobs("events/"),
-    "lost messages": _blobs("dead/"),
-    "alert records": _blobs("health/"),
-    "undelivered": _blobs("undelivered/"),
-    "secrets": IamResource(
-        "SSM parameters below `/longshore/{stage}/`",
-        # The path ends with a slash, and AWS checks it with the slash.
-        lambda config: [arn("ssm", f"parameter/longshore/{config.stage}/*")],
-    ),
+RESOURCES: Final = {
+    name: IamResource(entry["label"], entry["arns"], entry.get("for_each"))
+    for name, entry in read("iam-resources").items()
 }
 
 _GET, _GET_MANY, _QUERY = "dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"

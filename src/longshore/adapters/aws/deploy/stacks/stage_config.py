@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
 from longshore.adapters.aws.names import Names
 from longshore.core.ids import is_name
 from longshore.core.inspection import CloudAccount
@@ -133,6 +134,12 @@ class StageConfig:
         return [
             f"{queue}-{priority.name.lower()}" for queue in self.queues for priority in Priority
         ]
+
+    @property
+    def event_indexes(self) -> list[int]:
+        """The numbers of the event table's indexes that are filled, and so can be queried."""
+        all_filled = self.settings.get("aws.event_indexes") == "all"
+        return sorted(ALL_INDEXES if all_filled else DEFAULT_INDEXES)
 
 
 _STAGE_CONFIG = TypeAdapter(StageConfig)

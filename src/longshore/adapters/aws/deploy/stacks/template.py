@@ -1,32 +1,19 @@
-"""The CloudFormation templates of a stage: the files in ``templates/``, filled in.
+"""The CloudFormation templates of a stage, from the files in ``templates/``.
 
-``<name>`` in a file is a value of the stage file, such as ``<api.burst>``, or a value that this
-module computes. A stack's section ``Functions`` lists its functions. Everything else is
-CloudFormation. ``function.yaml``, ``queue.yaml`` and ``dead-letter-mapping.yaml`` are fragments,
-which are repeated for every function or lane.
+Each stack has a file; its section ``Functions`` lists its functions. ``function.yaml``,
+``queue.yaml`` and ``dead-letter-mapping.yaml`` are repeated for every function or lane, and
+``container.yaml`` is the template of the workers and of the server.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
-import yaml
-
-from longshore.adapters.aws.deploy.stacks.privileges import (
-    Json,
-    arn,
-    import_value,
-    policy_statement,
-    statements_of,
-    sub,
-)
+from longshore.adapters.aws.deploy.stacks.privileges import policy_statement, statements_of
+from longshore.adapters.aws.deploy.stacks.render import Json, fill_file, read
 from longshore.adapters.aws.deploy.stacks.stage_config import ContainerConfig, StageConfig
 
 INFRASTRUCTURE: Final = "infrastructure"
@@ -48,8 +35,6 @@ CONSUMERS: Final = ("history", "dispatcher")
 
 _CONTAINER_STACKS: Final = ("worker", "server")
 _LANE_FRAGMENTS: Final = {INFRASTRUCTURE: "queue", "dispatcher": "dead-letter-mapping"}
-_FOLDER: Final = Path(__file__).with_name("templates")
-_PLACEHOLDER: Final = re.compile(r"<([a-z_]+(?:\.[a-z_]+)*)>")
 _ECR: Final = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.(?:[a-z.]+)/(?P<repository>[^:@]+)"
 )
@@ -91,65 +76,10 @@ class LambdaFunction:
         return logical_id(self.name)
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads ``!Ref``, ``!GetAtt`` and so on as JSON templates spell them."""
-
-
-def _intrinsic(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Json:
-    value: Any
-    if isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        value = loader.construct_scalar(node)  # type: ignore[arg-type]
-    if tag == "GetAtt":
-        value = value.rsplit(".", 1)
-    return {tag if tag == "Ref" else f"Fn::{tag}": value}
-
-
-_Loader.add_multi_constructor("!", _intrinsic)
-
-
-@functools.cache
-def _read(file: str) -> Json:
-    text = (_FOLDER / f"{file}.yaml").read_text(encoding="utf-8")
-    document: Json = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, and our own files
-    return document
-
-
-def _fill(value: Any, scope: object) -> Any:
-    """A part of a file with values instead of placeholders.
-
-    A placeholder alone becomes the value itself: a number, a list, a mapping; a list inside a list
-    is inserted there. A property whose value is None is left out.
-    """
-    match value:
-        case str():
-            if alone := _PLACEHOLDER.fullmatch(value):
-                return attrgetter(alone[1])(scope)
-            return _PLACEHOLDER.sub(lambda match: str(attrgetter(match[1])(scope)), value)
-        case dict():
-            filled = {_fill(key, scope): _fill(item, scope) for key, item in value.items()}
-            return {key: item for key, item in filled.items() if item is not None}
-        case list():
-            parts = [(item, _fill(item, scope)) for item in value]
-            return [
-                entry
-                for item, part in parts
-                for entry in (part if isinstance(item, str) and isinstance(part, list) else [part])
-            ]
-    return value
-
-
-def _filled(file: str, config: StageConfig, **values: Any) -> Json:
-    """A file with the values of the stage file, and others."""
-    filled: Json = _fill(_read(file), SimpleNamespace(**vars(config), **values))
-    return filled
-
-
 FUNCTIONS: Final = {
     name: LambdaFunction(name=name, stack=stack, **values)
     for stack in STACKS
-    for name, values in _read(stack).get("Functions", {}).items()
+    for name, values in read(stack).get("Functions", {}).items()
 }
 """The functions that the templates name."""
 
@@ -206,13 +136,13 @@ def _template(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...
 def _parts(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...]) -> Iterator[Json]:
     """The file of a stack and its fragments, filled in."""
     if stack in _CONTAINER_STACKS:
-        yield _filled("container", config, **_container_values(config, stack))
+        yield fill_file("container", config, **_container_values(config, stack))
         return
-    default_bucket = sub(f"longshore-{config.stage}-${{AWS::AccountId}}-${{AWS::Region}}")
-    template = _filled(
+    default_bucket = f"longshore-{config.stage}-${{AWS::AccountId}}-${{AWS::Region}}"
+    template = fill_file(
         stack,
         config,
-        bucket_name=config.bucket or default_bucket,
+        bucket_name=config.bucket or {"Fn::Sub": default_bucket},
         dispatcher_events=list(dispatcher_events),
         schedule_state="ENABLED" if config.schedules else "DISABLED",
     )
@@ -221,7 +151,7 @@ def _parts(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...]) 
     for function in (FUNCTIONS[name] for name in functions):
         # A function may write only below /tmp.
         settings = {"data_dir": "/tmp/longshore", **function.settings}  # noqa: S108
-        yield _filled(
+        yield fill_file(
             "function",
             config,
             function=function,
@@ -231,10 +161,10 @@ def _parts(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...]) 
     if stack == INFRASTRUCTURE and config.alarms.enabled and config.alarms.email:
         addresses = config.alarms.email
         subscriptions = [{"Protocol": "email", "Endpoint": address} for address in addresses]
-        yield _filled("alarm-topic", config, subscriptions=subscriptions)
+        yield fill_file("alarm-topic", config, subscriptions=subscriptions)
     if fragment := _LANE_FRAGMENTS.get(stack):
         for lane in config.lanes:
-            yield _filled(fragment, config, lane=lane, lane_id=logical_id(lane))
+            yield fill_file(fragment, config, lane=lane, lane_id=logical_id(lane))
 
 
 def _complete_alarms(config: StageConfig, stack: str, resources: dict[str, Json]) -> None:
@@ -242,8 +172,9 @@ def _complete_alarms(config: StageConfig, stack: str, resources: dict[str, Json]
     alarms = config.alarms
     actions = {}
     if alarms.topic or alarms.email:
-        own = {"Ref": "Alarms"} if stack == INFRASTRUCTURE else import_value(config, "alarms")
-        actions = {key: [alarms.topic or own] for key in ("AlarmActions", "OKActions")}
+        exported = {"Fn::ImportValue": f"longshore-{config.stage}-alarms"}
+        topic = alarms.topic or ({"Ref": "Alarms"} if stack == INFRASTRUCTURE else exported)
+        actions = {"AlarmActions": [topic], "OKActions": [topic]}
     for name, resource in list(resources.items()):
         if resource["Type"] == "AWS::CloudWatch::Alarm":
             if alarms.enabled:
@@ -254,14 +185,7 @@ def _complete_alarms(config: StageConfig, stack: str, resources: dict[str, Json]
 
 def _environment_variables(config: StageConfig, more: Mapping[str, Any]) -> Json:
     """The environment variables of a function or container."""
-    settings = {
-        **dict(sorted(config.settings.items())),
-        **more,
-        "backend": "aws",
-        "environment": config.stage,
-        "aws.bucket": import_value(config, "bucket"),
-        "log_format": "json",
-    }
+    settings = {**dict(sorted(config.settings.items())), **more, **fill_file("environment", config)}
     return {
         f"LONGSHORE_{name.replace('.', '_').upper()}": value for name, value in settings.items()
     }
@@ -271,18 +195,17 @@ def _container_values(config: StageConfig, stack: str) -> Json:
     """What container.yaml needs for the workers or the server."""
     container: ContainerConfig = getattr(config, stack)
     hosts = ",".join(container.hosts) or None
-    service = _filled(stack, config, queue_names=",".join(config.queues), host_names=hosts)
+    service = fill_file(stack, config, queue_names=",".join(config.queues), host_names=hosts)
     variables = _environment_variables(
         config, {**service["settings"], "aws.region": {"Ref": "AWS::Region"}}
     )
-    secrets = {
-        name: arn("ssm", f"parameter/longshore/{config.stage}/{name}") for name in container.secrets
-    }
+    secrets = [fill_file("secret", config, secret=name) for name in container.secrets]
     start_privileges = []
     if secrets:
-        start_privileges.append(policy_statement(["ssm:GetParameters"], list(secrets.values())))
+        parameters = [secret["ValueFrom"] for secret in secrets]
+        start_privileges.append(policy_statement(["ssm:GetParameters"], parameters))
     if image := _ECR.match(container.image or ""):
-        start_privileges += _filled("image-pull", config, **image.groupdict())["Statement"]
+        start_privileges += fill_file("image-pull", config, **image.groupdict())["Statement"]
     port = service.get("port")
     balancer = {
         "ContainerName": stack,
@@ -298,7 +221,7 @@ def _container_values(config: StageConfig, stack: str) -> Json:
         "public_ip": "ENABLED" if container.public_ip else "DISABLED",
         "command": list(container.command) or service["command"],
         "environment": [{"Name": name, "Value": value} for name, value in variables.items()],
-        "secrets": [{"Name": name, "ValueFrom": value} for name, value in secrets.items()],
+        "secrets": secrets,
         "port_mappings": [{"ContainerPort": port}] if port else None,
         "load_balancers": [balancer] if port and container.target_group else None,
         "privileges": statements_of(config, stack),
