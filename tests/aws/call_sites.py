@@ -26,7 +26,17 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {"AwsClient": ("call",)},
     "tables": {"Table": ("get", "query", "page", "put", "update", "write", "transact")},
     "sqs": {
-        "SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace", "_run")
+        "SqsClient": (
+            "call",
+            "counts",
+            "list_names",
+            "receive",
+            "send",
+            "delete",
+            "hide",
+            "replace",
+            "_run",
+        )
     },
     "blobs": {"S3BlobStore": ("_call",)},
     "stack_client": {"CloudFormationStack": ("_call",)},

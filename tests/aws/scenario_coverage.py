@@ -16,6 +16,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "sqs:SqsClient.counts",
         "sqs:SqsClient.delete",
         "sqs:SqsClient.list_names",
+        "sqs:SqsClient.receive",
         "sqs:SqsClient.send",
         "dead_letters:SqsDeadLetters._lanes_of",
         "task_queue:SqsTaskQueue.delete",
@@ -49,8 +50,8 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     "a_message_that_cannot_be_processed": (
         "sqs:SqsClient.hide",
         "dead_letters:SqsDeadLetters._drop_from",
-        "dead_letters:SqsDeadLetters._page",
         "dead_letters:SqsDeadLetters._pages#2",
+        "dead_letters:SqsDeadLetters._pages#3",
     ),
     "all_other_operations": (
         "blobs:S3BlobStore._head",

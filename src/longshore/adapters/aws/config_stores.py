@@ -42,7 +42,6 @@ from longshore.errors import AlreadyExists, BackendUnavailable, UsageError, Vers
 DEFINITION_LIMIT_BYTES = 390_000
 """Of a definition as JSON. An item has at most 400 KB, with its names and numbers."""
 
-_STORE_LABEL = "the config table"
 _CONFLICT_ATTEMPTS = 10
 
 
@@ -251,7 +250,7 @@ class DynamoBudgets:
         item = await self._config_table.get(config_key(kind_of("budget", tenant, name)))
         if item is None:
             return None
-        return codec.shared_budget_from_json(decompress_text(item["body"]["B"], _STORE_LABEL))
+        return codec.shared_budget_from_json(decompress_text(item["body"]["B"], "the config table"))
 
     async def commit(self, budget: SharedBudget) -> None:
         expected = budget.version - 1

@@ -124,14 +124,12 @@ class EventBridgeBus:
 
     async def _poll(self, consumer: str, limit: int, wait: timedelta) -> list[AwsResponse]:
         """Poll once, for messages of any type."""
-        answer = await self._sqs.call(
+        messages = await self._sqs.receive(
             self._names.consumer(consumer),
-            "receive_message",
-            MaxNumberOfMessages=min(limit, BATCH_SIZE),
-            WaitTimeSeconds=whole_seconds(min(wait, _POLL_LIMIT)),
-            VisibilityTimeout=_HIDDEN_S,
+            limit=limit,
+            hidden_s=_HIDDEN_S,
+            wait_s=whole_seconds(min(wait, _POLL_LIMIT)),
         )
-        messages: list[AwsResponse] = answer.get("Messages", [])
         handles = {message["ReceiptHandle"] for message in messages}
         self._unacknowledged.setdefault(consumer, set()).update(handles)
         return messages

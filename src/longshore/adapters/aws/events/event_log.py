@@ -19,6 +19,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Unpack
 
@@ -234,14 +235,10 @@ class DynamoEventLog:
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
         last = await self._last_sequence(entity)
-        if last:
-            events = await self.history(tenant, entity, after=last - 1, limit=1)
-            if events:
-                return events[-1]
-        newest: Event | None = None
-        async for event in self._entity_events(tenant, entity):
-            newest = event
-        return newest
+        if last and (events := await self.history(tenant, entity, after=last - 1, limit=1)):
+            return events[-1]
+        newest_first = replace(query_for(tenant, entity=entity), descending=True, page_size=1)
+        return await anext(self._read(newest_first), None)
 
     def _entity_events(self, tenant: str, entity: str, *, after: int = 0) -> AsyncIterator[Event]:
         return self._read(query_for(tenant, entity=entity, after=after))

@@ -17,13 +17,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.messages import (
-    RECEIVE_ATTRIBUTES,
-    Lane,
-    ReceivedMessage,
-    parse_message,
-)
-from longshore.adapters.aws.queue.sqs import BATCH_SIZE, SqsClient
+from longshore.adapters.aws.queue.messages import Lane, ReceivedMessage, parse_message
+from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.ports.clock import Clock
@@ -70,11 +65,8 @@ class SqsDeadLetters:
         return False
 
     async def _read_lane(self, lane: Lane, limit: int) -> list[ReceivedMessage]:
-        letters: list[ReceivedMessage] = []
         async with aclosing(self._pages(lane, limit)) as pages:
-            async for page in pages:
-                letters += page
-        return letters
+            return [letter async for page in pages for letter in page]
 
     async def _drop_from(self, lane: Lane, message_id: str) -> bool:
         async with aclosing(self._pages(lane, None)) as pages:
@@ -95,8 +87,10 @@ class SqsDeadLetters:
         empty = 0
         try:
             while len(letters) < count and empty < _EMPTY_RECEIVES:
-                size = min(BATCH_SIZE, count - len(letters))
-                page = await self._page(lane, name, size)
+                left = count - len(letters)
+                raw = await self._sqs.receive(name, limit=left, hidden_s=_READ_VISIBILITY_S)
+                now = self._clock.now()
+                page = {message["MessageId"]: parse_message(message, lane, now) for message in raw}
                 new = [letter for key, letter in page.items() if key not in letters]
                 letters |= page
                 empty = 0 if new else empty + 1
@@ -105,20 +99,6 @@ class SqsDeadLetters:
         finally:
             # If this fails, they become visible again after a while.
             await self._sqs.hide([(name, letter.handle, 0) for letter in letters.values()])
-
-    async def _page(self, lane: Lane, name: str, size: int) -> dict[str, ReceivedMessage]:
-        answer = await self._sqs.call(
-            name,
-            "receive_message",
-            MaxNumberOfMessages=size,
-            VisibilityTimeout=_READ_VISIBILITY_S,
-            WaitTimeSeconds=0,
-            **RECEIVE_ATTRIBUTES,
-        )
-        now = self._clock.now()
-        return {
-            raw["MessageId"]: parse_message(raw, lane, now) for raw in answer.get("Messages", ())
-        }
 
     async def _lanes_of(self, queue: str | None) -> Sequence[Lane]:
         if queue is not None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
-from longshore.adapters.aws.queue.messages import Entry, entry_size
+from longshore.adapters.aws.queue.messages import RECEIVE_ATTRIBUTES, Entry, entry_size
 from longshore.errors import BackendRejected, BackendUnavailable, NotDeployed, OutcomeUnknown
 from longshore.ports.clock import Clock
 
@@ -119,6 +119,21 @@ class SqsClient:
             if not (token := answer.get("NextToken")):
                 return names
             page = {"NextToken": token}
+
+    async def receive(
+        self, name: str, *, limit: int, hidden_s: int, wait_s: int = 0
+    ) -> list[AwsResponse]:
+        """Poll the queue once."""
+        answer = await self.call(
+            name,
+            "receive_message",
+            MaxNumberOfMessages=min(limit, BATCH_SIZE),
+            VisibilityTimeout=hidden_s,
+            WaitTimeSeconds=wait_s,
+            **RECEIVE_ATTRIBUTES,
+        )
+        messages: list[AwsResponse] = answer.get("Messages", [])
+        return messages
 
     async def send(self, entries: Sequence[QueueEntry]) -> list[str | None]:
         """Send messages; see ``_run``. A retry after a lost answer may send a message twice."""

@@ -39,7 +39,6 @@ from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.dead_letters import SqsDeadLetters
 from longshore.adapters.aws.queue.messages import (
     HIDE_LIMIT,
-    RECEIVE_ATTRIBUTES,
     Lane,
     ReceivedMessage,
     new_entry,
@@ -298,15 +297,9 @@ class SqsTaskQueue:
     ) -> int:
         """Poll SQS once and distribute the messages. Returns how many SQS delivered."""
         requested_at = self._clock.now()
-        answer = await self._sqs.call(
-            self._names.queue(*lane),
-            "receive_message",
-            MaxNumberOfMessages=limit,
-            VisibilityTimeout=hidden_s,
-            WaitTimeSeconds=wait_s,
-            **RECEIVE_ATTRIBUTES,
-        )
-        messages = [parse_message(raw, lane, requested_at) for raw in answer.get("Messages", ())]
+        name = self._names.queue(*lane)
+        raw = await self._sqs.receive(name, limit=limit, hidden_s=hidden_s, wait_s=wait_s)
+        messages = [parse_message(message, lane, requested_at) for message in raw]
         if wait_s and not messages:
             self._idle.add(lane)
         else:
