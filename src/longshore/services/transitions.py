@@ -48,7 +48,7 @@ def refusal_error(row_id: str, refusal: Refusal) -> CommandRefused:
     return kinds.get(refusal.reason, CommandRefused)(row_id, refusal.detail, refusal.until)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Transitions:
     """Applies commands to rows."""
 
