@@ -61,9 +61,7 @@ EXEMPT = {
     "notifier.py:_refresh_peers": "removes what a dead process left, which any process may do",
     "blobs.py:_put_file": "removes a draft that has no name; the blob's row is decided elsewhere",
     "store_file.py:sync_folder": "a part of _create and of _persist in blobs.py",
-    "registry.py:__init__": "a folder that any process may create",
     "registry.py:_publish_lock": "a part of register",
-    "launcher.py:_make_folder": "a part of _prepare_folder",
     "write_lock.py:__init__": "a file of constant size that any process may create",
 }
 

@@ -2,16 +2,24 @@
 
 import apsw
 
-from longshore.adapters.sqlite.commit import Commit
+from longshore.adapters.sqlite import commit
 
-_write_rows = Commit._write_rows
-
-
-def _write_events_apart(self: Commit, connection: apsw.Connection, execute: object) -> bool:
-    written = _write_rows(self, connection, execute)
-    connection.execute("COMMIT")
-    connection.execute("BEGIN IMMEDIATE")
-    return written
+_call = commit.Commit.__call__
+_reach = commit.reach
+_connections: list[apsw.Connection] = []
 
 
-Commit._write_rows = _write_events_apart
+def _remember_connection(self: commit.Commit, connection: apsw.Connection) -> None:
+    _connections[:] = [connection]
+    _call(self, connection)
+
+
+def _commit_rows_first(point: str) -> None:
+    if point == "write.rows_written":
+        _connections[0].execute("COMMIT")
+        _connections[0].execute("BEGIN IMMEDIATE")
+    _reach(point)
+
+
+commit.Commit.__call__ = _remember_connection
+commit.reach = _commit_rows_first

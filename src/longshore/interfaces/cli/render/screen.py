@@ -60,7 +60,9 @@ _WRAPPED = frozenset(
         "WHAT",
     )
 )
-_OMITTED_IF_EMPTY = frozenset(("ADDED", "CACHE", "COST", "DEFINITION", "IN", "OUT", "ROUND"))
+_OMITTED_IF_EMPTY = frozenset(
+    ("ADDED", "CACHE", "COST", "DEFINITION", "DURATION", "IN", "OUT", "ROUND")
+)
 
 
 def console(*, stderr: bool = False) -> Console:
