@@ -58,6 +58,8 @@ def test_no_number_is_negative() -> None:
     with pytest.raises(ValueError, match="negative"):
         NumberSet.below(-2)
     assert -1 not in NumberSet([0, 1])
+    with pytest.raises(ValueError, match="-ff"):
+        NumberSet.from_text("-ff")
 
 
 def test_ten_thousand_tasks_fit_in_a_small_row() -> None:

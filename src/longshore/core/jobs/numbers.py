@@ -27,7 +27,14 @@ class NumberSet:
 
     @classmethod
     def from_text(cls, text: str) -> NumberSet:
-        """Returns the set that ``to_text`` wrote."""
+        """Returns the set that ``to_text`` wrote.
+
+        Raises:
+            ValueError: the text is something else.
+        """
+        if text.startswith("-"):
+            message = f"a set of numbers cannot be {text[:40]!r}"
+            raise ValueError(message)
         return cls(bits=int(text, 16) if text else 0)
 
     def to_text(self) -> str:
