@@ -269,7 +269,7 @@ PAUSE_FAULTS = (
     _fault(
         name="what lies on a paused queue is waited for",
         at="services.worker.group:_has_work",
-        do=Value("for PROCESSING", "($1, (TaskState.PENDING, queue_controls))"),
+        do=Value("for PROCESSING", "($1, (TaskState.PENDING, queues))"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),
 )
