@@ -125,7 +125,7 @@ def test_the_trace_of_two_steps_is_a_timeline_with_figures(examples_folder: Path
 
     assert re.search(r"^review +completed\n", shown, re.MULTILINE)
     assert "did       3 turns, 4 tools (1 failed)\n" in shown
-    assert "tokens   7,400 in (60% from the cache), 190 out\n" in shown
+    assert "tokens    7,400 in (60% from the cache), 190 out\n" in shown
     assert re.search(r" 2  No shell here\. I read the file\. +2\.3k +91% +60 +\$0\.0024\n", shown)
     assert re.search(r"s +Read  till\.py +\d+ ms\n", shown)
     assert 'result  {"findings": [{"file": "till.py"' in shown
