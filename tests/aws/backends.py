@@ -44,9 +44,10 @@ async def on_aws(
     *,
     queues: tuple[str, ...] = (),
     consumers: tuple[str, ...] = (),
+    on_open: Callable[[AwsClient, Names], None] = lambda *_: None,
     **ports: PortFactory,
 ) -> AsyncIterator[Backend]:
-    """A backend whose ``ports`` are built for the stand-in.
+    """A backend whose ``ports`` are built for the stand-in; ``on_open`` gets its client first.
 
     With a ledger and an event log, what is committed is brought to the log (and the bus).
 
@@ -59,6 +60,7 @@ async def on_aws(
         aws = AwsClient(server.client_options)
         stack.push_async_callback(aws.close)
         names = await installation_names(aws, tmp_path, queues, consumers)
+        on_open(aws, names)
         built = {name: make(aws, names, clock) for name, make in ports.items()}
         for port in built.values():
             if hasattr(port, "close"):

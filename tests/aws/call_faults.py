@@ -111,11 +111,10 @@ class FaultyPortContract(AwsContract, PortContract):
 
     @asynccontextmanager
     async def make_backend(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Backend]:
-        def take(aws: AwsClient, names: Names, _: FakeClock) -> Callable[[], Awaitable[None]]:
-            taken.append((FaultyAws(aws), names))
-            return aws.close
+        def take(aws: AwsClient, names: Names) -> None:
+            self.faulty_aws = FaultyAws(aws)
+            ports.update(self.port(self.faulty_aws, names))
 
-        taken: list[tuple[FaultyAws, Names]] = []
-        async with on_aws(tmp_path, clock, close=take) as backend:
-            self.faulty_aws, names = taken[0]
-            yield replace(backend, **self.port(self.faulty_aws, names))
+        ports: dict[str, Any] = {}
+        async with on_aws(tmp_path, clock, on_open=take) as backend:
+            yield replace(backend, **ports)
