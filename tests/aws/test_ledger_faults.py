@@ -239,8 +239,7 @@ class TestLedgerFaults(AwsContract, PortContract):
         listening.send(None)
         listening.close()
 
-        async with bus:
-            pass
+        await bus.close()
         delivery = await backend.bus.receive(
             "dispatcher", types=[an_event(1).type], limit=10, wait=timedelta(0)
         )
