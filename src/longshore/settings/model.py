@@ -194,7 +194,8 @@ class WorkerSettings(LeasePolicy):
     )
     # At most two thirds of the 12 hours for which SQS can hide a message.
     extend_by: Duration = setting(
-        "Two thirds of the time that a lease is valid.", _LEASE.extend_by, _TICK, 8 * _HOUR
+        "How long a renewal hides the message; the lease is valid for 1.5 times as long.",
+        *(_LEASE.extend_by, _TICK, 8 * _HOUR),
     )
     task_timeout: Duration = setting(
         "Time limit of an attempt, unless its definition or `longshore run --timeout` sets one.",
