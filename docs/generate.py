@@ -96,10 +96,11 @@ def settings_page() -> str:
         "Durations: `90s`, `5m`, `1h30m`, `250ms` or plain seconds. Sizes: `64KiB` or plain bytes."
         " Lists: separated by commas. An unknown name is an error.",
         *_setting_sections(),
-        "## Variables of other systems",
-        "Longshore also reads these variables, with the given unit. The variable of the setting"
-        " itself has precedence. An incomplete pair is ignored: `SLACK_BOT_TOKEN` without a"
-        " channel, `ALERT_CHANNEL` without a token.",
+        "## Other variable names",
+        "Longshore also reads these variables: those of the Anthropic SDK, Claude Code and AWS, and"
+        " common names in the configuration of SQS workers and Slack bots. The `LONGSHORE_`"
+        " variable of the setting has precedence. An incomplete pair is ignored: `SLACK_BOT_TOKEN`"
+        " without a channel, `ALERT_CHANNEL` without a token.",
         _table(
             ["variable", "setting", "unit"],
             (
@@ -294,11 +295,11 @@ def _privileges_of(name: str) -> Iterator[str]:
 def errors_page() -> str:
     """Every error: its meaning and its attributes."""
     tree = inspect.cleandoc(errors.__doc__ or "").partition("::\n\n")[2]
-    drawn, _, rest = tree.partition("\n\nAn error carries")
+    drawn, _, rest = tree.rpartition("\n\n")
     return _page(
         "# Errors",
         f"```text\n{inspect.cleandoc(drawn)}\n```",
-        "An error carries" + rest.replace("``", "`"),
+        rest.replace("``", "`"),
         *(part for error in error_classes() for part in _error_section(error)),
     )
 
@@ -351,6 +352,8 @@ def cli_page() -> str:
         "They can also be given before the command.",
         _parameters(named[0][1], [param for param in named[0][1].params if param.name in shared]),
         "## Exit codes",
+        "`longshore run` exits with the exit code of its command, which can be any of these codes."
+        " Longshore's own errors are printed to stderr and begin with `longshore:`.",
         _table(["code", "meaning"], ([f"{code:d}", code.meaning] for code in ExitCode)),
     )
 

@@ -29,8 +29,8 @@
 
     Retry, Fail                    raised by a task to decide its own outcome
 
-An error has its facts as attributes, the required ones as positional arguments, so that it can be
-pickled; ``__str__`` builds the sentence. No code depends on the sentence.
+Errors expose their details as attributes. Do not parse the message: its text may change. Errors can
+be pickled.
 """
 
 from __future__ import annotations

@@ -150,14 +150,13 @@ def wide(count: int) -> list[dict[str, Any]]:
 def table(costs: dict[str, Cost]) -> str:
     """One line each."""
     lines = [
-        "| a task of | ledger WU | history WU | read units | SQS | PutEvents | $ / million "
-        "| original $ / million |",
-        "|---|---|---|---|---|---|---|---|",
+        "| a task of | ledger WU | history WU | read units | SQS | PutEvents | $ / million |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, cost in costs.items():
         figures = (cost.ledger, cost.history, cost.per_task(cost.reads), cost.sqs, cost.put_events)
         shown = " | ".join(f"{figure:.2f}" for figure in figures)
-        lines.append(f"| {name} | {shown} | {cost.dollars:.2f} | {seed_cost(cost):.2f} |")
+        lines.append(f"| {name} | {shown} | {cost.dollars:.2f} |")
     return "\n".join(lines)
 
 

@@ -184,20 +184,22 @@ class WorkerSettings(LeasePolicy):
 
     concurrency: int = setting("How many tasks a worker runs at the same time.", 3, 1, 1_000)
     queues: Annotated[tuple[Name, ...], Listed, AfterValidator(_check_unique)] = setting(
-        "Names of the queues that a worker serves.", ("default",)
+        "Queues that a worker serves.", ("default",)
     )
     app: Annotated[tuple[Module, ...], Listed] = setting(
-        "Names of modules that are imported before tasks are run.", ()
+        "Modules that a worker imports before it runs tasks.", ()
     )
     renew_every: Duration = setting(
-        "Time between two renewals of a running task's lease.", _LEASE.renew_every, _TICK, _HOUR
+        "Interval between two renewals of a lease.", _LEASE.renew_every, _TICK, _HOUR
     )
     # At most two thirds of the 12 hours for which SQS can hide a message.
     extend_by: Duration = setting(
-        "Time each renewal adds; a lease lasts 1.5 × as long.", _LEASE.extend_by, _TICK, 8 * _HOUR
+        "How long a renewal hides the message; the lease is valid for 1.5 times as long.",
+        *(_LEASE.extend_by, _TICK, 8 * _HOUR),
     )
     task_timeout: Duration = setting(
-        "Time an attempt may take if its definition sets none.", 200 * _SECOND, _TICK, 30 * _DAY
+        "Time limit of an attempt, unless its definition or `longshore run --timeout` sets one.",
+        *(200 * _SECOND, _TICK, 30 * _DAY),
     )
     kill_grace: Duration = setting(
         "Time from SIGTERM to SIGKILL when an attempt is stopped.", _LEASE.kill_grace, _ZERO, _HOUR
@@ -213,10 +215,10 @@ class WorkerSettings(LeasePolicy):
         "Time a poll of an empty queue waits for a message.", 20 * _SECOND, _ZERO, 20 * _SECOND
     )
     keep_work_dirs: bool = setting(
-        "Whether the directory of an attempt is kept after it ended.", False
+        "Whether the working directory of an attempt is kept after the attempt has ended.", False
     )
     pass_environment: Annotated[tuple[Variable, ...], Listed] = setting(
-        "Names of the environment variables that tasks get.", DEFAULT_PASS_ENVIRONMENT
+        "Variables that are passed to tasks; replaces the default list.", DEFAULT_PASS_ENVIRONMENT
     )
 
 
@@ -225,7 +227,7 @@ class SupervisorSettings:
     """How worker processes are kept running; a time of day is local time."""
 
     processes: int = setting(
-        "How many worker processes a supervisor runs; 0: there is none.", 0, 0, 1_000
+        "Number of worker processes that a supervisor runs; 0: no supervisor.", 0, 0, 1_000
     )
     restart_delay: Duration = setting(
         "Time before a worker that ended is started again.",
@@ -240,7 +242,7 @@ class SupervisorSettings:
         *(ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * GIB),
     )
     recycle_at: Annotated[time | None, BeforeValidator(_check_time_of_day), Optionally] = setting(
-        "Time of day, like 03:30, at which workers are recycled, one after the other.",
+        "Time of day, such as 03:30, at which workers are recycled one after another.",
         _SUPERVISION.recycle_at,
     )
 
@@ -250,12 +252,12 @@ class RetrySettings(RetryPolicy):
     """How many attempts a task has, and the time between them."""
 
     max_attempts: int = setting(
-        "How many attempts a task has if its definition sets none.", _RETRY.max_attempts, 1, 100
+        "Maximum attempts of a task, unless its definition sets it.", _RETRY.max_attempts, 1, 100
     )
     base: Duration = setting(
-        "Longest time before the second attempt; then it doubles.", _RETRY.base, _TICK, _HOUR
+        "Maximum delay before attempt 2; doubles with each attempt.", _RETRY.base, _TICK, _HOUR
     )
-    cap: Duration = setting("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
+    cap: Duration = setting("Maximum delay between two attempts.", _RETRY.cap, _TICK, _DAY)
 
 
 @section
@@ -273,39 +275,42 @@ class DefinitionsSettings:
 
 @section
 class SizesSettings:
-    """Maximum sizes. Larger values are refused, moved or cut."""
+    """Limits on sizes and numbers."""
 
     max_tasks_per_job: int = setting(
-        "How many tasks a job may have.", MAX_TASKS_PER_JOB, 1, 100_000
+        "Maximum number of tasks in a job.", MAX_TASKS_PER_JOB, 1, 100_000
     )
-    input_bytes: ByteSize = setting("Bytes an input may have.", ByteSize(50 * MIB), KIB, GIB)
-    result_bytes: ByteSize = setting("Bytes a result may have.", ByteSize(50 * MIB), KIB, GIB)
+    input_bytes: ByteSize = setting("Maximum size of an input.", ByteSize(50 * MIB), KIB, GIB)
+    result_bytes: ByteSize = setting("Maximum size of a result.", ByteSize(50 * MIB), KIB, GIB)
     output_bytes_per_attempt: ByteSize = setting(
-        "Bytes of output kept of an attempt; the rest is cut.", ByteSize(100 * MIB), KIB, 100 * GIB
+        "Maximum output of an attempt; the rest is dropped.", ByteSize(100 * MIB), KIB, 100 * GIB
     )
     artifact_bytes_per_attempt: ByteSize = setting(
-        "Bytes of files kept of an attempt; the rest is left out.", GIB, ByteSize(0), 1_000 * GIB
+        "Maximum size of all artifacts of an attempt.", GIB, ByteSize(0), 1_000 * GIB
     )
-    events_ttl_days: int = setting("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
+    events_ttl_days: int = setting(
+        "Days until the `ttl` of an event; 0: none. Only AWS deletes events (aws.keep_events).",
+        *(0, 0, 36_500),
+    )
 
 
 @section
 class ApiSettings:
     """Where the API listens, and the limits of a request."""
 
-    host: Host = setting("Address that the API listens at.", "127.0.0.1")
-    port: int = setting("Port that the API listens at; 0: any free port.", 8421, 0, 65_535)
+    host: Host = setting("Address that the API listens on.", "127.0.0.1")
+    port: int = setting("Port that the API listens on; 0: any free port.", 8421, 0, 65_535)
     hosts: Annotated[tuple[Host, ...], Listed, Field(min_length=1)] = setting(
         "Host names that requests may use for the server; * allows any.",
         ("127.0.0.1", "localhost", "::1"),
     )
     body_bytes: ByteSize = setting(
-        "Bytes a request's body may have.", ByteSize(16 * MIB), KIB, 1024 * MIB
+        "Maximum size of a request body.", ByteSize(16 * MIB), KIB, 1024 * MIB
     )
     requests_per_second: int = setting(
-        "How many requests a second one key may make.", 100, 1, 1_000_000
+        "Maximum number of requests per second and key.", 100, 1, 1_000_000
     )
-    burst: int = setting("How many requests one key may make at once.", 500, 1, 1_000_000)
+    burst: int = setting("Maximum burst of requests per key.", 500, 1, 1_000_000)
 
 
 @section
@@ -314,18 +319,18 @@ class AgentSettings:
 
     api_key: OptionalSecret = setting("Key for the model API; also read from ANTHROPIC_API_KEY.")
     auth_token: OptionalSecret = setting(
-        "Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
+        "Bearer token instead of an API key; also read from ANTHROPIC_AUTH_TOKEN."
     )
     oauth_token: OptionalSecret = setting(
-        "Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN."
+        "Subscription token instead of an API key; also read from CLAUDE_CODE_OAUTH_TOKEN."
     )
     base_url: Url = setting("URL of the model API; none: the public one.")
-    model: OptionalText = setting("Model of agents whose definition names none.")
+    model: OptionalText = setting("Model of agents whose definition sets none.")
     cli_path: Annotated[Path | None, Optionally] = setting(
         "Path of the agent's command line; none: the one of the SDK."
     )
     retries: int = setting(
-        "How often a request to the model is repeated before the attempt counts as failed.",
+        "How often a request to the model is retried before the attempt fails.",
         *(2, 0, 10),
     )
     response_timeout: Duration = setting(
@@ -337,10 +342,10 @@ class AgentSettings:
         *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
     )
     memory_per_agent: ByteSize = setting(
-        "Bytes of memory that one agent is expected to take.", ByteSize(400 * MIB), MIB, 1024 * GIB
+        "Memory that is reserved for each agent.", ByteSize(400 * MIB), MIB, 1024 * GIB
     )
     memory_ceiling: ByteSize = setting(
-        "Bytes that the agents of a worker may take together; more agents wait."
+        "Memory that the agents of a worker may use together; further agents wait."
         " 0: half of the memory of the machine or its container.",
         *(ByteSize(0), ByteSize(0), 1024 * GIB),
     )
@@ -360,7 +365,7 @@ class AgentSettings:
         "Whether a definition may name a repository on this machine.", False
     )
     preload: bool = setting(
-        "Whether workers load the agent SDK at start, and not with the first agent.", False
+        "Whether workers load the agent SDK at startup instead of with the first agent.", False
     )
 
     @property
@@ -390,32 +395,32 @@ class AgentSettings:
 
 @section
 class AwsSettings:
-    """Where the installation is; credentials are found as all AWS tools find them."""
+    """Where the installation is. Credentials are found as by other AWS tools."""
 
     region: OptionalText = setting("Region of the installation; none: that of the AWS profile.")
     bucket: OptionalText = setting("Bucket of the blobs, as `longshore aws deploy` names it.")
-    endpoint_url: OptionalText = setting("URL of a stand-in for AWS, for tests.")
+    endpoint_url: OptionalText = setting("Endpoint of an AWS emulator, for tests.")
     shards: int = setting(
-        "Parts that index keys are spread over; may grow and must never shrink.", 4, 1, 256
+        "Partitions that index keys are spread over; can be raised, but never lowered.", 4, 1, 256
     )
     keep_events: Duration = setting(
-        "Time that DynamoDB keeps events; 0 keeps them for ever.", _ZERO, _ZERO, 10 * _YEAR
+        "How long DynamoDB keeps events; 0: forever.", _ZERO, _ZERO, 10 * _YEAR
     )
     keep_output: Duration = setting(
-        "Time that DynamoDB keeps output; 0 keeps it for ever.", 30 * _DAY, _ZERO, 10 * _YEAR
+        "How long DynamoDB keeps output; 0: forever.", 30 * _DAY, _ZERO, 10 * _YEAR
     )
     functions: bool = setting(
-        "Whether functions dispatch and sweep, as `longshore aws deploy` sets it up; "
+        "Whether Lambda functions dispatch and sweep, as `longshore aws deploy` sets up; "
         "otherwise workers do.",
         True,
     )
     event_indexes: Literal["few", "all"] = setting(
-        "Indexes of the event table that are filled: `all` seven, for who queries them "
-        "outside of Longshore, or a `few`, which is a quarter of the writes. Never go back.",
+        "Indexes of the event table that are filled. `few`: those that Longshore reads, a quarter"
+        " of the writes. `all`: all seven, for external queries; cannot be changed back.",
         "few",
     )
     heartbeat_every: Duration = setting(
-        "Time between two extensions of an `SQSHeartbeat` that asks for it.",
+        "Interval that `longshore.aws.heartbeat_interval_sec()` returns for `SQSHeartbeat`.",
         *(5 * _MINUTE, _SECOND, 12 * _HOUR),
     )
 
@@ -425,7 +430,7 @@ class HealthSettings(HealthPolicy):
     """When a running task counts as healthy, and how often that is checked."""
 
     enabled: Annotated[Literal["auto", "true", "false"], Choice] = setting(
-        "Whether health is checked; auto: unless the environment is dev.", "auto"
+        "Whether health is checked regularly; auto: unless the environment is dev.", "auto"
     )
     every: Duration = setting("Time between two checks.", 300 * _SECOND, _SECOND, _DAY)
     longest_run: Duration = setting(
@@ -448,8 +453,8 @@ class HealthSettings(HealthPolicy):
 class AlertsSettings:
     """Where alerts about unhealthy tasks are sent; without a channel there are none."""
 
-    slack_token: Token = setting("Token of the bot that writes to the Slack channel.")
-    slack_channel: Channel = setting("Slack channel that the bot writes to; its id is best.")
+    slack_token: Token = setting("Token of the bot that posts to the Slack channel.")
+    slack_channel: Channel = setting("Slack channel to post to: its ID (recommended) or name.")
     slack_webhook: Annotated[OptionalSecret, _secret_url("https")] = setting(
         "Incoming webhook of Slack, instead of a bot."
     )
@@ -457,10 +462,10 @@ class AlertsSettings:
         "URL that signed JSON is sent to."
     )
     webhook_secrets: Annotated[tuple[SigningSecret, ...], Listed] = setting(
-        "Secrets that sign the JSON; two while one replaces the other.", ()
+        "Secrets that sign the JSON; set two while you rotate them.", ()
     )
     timeout: Duration = setting(
-        "Time that all alerts of a check may take together.", 20 * _SECOND, _SECOND, _HOUR
+        "Time limit for sending all alerts of a check.", 20 * _SECOND, _SECOND, _HOUR
     )
 
     def __post_init__(self) -> None:
@@ -484,14 +489,16 @@ class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
     data_dir: Annotated[Path, AfterValidator(_expand)] = setting(
-        "Directory of the database, the blobs and the key.", Path(".longshore")
+        "Data folder: the database, the blobs and the server's API key.", Path(".longshore")
     )
     backend: Annotated[Literal["sqlite", "memory", "aws"], Choice] = setting(
         "Where state is kept; memory loses it when the process ends.", "sqlite"
     )
     app: Name = setting("Name of the application in events.", "longshore")
-    tenant: Name = setting("Name of the tenant that work is for.", "default")
-    environment: Name = setting("Name of the stage, like dev or prod.", "dev")
+    tenant: Name = setting("Tenant that commands work for.", "default")
+    environment: Name = setting(
+        "Name of the stage; in dev, health is not checked by default.", "dev"
+    )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = setting(
         "Lowest level of the records that are logged.", "info"
     )

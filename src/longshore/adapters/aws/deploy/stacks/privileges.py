@@ -1,7 +1,7 @@
-"""Who may do what: one table, of which the templates' policies and a page of the docs are made.
+"""The permissions of each role: one table, from which the policies and a reference page are made.
 
-Each row is what the code really calls, and nothing else: a test runs everything on a stand-in that
-denies what a policy does not allow, notes each call, and compares both ways.
+Each row is what the code really calls, and nothing else: a test runs everything on an emulator that
+denies what a policy does not allow, records each call, and compares both ways.
 """
 
 from __future__ import annotations
@@ -60,48 +60,48 @@ def _event_source_grant(queue: str) -> Grant:
     return Grant(queue, (_RECEIVE, _REMOVE, _COUNT), EVENT_SOURCE_REASON)
 
 
-EVENT_SOURCE_REASON: Final = "Lambda receives messages for it"
+EVENT_SOURCE_REASON: Final = "event source of the function"
 """Why a function may read a queue or a stream that it never reads itself."""
-_SECRETS = Grant("secrets", ("ssm:GetParametersByPath",), "secret settings")
+_SECRETS = Grant("secrets", ("ssm:GetParametersByPath",), "reads secret settings")
 _ENQUEUE = Grant("queues", (_URL, _SEND), "enqueues due tasks")
 # Without it, S3 answers "denied" for a blob that does not exist.
-_BLOB_EXISTENCE = Grant("bucket", ("s3:ListBucket",), "sees that a blob does not exist")
+_BLOB_EXISTENCE = Grant("bucket", ("s3:ListBucket",), "separates missing from denied objects")
 _ROWS = Grant("ledger", (_GET, _GET_MANY, _QUERY, _UPDATE), "reads and changes rows")
 _OPEN_ROWS = Grant("open rows", (_QUERY,), "finds open and failed tasks")
-_LARGE_EVENTS = Grant("large events", _PUT_LARGE_OBJECT, "events of very large jobs")
+_LARGE_EVENTS = Grant("large events", _PUT_LARGE_OBJECT, "stores events of very large jobs")
 _APPEND_EVENTS = (
-    Grant("config", (_GET, _UPDATE), "numbers events of entities without a row"),
-    Grant("events", (_PUT,), "stores them"),
-    Grant("bus", (_PUT_EVENTS,), "publishes them"),
+    Grant("config", (_GET, _UPDATE), "numbers events of queues and the system"),
+    Grant("events", (_PUT,), "stores these events"),
+    Grant("bus", (_PUT_EVENTS,), "publishes these events"),
 )
 _READ_DEAD_LETTERS = (
     Grant("queue names", ("sqs:ListQueues",), "finds dead-letter queues"),
     Grant(
         "dead letters",
         (_COUNT, _URL, _RECEIVE, _HIDE),
-        "counts and reads them",
+        "counts and reads dead letters",
     ),
 )
 _ALERT_RECORDS = Grant(
-    "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "alerts once for each problem"
+    "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "records which alerts were sent"
 )
 
 _API = (
     _ROWS,
     Grant("listings", (_QUERY,), "lists jobs and tasks"),
     _ENQUEUE,
-    Grant("config", (_GET, _PUT, _QUERY, _UPDATE), "definitions, keys, pauses"),
-    Grant("events", (_PUT, _QUERY), "histories, and events of what has no row"),
-    Grant("event indexes", (_QUERY,), "histories"),
-    Grant("bus", (_PUT_EVENTS,), "publishes events of entities without a row"),
-    Grant("output", (_QUERY,), "what tasks print"),
-    Grant("documents", _PUT_LARGE_OBJECT, "inputs, results and graphs"),
-    Grant("files", (_GET_OBJECT,), "files of attempts"),
-    Grant("bucket", ("s3:ListBucket",), "lists what attempts left"),
+    Grant("config", (_GET, _PUT, _QUERY, _UPDATE), "manages definitions, keys and pauses"),
+    Grant("events", (_PUT, _QUERY), "reads histories; stores events of queues and the system"),
+    Grant("event indexes", (_QUERY,), "reads histories"),
+    Grant("bus", (_PUT_EVENTS,), "publishes events of queues and the system"),
+    Grant("output", (_QUERY,), "reads output"),
+    Grant("documents", _PUT_LARGE_OBJECT, "reads and stores inputs, results and graphs"),
+    Grant("files", (_GET_OBJECT,), "reads artifacts"),
+    Grant("bucket", ("s3:ListBucket",), "lists artifacts"),
     _LARGE_EVENTS,
     _BLOB_EXISTENCE,
     *_READ_DEAD_LETTERS,
-    Grant("dead letters", (_REMOVE,), "forgets those that lead nowhere"),
+    Grant("dead letters", (_REMOVE,), "deletes messages without a task"),
     _ALERT_RECORDS,
 )
 
@@ -119,11 +119,11 @@ _GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
     ),
     "save-event": (
         _event_source_grant("history-events"),
-        Grant("events", (_PUT,), "keeps what happened"),
+        Grant("events", (_PUT,), "stores events"),
     ),
     "eventbridge-dlq-alert": (
         _event_source_grant("undelivered-events"),
-        Grant("undelivered", (_GET_OBJECT, _PUT_OBJECT), "keeps what was not delivered"),
+        Grant("undelivered", (_GET_OBJECT, _PUT_OBJECT), "stores undelivered events"),
         _BLOB_EXISTENCE,
         _SECRETS,
     ),
@@ -131,7 +131,7 @@ _GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
         _event_source_grant("dispatcher-events"),
         _ROWS,
         _ENQUEUE,
-        Grant("documents", (_GET_OBJECT,), "graphs of jobs"),
+        Grant("documents", (_GET_OBJECT,), "reads graphs of jobs"),
         _LARGE_EVENTS,
         _BLOB_EXISTENCE,
     ),
@@ -139,21 +139,21 @@ _GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
         _event_source_grant("dead letters"),
         Grant("ledger", (_GET, _UPDATE), "fails the task"),
         *_APPEND_EVENTS,
-        Grant("lost messages", (_PUT_OBJECT,), "keeps messages that lead nowhere"),
+        Grant("lost messages", (_PUT_OBJECT,), "stores messages without a task"),
     ),
     "sweeper": (
         Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
         _OPEN_ROWS,
         _ENQUEUE,
         *_READ_DEAD_LETTERS,
-        Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
-        Grant("config", (_GET, _UPDATE), "definitions; wakes a worker"),
-        Grant("documents", _PUT_LARGE_OBJECT, "finishes what was begun"),
+        Grant("dead letters", (_REMOVE,), "deletes messages of tasks that have ended"),
+        Grant("config", (_GET, _UPDATE), "reads definitions; wakes workers"),
+        Grant("documents", _PUT_LARGE_OBJECT, "completes interrupted operations"),
         _LARGE_EVENTS,
         _BLOB_EXISTENCE,
     ),
     "health-check": (
-        Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
+        Grant("ledger", (_GET, _GET_MANY), "reads rows of running tasks"),
         _OPEN_ROWS,
         *_APPEND_EVENTS,
         *_READ_DEAD_LETTERS,
@@ -162,20 +162,20 @@ _GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
         _SECRETS,
     ),
     "health-check-single": (
-        Grant("ledger", (_GET,), "the task's row"),
-        Grant("config", (_GET,), "its definition"),
+        Grant("ledger", (_GET,), "reads the row of the task"),
+        Grant("config", (_GET,), "reads the definition of the task"),
     ),
     "api": (*_API, _SECRETS),
     # Functions dispatch and sweep for it.
     "worker": (
-        Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
-        Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
+        Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "receives and delays messages"),
+        Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims tasks, commits outcomes"),
         Grant("open rows", (_QUERY,), "takes over from workers that died"),
-        Grant("output", (_PUT,), "what tasks print"),
-        Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
+        Grant("output", (_PUT,), "stores output"),
+        Grant("config", (_GET, _QUERY, _UPDATE), "reads definitions and pauses; sets holds"),
         *_APPEND_EVENTS,
-        Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
-        Grant("files", _PUT_LARGE_OBJECT, "files of attempts"),
+        Grant("documents", _PUT_LARGE_OBJECT, "reads inputs, stores results"),
+        Grant("files", _PUT_LARGE_OBJECT, "stores artifacts"),
         _BLOB_EXISTENCE,
     ),
     "server": _API,
