@@ -114,15 +114,16 @@ def _message_of(error: BaseException) -> str:
     return str(error)
 
 
-def print_stderr(text: str) -> None:
+def print_stderr(text: str, *, masked: bool = True) -> None:
     """Print a line to stderr, with secrets masked: errors repeat what users have written.
 
-    Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
+    A cursor looks like a secret and is not one: False prints the text as it is. Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
     """
     # Most commands print no error and do not need it.
     from longshore.core.text.sanitise import mask_secrets
 
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    encoded = mask_secrets(text).encode(encoding, errors="backslashreplace")
+    shown = mask_secrets(text) if masked else text
+    encoded = shown.encode(encoding, errors="backslashreplace")
     with contextlib.suppress(OSError, ValueError):
         print(encoded.decode(encoding), file=sys.stderr, flush=True)

@@ -106,7 +106,9 @@ def _read_key(url: str) -> str:
         text = sys.stdin.readline(_MAX_KEY_LENGTH + 2)
     key = text.strip()
     if not key or len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
-        message = "this is not an API key: `longshore keys create` creates one; --no-key saves none"
+        problem = "this is not an API key" if key else "no API key given"
+        hint = "create one on the server with `longshore keys create`, or use --no-key"
+        message = f"{problem}; {hint}"
         raise UsageError(message)
     return key
 
