@@ -117,7 +117,10 @@ def _message_of(error: BaseException) -> str:
 def print_stderr(text: str, *, masked: bool = True) -> None:
     """Print a line to stderr, with secrets masked: errors repeat what users have written.
 
-    A cursor looks like a secret and is not one: False prints the text as it is. Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
+    Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
+
+    Args:
+        masked: False for a text that looks like a secret and is none, such as a cursor.
     """
     # Most commands print no error and do not need it.
     from longshore.core.text.sanitise import mask_secrets
