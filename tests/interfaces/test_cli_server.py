@@ -62,7 +62,7 @@ def test_a_server_and_its_key_are_saved_for_their_owner_alone(
     listed = cli("contexts", "list", "-o", "json")
     submitted = cli("submit", _job_file(home), "-o", "json")
 
-    assert (added.code, added.out) == (0, f'Current context: "prod", {server.url}\n')
+    assert (added.code, added.out) == (0, f"Current context: 'prod', {server.url}\n")
     file = home / ".config" / "longshore" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert server.key not in added.out + added.err + listed.out

@@ -67,7 +67,7 @@ def test_a_failed_job_exits_with_1_and_names_its_failed_tasks(cli: Cli) -> None:
 
     assert answer.code == ExitCode.FAILED
     assert "a: the process ended with exit code 7" in answer.out
-    assert "longshore logs job-" in answer.out
+    assert "see: longshore why job-" in answer.out
 
 
 @pytest.mark.parametrize(("queue", "options"), [("default", ""), ("mial", " --queue mial")])

@@ -108,6 +108,8 @@ def _message_of(error: BaseException) -> str:
             return "the settings are wrong:\n  " + "\n  ".join(error.problems)
         case errors.AlreadyExists():
             return f"{error}; choose another --request-id"
+        case errors.NotFound(kind="definition" | "key"):
+            return f"{error}; see `longshore {error.kind}s list`"
         case OSError():
             file = f"{error.filename}: " if error.filename else ""
             return f"{file}{error.strerror or error}"

@@ -128,7 +128,7 @@ def _print_result(job: JobDetailDocument, *, as_json: bool) -> int:
         for task in failed[:_MAX_SHOWN_FAILURES]:
             print(f"  {task.task_id}: {task.error.message if task.error else 'failed'}")
         if failed:
-            print(f"see: longshore logs {failed[0].request_id}")
+            print(f"see: longshore why {failed[0].request_id}")
     return ExitCode.OK if job.status is JobState.COMPLETED else ExitCode.FAILED
 
 
