@@ -30,7 +30,7 @@ def test_the_first_line_says_what_is_supervised(cli: Cli) -> None:
     assert answer.code == 0
     assert line.startswith("supervisor ")
     assert "2 workers; serving mail; 1 task at once each; " in line
-    assert line.endswith(f"{cli.folder / '.longshore'}; until no tasks are left")
+    assert line.endswith(f"{cli.folder / '.longshore'}; until its queues are empty")
 
 
 def test_workers_get_the_options_and_their_lines_are_numbered(cli: Cli) -> None:

@@ -276,9 +276,8 @@ def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
             problem = ": see `longshore dead list`"
         elif depth.ready and not any(name in queues for queues in live.values()):
             problem = f": no worker serves it; `longshore worker --queue {name}`"
-        detail = (
-            f"{depth.ready} ready, {depth.hidden} in flight, {depth.dead_letters} dead{problem}"
-        )
+        counts = f"{depth.ready} ready, {depth.hidden} in flight or delayed"
+        detail = f"{counts}, {depth.dead_letters} dead{problem}"
         yield Check(f"queue {name}", WARN if problem else OK, detail)
     if not facts.queues:
         yield Check("queues", OK, "all empty")
