@@ -368,7 +368,8 @@ def _command_section(name: str, command: Any, shared: set[str]) -> Iterator[str]
     yield f"## {name}"
     yield from (_paragraph(part) for part in text.strip().split("\n\n"))
     yield f"```text\n{' '.join(['longshore', name, *_usage_parts(command)])}\n```"
-    if own := [param for param in command.params if param.name not in shared]:
+    own = [param for param in command.params if param.name not in shared]
+    if own := [param for param in own if not getattr(param, "hidden", False)]:
         yield _parameters(command, own)
     if examples:
         lines = (line.strip().partition("  ") for line in examples.strip("\n").splitlines())
@@ -384,7 +385,8 @@ def _paragraph(text: str) -> str:
 
 def _usage_parts(command: Any) -> list[str]:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    return ["[OPTIONS]", *(_metavar(param) for param in arguments)]
+    metavars = ((_metavar(param), param.required) for param in arguments)
+    return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in metavars)]
 
 
 def _metavar(param: Any) -> str:
@@ -414,8 +416,12 @@ def _meaning(param: Any, hint: Any) -> tuple[str, str]:
         if inspect.isclass(kind) and issubclass(kind, Enum):
             text += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."
     value = param.default
+    if param.required:
+        return text, "required"
     if named or not value:
         return text, named.removesuffix("]")
+    if value is True:
+        return text, f"`{param.opts[0]}`"
     return text, f"`{getattr(value, 'value', value)}`"
 
 

@@ -93,7 +93,7 @@ class InvalidJob(UsageError):
             f"{problem.path}: {problem.message}" if problem.path else problem.message
             for problem in self.problems
         ]
-        return "the job was not accepted:\n  " + "\n  ".join(lines)
+        return "the request is not valid, and nothing was stored:\n  " + "\n  ".join(lines)
 
 
 class InvalidInput(UsageError):

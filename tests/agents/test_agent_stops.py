@@ -43,7 +43,7 @@ async def test_steps_and_attempts_time_out_and_the_next_attempt_continues(
         row = await harness.row(key)
         assert row.state is TaskState.COMPLETED, row.failure
         assert row.attempts_used == row.attempt - 1 >= 1
-        assert set(await harness.failures(key)) == {("timeout", "no result within 8 s")}
+        assert set(await harness.failures(key)) == {("timeout", "timed out after 8 s")}
         assert survivors(family) == {}
         assert harness.repeated_requests(key) == []
         assert row.usage.turns == 2

@@ -39,7 +39,7 @@ def test_a_trace_is_written_while_the_step_runs_and_at_its_end(
         half = read(tmp_path)
         step_tracer.on_message(result_message(terminal_reason="completed"))
     with traces.trace_step("write", resumed=True) as step_tracer:
-        step_tracer.finish("timeout", "no result within 60 s")
+        step_tracer.finish("timeout", "timed out after 60 s")
 
     assert [(step["step"], step["end"]) for step in half["steps"]] == [("look", None)]
     whole = read(tmp_path)

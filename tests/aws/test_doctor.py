@@ -205,7 +205,7 @@ def test_a_deployed_installation_is_sound_until_something_is_changed(
         ("warn", "it hides messages for 30 s", "900 s"),
         ("fail", f"its dead letters go to {dead} after 3 receives", f"{dead} after 20 receives"),
     ]
-    assert checks["queue default"] == [("warn", "0 ready, 0 hidden, 1 dead", None)]
+    assert checks["queue default"] == [("warn", "0 ready, 0 in flight or delayed, 1 dead", None)]
     assert checks["undelivered events"] == [("warn", "1 could not be delivered", None)]
     (pattern,) = checks[f"rule {names.consumer('history')}"]
     assert pattern[:2] == ("fail", 'it takes {"detail-type": ["other"]}')

@@ -63,7 +63,9 @@ async def test_a_command_that_does_not_exist_is_not_tried_again(runner: ProcessR
     assert ending.failure is not None
     assert ending.failure.category is ErrorCategory.NOT_FOUND
     assert not ending.failure.retryable
-    assert "no-such-command-here" in ending.failure.message
+    assert ending.failure.message == (
+        "command 'no-such-command-here' not found on the worker; check PATH"
+    )
 
 
 @pytest.mark.parametrize("function", ["add", "add_later"])

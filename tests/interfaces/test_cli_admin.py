@@ -97,6 +97,44 @@ def test_a_new_job_cannot_use_a_deleted_definition(ask: Inside, cli: Cli) -> Non
     assert "no definition is called 'import-feed'" in submitted.err
 
 
+def test_a_job_file_or_a_built_in_name_in_place_of_a_definition_gives_a_hint(
+    ask: Inside, cli: Cli
+) -> None:
+    ask("definitions", "apply", str(SHOP))
+    job = cli.folder / "job.yaml"
+    job.write_text("tasks: [{taskId: a, name: command}]")
+
+    applied = ask("definitions", "apply", str(job))
+    shown = ask("definitions", "show", "command")
+    deleted = ask("definitions", "delete", "command")
+    missing = cli("definitions", "show", "unknown")
+    key = cli("keys", "revoke", "key-none")
+
+    assert "this looks like a job file; use `longshore submit`" in applied.err
+    assert shown.out.startswith("# built in\n")
+    assert (deleted.code, missing.code) == (ExitCode.REFUSED, ExitCode.NOT_FOUND)
+    assert "it is built in and cannot be deleted" in deleted.err
+    assert missing.err == "longshore: no definition 'unknown'; see `longshore definitions list`\n"
+    assert key.err == "longshore: no key 'key-none'; see `longshore keys list`\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--state", "foo"), "'--state': 'foo' is not one of 'running', 'completed'"),
+        (("--limit", "many"), "'--limit': must be a whole number; see"),
+        (("--limit", "0"), "'--limit': must be greater than or equal to 1; see"),
+    ],
+)
+def test_an_invalid_option_is_explained_in_plain_words(
+    ask: Inside, arguments: tuple[str, str], problem: str
+) -> None:
+    answer = ask("jobs", *arguments)
+
+    assert answer.code == ExitCode.USAGE
+    assert problem in answer.err
+
+
 def test_a_key_is_shown_once_and_works_until_it_is_revoked(ask: Inside, cli: Cli) -> None:
     created = ask("keys", "create", "ci", "--scope", "read")
     listed = {key["name"]: key for key in ask("keys", "list", "-o", "json").json["keys"]}

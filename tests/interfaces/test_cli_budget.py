@@ -182,8 +182,8 @@ def test_adding_too_little_warns_that_the_budget_is_still_used_up(
         (("add", "{job}", "--usd", "nan"), ExitCode.USAGE, "--usd"),
         (("add", "{job}", "--usd", "1e12"), ExitCode.USAGE, "--usd: 1,000,000,000 at most"),
         (("add", "{job}", "--tokens", "1.5"), ExitCode.USAGE, "--tokens"),
-        (("add", "{job}", "--tokens", "5"), ExitCode.USAGE, "nothing limits it"),
-        (("add", "today", "--usd", "5"), ExitCode.USAGE, "nothing limits it"),
+        (("add", "{job}", "--tokens", "5"), ExitCode.USAGE, "to raise; "),
+        (("add", "today", "--usd", "5"), ExitCode.USAGE, "to raise; "),
     ],
 )
 def test_an_invalid_addition_changes_nothing(

@@ -254,7 +254,7 @@ def test_logs_of_one_attempt(ask: Inside) -> None:
     assert ask("logs", task_id, "--attempt", "2").out == "second\n"
     both = ask("logs", task_id)
     assert (both.out, both.err) == ("first\nsecond\n", "longshore: attempt 2\n")
-    assert ask("logs", task_id, "--attempt", "3").err == "no output in attempt 3 yet\n"
+    assert ask("logs", task_id, "--attempt", "3").err == "no output in attempt 3\n"
 
 
 def test_logs_as_json_have_attempt_and_sequence(ask: Inside) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -58,6 +59,8 @@ def test_why_shows_the_chain_down_to_the_root_cause_and_the_remedy(
 
     lines = shown.splitlines()
     assert "'c' waits for 'b'" in lines[0]
+    assert re.search(r"\. \(for [\d.]+ m?s\)$", lines[0])
+    assert "list the exit code in `retryableExitCodes`" in lines[-1]
     assert shown.count("→ longshore resume") == 1
     assert reasons[-1]["requestId"] == f"{job_id}_a"
     assert reasons[-1]["remedy"] == f"longshore resume {job_id}"
@@ -83,7 +86,7 @@ def test_a_job_is_cancelled_and_resumed(cli: Cli, ask: Inside, submit: Callable[
     assert resumed.out == f"{job_id}: 2 tasks resumed, round 2\n"
     assert cli("worker", "--burst").code == 0
     nothing = ask("resume", job_id)
-    assert (nothing.code, "nothing of it has failed" in nothing.err) == (4, True)
+    assert (nothing.code, "nothing to resume: no task failed" in nothing.err) == (4, True)
 
 
 def test_one_task_is_cancelled(ask: Inside, submit: Callable[..., str]) -> None:
@@ -144,13 +147,13 @@ def test_a_queue_is_paused_shown_and_resumed(
     resumed = ask("queues", "resume", "default")
     again = ask("queues", "resume", "default")
 
-    assert 'Queue "default" is paused by' in paused.out
+    assert "Queue 'default' is paused by" in paused.out
     assert "the server is down" in why
     assert "longshore queues resume default" in why
     assert [(queue["name"], queue["reason"]) for queue in listed] == [
         ("default", "the server is down")
     ]
-    assert (resumed.out, again.code) == ('Queue "default" resumed\n', 4)
+    assert (resumed.out, again.code) == ("Queue 'default' resumed\n", 4)
     assert cli("worker", "--burst").code == 0
     assert cli.only_job_state().value == "completed"
 
@@ -173,7 +176,7 @@ def test_a_held_queue_is_shown_with_its_end_and_resumed(
     assert "when resumed" in listed[2]
     assert "Queue 'default' is held until" in why
     assert "longshore queues resume default" in why
-    assert resumed.out == 'Queue "default" resumed\n'
+    assert resumed.out == "Queue 'default' resumed\n"
 
 
 async def _hold(folder: Path) -> None:
@@ -217,7 +220,7 @@ def test_health_checks_all_running_tasks_or_one(
     after = ask("health")
 
     assert (before.code, after.err) == (0, "no task is running\n")
-    assert "only a running task has a health" in before.out
+    assert "health applies to running tasks only" in before.out
     assert every.json["summary"]["healthy"] == 1
     assert [task["requestId"] for task in every.json["tasks"]] == [f"{job_id}_a"]
     assert (single.code, table.code) == (0, 0)

@@ -44,6 +44,12 @@ def test_the_command_runs_in_the_current_folder_and_its_bytes_are_unchanged(cli:
     assert ended.returncode == 0
 
 
+def test_a_command_runs_in_the_current_folder_and_its_environment_names_it(cli: Cli) -> None:
+    answer = cli("run", "--", "/usr/bin/env")
+
+    assert f"PWD={cli.folder}\n" in answer.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [

@@ -62,7 +62,7 @@ def test_a_server_and_its_key_are_saved_for_their_owner_alone(
     listed = cli("contexts", "list", "-o", "json")
     submitted = cli("submit", _job_file(home), "-o", "json")
 
-    assert (added.code, added.out) == (0, f'Current context: "prod", {server.url}\n')
+    assert (added.code, added.out) == (0, f"Current context: 'prod', {server.url}\n")
     file = home / ".config" / "longshore" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert server.key not in added.out + added.err + listed.out
@@ -99,6 +99,25 @@ def test_a_server_that_refuses_the_key_is_not_saved(
     assert "not known or was revoked" in answer.err
     assert "ls_wrong" not in answer.err
     assert not (home / ".config").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"), [("", "no API key given"), ("ls_ä", "this is not an API key")]
+)
+def test_without_a_valid_key_the_error_names_the_command_that_creates_one(
+    cli: Cli, server: ServerAddress, key: str, problem: str
+) -> None:
+    answer = cli("contexts", "add", "prod", "--server", server.url, stdin=key)
+
+    assert answer.code == ExitCode.USAGE
+    assert f"{problem}; create one on the server with `longshore keys create`" in answer.err
+
+
+def test_without_a_key_the_error_is_the_missing_key_and_not_the_network(cli: Cli) -> None:
+    answer = cli("contexts", "add", "p", "--server", "http://jobs.example.com", "--no-key")
+
+    assert answer.code == ExitCode.USAGE
+    assert "there is no API key for http://jobs.example.com" in answer.err
 
 
 def test_a_contexts_file_that_others_can_read_is_refused(

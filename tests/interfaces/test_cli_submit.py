@@ -67,7 +67,27 @@ def test_a_failed_job_exits_with_1_and_names_its_failed_tasks(cli: Cli) -> None:
 
     assert answer.code == ExitCode.FAILED
     assert "a: the process ended with exit code 7" in answer.out
-    assert "longshore logs job-" in answer.out
+    assert "see: longshore why job-" in answer.out
+
+
+@pytest.mark.parametrize(("queue", "options"), [("default", ""), ("mial", " --queue mial")])
+def test_the_next_step_is_a_worker_for_the_queues_of_the_job(
+    submit: Callable[..., CommandResult], queue: str, options: str
+) -> None:
+    text = f"{{tasks: [{{taskId: a, name: command, queue: {queue}, input: {{argv: ['true']}}}}]}}"
+
+    answer = submit(text)
+
+    assert f"longshore worker --burst{options}; longshore job job-" in answer.out
+
+
+def test_a_job_that_has_ended_needs_no_worker(cli: Cli) -> None:
+    cli("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d")
+
+    again = cli("submit", _write(cli, DIAMOND), "--request-id", "d")
+
+    assert "accepted before, now completed" in again.out
+    assert "longshore worker" not in again.out
 
 
 def test_a_terminal_shows_the_progress_of_the_job(cli: Cli) -> None:

@@ -30,7 +30,7 @@ def test_the_first_line_says_what_is_supervised(cli: Cli) -> None:
     assert answer.code == 0
     assert line.startswith("supervisor ")
     assert "2 workers; serving mail; 1 task at once each; " in line
-    assert line.endswith(f"{cli.folder / '.longshore'}; until no tasks are left")
+    assert line.endswith(f"{cli.folder / '.longshore'}; until its queues are empty")
 
 
 def test_workers_get_the_options_and_their_lines_are_numbered(cli: Cli) -> None:
@@ -85,11 +85,11 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
     ("arguments", "problem"),
     [
         (("--recycle-at", "03:30"), "--recycle-at needs --processes"),
-        (("--processes", "0"), "'--processes': Input should be greater"),
+        (("--processes", "0"), "'--processes': must be greater"),
         (("--processes", "2", "--recycle-at", "noon"), "'noon' is not a time of day"),
         (("--log-format", "xml"), "log_format: "),
         (("--log-file", "/nowhere/at/all.log"), "log_file: '/nowhere/at/all.log' cannot be"),
-        (("--supervisor-fd", "2"), "'--supervisor-fd': Input should be greater"),
+        (("--supervisor-fd", "2"), "'--supervisor-fd': must be greater"),
         (("--supervisor-fd", "999"), "--supervisor-fd 999 is not a socket"),
     ],
 )

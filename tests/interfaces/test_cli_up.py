@@ -164,7 +164,8 @@ def test_definitions_of_files_are_stored_at_startup_and_counted_on_the_screen(cl
     with up(cli) as (process, client):
         shown = screen(process)
         assert (
-            f"defined  1 in longshore.yaml and 3 in 2 files of definitions/ in {cli.folder} (4 new)"
+            "definitions  1 in longshore.yaml and 3 in 2 files of definitions/"
+            f" in {cli.folder} (4 new)"
         ) in shown
         assert "invalid" not in shown
         assert cli("submit", "morning.yaml", "--request-id", "r", "--wait").code == 0
@@ -179,7 +180,7 @@ def test_an_invalid_file_is_reported_and_the_others_are_stored(cli: Cli) -> None
     (cli.folder / "longshore.yaml").write_text('definitions:\n  a: {runner: "\\e[2J"}\ntasks: []\n')
     with up(cli) as (process, client):
         shown = screen(process, "nothing")
-        assert "defined  1 in 1 file of definitions/" in shown
+        assert "definitions  1 in 1 file of definitions/" in shown
         assert "invalid  longshore.yaml, line 3: tasks: unknown field; expected" in shown
         assert "invalid  longshore.yaml, line 2: definitions.a.runner: expected one of" in shown
         assert "nothing of an invalid file was stored; fix the file, and it is read again" in shown
@@ -251,5 +252,5 @@ def test_no_files_are_read_if_the_setting_disables_it(cli: Cli) -> None:
     feed(cli, "one")
     (cli.folder / "longshore.toml").write_text('[definitions]\nfolder = "none"\n')
     with up(cli) as (process, client):
-        assert "defined  not read from files" in screen(process)
+        assert "definitions  not read from files" in screen(process)
         assert client.get("/v1/task-definitions").json() == {"definitions": []}

@@ -73,7 +73,7 @@ def test_cancelled_tasks_can_be_resumed(client: longshore.Client) -> None:
 
     status = job.status()
     assert (status.state, status.round) == (JobState.RUNNING, 2)
-    with pytest.raises(CommandRefused, match="nothing of it has failed or was cancelled"):
+    with pytest.raises(CommandRefused, match="nothing to resume: no task failed or was cancelled"):
         job.resume()
     with pytest.raises(CommandRefused, match="only what failed or was cancelled"):
         job.resume("fetch")

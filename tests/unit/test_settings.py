@@ -103,7 +103,7 @@ def test_all_problems_are_reported_at_once_with_their_origins(tmp_path: Path) ->
 
     assert len(problems) == 7
     text = "\n".join(problems)
-    assert "worker.concurrency: Input should be greater than or equal to 1, not 0 (flag)" in text
+    assert "worker.concurrency: must be greater than or equal to 1, not 0 (flag)" in text
     assert "not 'xml' (LONGSHORE_LOG_FORMAT in the environment)" in text
     assert "worker.queues: 'no good' is not a name" in text
     assert "worker.poll_wait: a duration cannot be negative, but '-1' is" in text

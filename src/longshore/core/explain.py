@@ -19,6 +19,7 @@ from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import MAX_REVISIONS
 from longshore.core.queues import QueuePause
 from longshore.core.records import value
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease, LeasePolicy
 from longshore.core.tasks.rows import (
     CancelRequest,
@@ -264,7 +265,7 @@ def _idle_reason(row: TaskRow) -> WhyReason:
             text = f"Task {key} has completed; only a new job can run it again."
         case TaskState.FAILED:
             code = ReasonCode.FAILED
-            text = f"Task {key} failed{_failure(row)}; {_used(row)}."
+            text = f"Task {key} failed{_failure(row)}; {_used(row)}{_not_retried(row)}."
         case TaskState.CANCELLED:
             code = ReasonCode.CANCELLED
             why = _parenthesised(row.cancel.reason if row.cancel else None)
@@ -401,6 +402,15 @@ def _used(row: TaskRow) -> str:
     return (
         f"it has used {row.attempts_used} of its {_plural(row.spec.retry.max_attempts, 'attempt')}"
     )
+
+
+def _not_retried(row: TaskRow) -> str:
+    """Returns why a failed task with attempts left is not retried."""
+    if row.failure is None or row.attempts_used >= row.spec.retry.max_attempts:
+        return ""
+    if row.failure.category is not ErrorCategory.EXIT_CODE:
+        return " and is not retried after such an error"
+    return " and is not retried; to retry it, list the exit code in `retryableExitCodes`"
 
 
 def _requester(request: CancelRequest | None) -> str:

@@ -263,7 +263,7 @@ class BudgetOperations:
             return row
         if not row.state.terminal:
             own = await self._task_budget(row, steps=True)
-            _check_limited(own, amount, f"task {task_id}")
+            _check_limited(own, amount, f"task {task_id}", "`budget` in its definition")
         try:
             return await self.transitions.apply_to_task(task_id, command)
         except CommandRefused:
@@ -285,7 +285,7 @@ class BudgetOperations:
         """
         _check_addition(amount, request_id)
         job = await self.transitions.get_job(tenant, job_id)
-        _check_limited(job.spec.budget, amount, f"job {job_id}")
+        _check_limited(job.spec.budget, amount, f"job {job_id}", "`budget` in the job file")
 
         async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
             intent = Intent(
@@ -315,7 +315,7 @@ class BudgetOperations:
             UsageError: nothing limits the day, nothing is added, or the request id is not one.
         """
         _check_addition(amount, request_id)
-        _check_limited(self.day_budget, amount, "the day")
+        _check_limited(self.day_budget, amount, "the day", "agent.*_per_day")
         now = self.backend.clock.now()
         name = day_budget_name(now)
 
@@ -421,9 +421,9 @@ def _status(budget: SharedBudget, limit: Budget) -> BudgetStatus:
     )
 
 
-def _check_limited(budget: Budget, amount: Budget, owner: str) -> None:
+def _check_limited(budget: Budget, amount: Budget, owner: str, setting: str) -> None:
     if unlimited := budget.unlimited_units(amount):
-        message = f"{owner} has no budget in {' and '.join(unlimited)}: nothing limits it"
+        message = f"{owner} has no limit in {' and '.join(unlimited)} to raise; {setting} sets one"
         raise UsageError(message)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, NO_DEFINITION, Definition
 from longshore.core.documents import Document, submitted_document_key
 from longshore.core.ids import check_request_id, job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
@@ -168,7 +168,7 @@ class Producer:
                 stored = await self.backend.definitions.get(tenant, name)
                 definitions[name] = stored or BUILTIN_DEFINITIONS.get(name)
             if definitions[name] is None and name not in own:
-                unknown.append(Problem(path=path, message=f"no definition is called {name!r}"))
+                unknown.append(Problem(path=path, message=NO_DEFINITION.format(name)))
             if len(unknown) == PROBLEM_LIMIT:
                 break
         if problems or unknown:

@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from longshore.core.document_reader import plain_problem
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
 from longshore.settings.fields import format_value
@@ -288,7 +289,7 @@ def _validation_problems(error: ValidationError, values: _Values) -> Iterator[st
             yield from (": ".join([*location, message]) for message in cause.args)
             continue
         value, origin = values[name]
-        message = str(cause or f"{detail['msg']}, not {value!r}")
+        message = str(cause or f"{plain_problem(detail['msg'])}, not {value!r}")
         if is_secret(name):
             # pydantic's message quotes the value; the messages of this package never do.
             message = str(cause or "the value is not valid")

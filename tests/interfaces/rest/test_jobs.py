@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from longshore.core.definitions.definition import NO_DEFINITION
 from tests.interfaces.rest.server import a_task, async_test, run_server
 
 
@@ -73,7 +74,7 @@ async def test_an_invalid_job_is_refused_with_the_path_of_every_error(tmp_path: 
         assert answer.headers["content-type"] == "application/problem+json"
         assert problem["requestId"] == answer.headers["x-request-id"]
         assert {(error["path"], error["message"]) for error in problem["errors"]} == {
-            ("tasks[0].name", "no definition is called 'missing'"),
+            ("tasks[0].name", NO_DEFINITION.format("missing")),
             ("tasks[3].taskId", "'a' is already the id of tasks[0]"),
             ("tasks[1].dependsOn[0]", "each of these tasks depends on the next: b -> c -> b"),
         }

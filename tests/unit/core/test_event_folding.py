@@ -262,7 +262,7 @@ def test_an_ended_attempt_has_no_lease(end: e.EventBody) -> None:
     [
         pytest.param(processing_failed(), ("reset", "network"), id="attempt"),
         pytest.param(failed(), ("bad key", "auth"), id="task"),
-        pytest.param(timed_out(), ("no result within 200 s", "timeout"), id="timeout"),
+        pytest.param(timed_out(), ("timed out after 200 s", "timeout"), id="timeout"),
     ],
 )
 def test_a_failure_has_its_category(end: e.EventBody, failure: tuple[str, str]) -> None:

@@ -287,9 +287,19 @@ class TestAfterTheRun:
 
         assert reason.code is ReasonCode.FAILED
         assert reason.text == (
-            "Task 'a' failed (validation: broke by validation); it has used 1 of its 3 attempts."
+            "Task 'a' failed (validation: broke by validation); it has used 1 of its 3 attempts"
+            " and is not retried after such an error."
         )
         assert (reason.since, reason.remedy) == (NOON, RESUME)
+
+    def test_a_failed_task_with_an_exit_code_says_how_to_retry_it(self) -> None:
+        failure = a_failure(ErrorCategory.EXIT_CODE)
+
+        left = single_reason(a_task(state=TaskState.FAILED, failure=failure))
+        last = single_reason(a_task(state=TaskState.FAILED, failure=failure, attempts_used=3))
+
+        assert left.text.endswith("to retry it, list the exit code in `retryableExitCodes`.")
+        assert last.text.endswith("; it has used 3 of its 3 attempts.")
 
     def test_a_failed_task_without_a_failure_has_a_reason(self) -> None:
         row = a_task(state=TaskState.FAILED, failure=None, attempts_used=0)

@@ -232,7 +232,7 @@ def test_exit_code_zero_is_no_failure() -> None:
 
 
 def test_an_attempt_whose_time_was_up_says_how_long_it_had() -> None:
-    assert timeout_text(timedelta(seconds=2.5)) == "no result within 2.5 s"
+    assert timeout_text(timedelta(seconds=2.5)) == "timed out after 2.5 s"
 
 
 def test_a_failure_survives_pickle() -> None:

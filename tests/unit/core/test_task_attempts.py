@@ -258,7 +258,7 @@ class TestTimeOut:
         assert (row.attempts_used, row.ran_for, row.last_output) == (1, 4 * SECOND, 8)
         assert row.usage == BOTH
         assert row.failure == Failure(
-            category=ErrorCategory.TIMEOUT, message="no result within 2.5 s", signal="SIGKILL"
+            category=ErrorCategory.TIMEOUT, message="timed out after 2.5 s", signal="SIGKILL"
         )
 
     def test_a_timeout_has_its_signal_and_its_real_duration(self) -> None:

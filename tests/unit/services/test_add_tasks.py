@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from longshore.core.definitions.definition import NO_DEFINITION
 from longshore.core.tasks.rows import IntentKind
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import (
@@ -227,7 +228,7 @@ async def test_all_problems_are_reported_at_once_and_nothing_is_changed(
             Problem(path="tasks", message="5 tasks are more than the 4 that a job may have"),
             Problem(path="tasks[0].taskId", message="'a' is already the id of a task of this job"),
             Problem(path="tasks[1].dependsOn[0]", message="there is no task 'aa'"),
-            Problem(path="tasks[2].name", message="no definition is called 'missing'"),
+            Problem(path="tasks[2].name", message=NO_DEFINITION.format("missing")),
         )
         assert await harness.job() == before
 

@@ -142,7 +142,7 @@ async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, day: Bu
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend, day_budget=day)
 
-        with pytest.raises(UsageError, match="the day has no budget in dollars"):
+        with pytest.raises(UsageError, match="the day has no limit in dollars to raise"):
             await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
         assert (await day_budget(harness)).version == 0
 

@@ -134,7 +134,7 @@ async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, more: B
         harness = await agent_harness(backend)
         await submit(harness, budget={"usd": 1.0})
 
-        with pytest.raises(UsageError, match="nothing limits it"):
+        with pytest.raises(UsageError, match="to raise; "):
             await harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **ANN)
         assert (await harness.job()).allowance is None
 

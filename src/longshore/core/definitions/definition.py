@@ -102,6 +102,8 @@ class Definition:
             raise ValueError(message)
 
 
+NO_DEFINITION = "no definition is called {!r}; see `longshore definitions list`"
+"""The problem of a task that names a definition that does not exist."""
 BUILTIN_DEFINITIONS: dict[str, Definition] = {
     kind.value: Definition(name=kind.value, runner=kind)
     for kind in (RunnerKind.COMMAND, RunnerKind.PYTHON)

@@ -107,7 +107,7 @@ def error_text(text: str) -> str:
 
 def timeout_text(timeout: timedelta) -> str:
     """Returns the message of an attempt that timed out."""
-    return f"no result within {timeout.total_seconds():g} s"
+    return f"timed out after {timeout.total_seconds():g} s"
 
 
 def failure_of(error: BaseException) -> Failure:

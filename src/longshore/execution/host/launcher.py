@@ -162,6 +162,7 @@ class ProcessRunner:
             CHANNEL_VARIABLE: str(CHANNEL_FD),
         }
         if spec.definition.runner is RunnerKind.COMMAND:
+            variables["PWD"] = str(folder / str(settings.get("cwd") or ""))
             variables[INPUT_VARIABLE] = str(folder / _INPUT_FILE)
             variables[DEPENDENCIES_VARIABLE] = str(folder / _DEPENDENCIES_FILE)
         return variables

@@ -20,5 +20,8 @@ def run(spec: Mapping[str, Any]) -> NoReturn:
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - running what was asked for is the point
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.exists(argv[0]):
+            message = f"command {argv[0]!r} not found on the worker; check PATH"
+            raise FileNotFoundError(message) from None
         # The system's error does not say which program it was.
         raise type(error)(error.errno, error.strerror, argv[0]) from None

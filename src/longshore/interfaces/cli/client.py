@@ -300,29 +300,29 @@ def open_server(
 
 
 def _key_for(context: ServerContext, settings: Settings) -> str:
+    from longshore.wiring.services import read_machine_key
+
     local = is_loopback(context.url)
+    key = context.key
+    if key is None and settings.api_key is not None:
+        key = settings.api_key.get_secret_value()
+    # The key that this machine created for itself is for this machine alone.
+    if key is None and local:
+        key = read_machine_key(settings)
+    if key is None:
+        hint = "; if it runs on this machine, use --data-dir with its data folder instead"
+        problem = (
+            f"there is no API key for {context.url}: set LONGSHORE_API_KEY, or store one with "
+            f"`longshore contexts add`{hint if local else ''}"
+        )
+        raise ConfigurationError([problem])
     if not local and not context.insecure and context.url.startswith("http:"):
         problem = (
             f"{context.url}: the key would cross the network in the clear; use https, or "
             "`longshore contexts add --insecure` if you trust that network"
         )
         raise ConfigurationError([problem])
-    if context.key is not None:
-        return context.key
-    if settings.api_key is not None:
-        return settings.api_key.get_secret_value()
-    from longshore.wiring.services import read_machine_key
-
-    # The key that this machine created for itself is for this machine alone.
-    if local and (machine_key := read_machine_key(settings)) is not None:
-        return machine_key
-    folder = str(settings.data_dir.absolute())
-    hint = f", or name the server's folder with --data-dir (not {folder!r})" if local else ""
-    problem = (
-        f"there is no API key for {context.url}: set LONGSHORE_API_KEY, or store one with "
-        f"`longshore contexts add`{hint}"
-    )
-    raise ConfigurationError([problem])
+    return key
 
 
 def selected_server(options: GlobalOptions, loaded: LoadedSettings) -> ServerContext | None:

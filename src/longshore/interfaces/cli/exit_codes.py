@@ -108,21 +108,27 @@ def _message_of(error: BaseException) -> str:
             return "the settings are wrong:\n  " + "\n  ".join(error.problems)
         case errors.AlreadyExists():
             return f"{error}; choose another --request-id"
+        case errors.NotFound(kind="definition" | "key"):
+            return f"{error}; see `longshore {error.kind}s list`"
         case OSError():
             file = f"{error.filename}: " if error.filename else ""
             return f"{file}{error.strerror or error}"
     return str(error)
 
 
-def print_stderr(text: str) -> None:
+def print_stderr(text: str, *, masked: bool = True) -> None:
     """Print a line to stderr, with secrets masked: errors repeat what users have written.
 
     Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
+
+    Args:
+        masked: False for a text that looks like a secret and is none, such as a cursor.
     """
     # Most commands print no error and do not need it.
     from longshore.core.text.sanitise import mask_secrets
 
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    encoded = mask_secrets(text).encode(encoding, errors="backslashreplace")
+    shown = mask_secrets(text) if masked else text
+    encoded = shown.encode(encoding, errors="backslashreplace")
     with contextlib.suppress(OSError, ValueError):
         print(encoded.decode(encoding), file=sys.stderr, flush=True)

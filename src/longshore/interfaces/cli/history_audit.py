@@ -85,7 +85,7 @@ class AuditSummary:
             audited += f" ({skipped} kept changing and could not be audited)"
         if not self.counts:
             duration = formats.duration_text(self.duration)
-            return f"{audited}: invariants 1 to 9, 11 and 13 hold ({duration})"
+            return f"{audited}: no problems found ({duration})"
         total = formats.plural(self.counts.total(), "finding")
         return f"{total} in {audited}; nothing was changed. Keep a copy of the data and report it"
 

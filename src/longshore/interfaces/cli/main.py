@@ -53,7 +53,7 @@ COMMANDS = {
     "dead show": _Command("dead", "show", "Show why a task or message failed"),
     "dead replay": _Command("dead", "replay", "Run failed tasks again"),
     "dead discard": _Command("dead", "discard", "Delete dead messages"),
-    "queues list": _Command("queues", "list_", "List paused queues"),
+    "queues list": _Command("queues", "list_", "List queues that are paused or on hold"),
     "queues pause": _Command("queues", "pause", "Pause a queue"),
     "queues resume": _Command("queues", "resume", "Resume a queue"),
     "budget show": _Command("budgets", "show", "Show the limits and spending of agents"),
@@ -134,7 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:
-    text = error.format_message().rstrip(".")
+    # Most commands do not need it.
+    from longshore.core.document_reader import plain_problem
+
+    text = plain_problem(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "longshore"
     return UsageError(f"{text[:1].lower()}{text[1:]}; see `{command} --help`")

@@ -85,7 +85,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
     )
     supervisor = Supervisor(policy, start, system_clock())
     signals = _listen(supervisor, settings.stop_timeout)
-    until = "until no tasks are left" if burst else "Ctrl-C stops"
+    until = "until its queues are empty" if burst else "Ctrl-C stops"
     print(
         f"supervisor {os.getpid()}: {formats.plural(policy.processes, 'worker')};"
         f" serving {', '.join(settings.worker.queues)};"

@@ -18,7 +18,7 @@ import httpx
 
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, NO_DEFINITION, Definition
 from longshore.core.definitions.reader import split_job_file
 from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
@@ -139,7 +139,7 @@ class HttpClient(HttpTransport, _Operations):
                 if name not in names:
                     await self.get_definition(name)
             except NotFound:
-                problems.append(Problem(path=path, message=f"no definition is called {name!r}"))
+                problems.append(Problem(path=path, message=NO_DEFINITION.format(name)))
             else:
                 names.add(name)
         if problems:

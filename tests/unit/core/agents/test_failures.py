@@ -307,7 +307,7 @@ def test_a_step_out_of_time_is_late_by_its_own_time() -> None:
     reason, failure = classify(ProcessError(exit_code=143), late=NINETY_SECONDS)
 
     assert reason is QueryFailureReason.DEADLINE
-    assert (failure.category, failure.message) == (Category.TIMEOUT, "no result within 90 s")
+    assert (failure.category, failure.message) == (Category.TIMEOUT, "timed out after 90 s")
 
 
 def test_a_step_that_waited_for_a_rate_limit_until_its_time_was_up_is_rate_limited() -> None:
@@ -317,7 +317,7 @@ def test_a_step_that_waited_for_a_rate_limit_until_its_time_was_up_is_rate_limit
 
     assert (reason, failure.category) == (QueryFailureReason.STATUS, Category.RATE_LIMIT)
     assert failure.retry_after == NINETY_SECONDS
-    assert failure.message == "no result within 90 s: the API's rate limit is reached (429)"
+    assert failure.message == "timed out after 90 s: the API's rate limit is reached (429)"
 
 
 def test_a_step_whose_api_could_not_be_reached_until_its_time_was_up_says_so() -> None:

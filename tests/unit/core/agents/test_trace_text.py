@@ -275,10 +275,10 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
                 tool_started("t2"),
                 ToolDenied(at=at(1), tool_id="t2", name="Bash"),
                 tool_started("t3"),
-                StepFinished(at=at(61), outcome="timeout", error="no result within 60 s"),
+                StepFinished(at=at(61), outcome="timeout", error="timed out after 60 s"),
             ],
             "timeout after 1 min 1 s: 0 turns, 3 tools (1 failed, 1 denied, 1 interrupted),"
-            " 0 tokens in, 0 out; no result within 60 s",
+            " 0 tokens in, 0 out; timed out after 60 s",
         ),
     ],
 )

@@ -379,7 +379,8 @@ def _queue_problems(
 def _depth(queues: Iterable[_Queue]) -> str:
     queues = list(queues)
     ready = sum(queue.count(_VISIBLE) for queue in queues)
-    return f"{ready} ready, {sum(queue.count(_IN_FLIGHT, _DELAYED) for queue in queues)} hidden"
+    hidden = sum(queue.count(_IN_FLIGHT, _DELAYED) for queue in queues)
+    return f"{ready} ready, {hidden} in flight or delayed"
 
 
 def _summary(
@@ -397,7 +398,7 @@ def _summary(
 def _check_limits(queues: Iterable[_Queue]) -> Check:
     """How close the installation is to the limits of AWS."""
     count, name = max((queue.count(_IN_FLIGHT), queue.name) for queue in queues)
-    detail = f"{count:,} of {IN_FLIGHT_LIMIT:,} messages hidden in {name}"
+    detail = f"{count:,} of {IN_FLIGHT_LIMIT:,} messages in flight in {name}"
     if count < _WARNING_RATIO * IN_FLIGHT_LIMIT:
         return Check("limits", CheckStatus.OK, detail)
     remedy = "spread the work over more queues: beyond the limit SQS delivers nothing"

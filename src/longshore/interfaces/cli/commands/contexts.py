@@ -88,7 +88,7 @@ def add(
     asyncio.run(_check_server(context, settings))
     saved.by_name[name], saved.current_name = context, name
     contexts.save(saved, settings.contexts_file)
-    print(f'Current context: "{name}", {url}')
+    print(f"Current context: {name!r}, {url}")
 
 
 async def _check_server(context: ServerContext, settings: Settings) -> None:
@@ -106,8 +106,9 @@ def _read_key(url: str) -> str:
         text = sys.stdin.readline(_MAX_KEY_LENGTH + 2)
     key = text.strip()
     if not key or len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
-        message = "this is not an API key: `longshore keys create` creates one; --no-key saves none"
-        raise UsageError(message)
+        problem = "this is not an API key" if key else "no API key given"
+        hint = "create one on the server with `longshore keys create`, or use --no-key"
+        raise UsageError(f"{problem}; {hint}")
     return key
 
 
@@ -132,11 +133,11 @@ def use(
     saved.current_name = name
     contexts.save(saved, path)
     print(
-        f'Current context: "{name}", {context.url}' if context else "Commands use the data folder"
+        f"Current context: {name!r}, {context.url}" if context else "Commands use the data folder"
     )
 
 
-@command(("longshore contexts remove prod", "with its key"), output=False)
+@command(("longshore contexts remove prod", "also removes its key"), output=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     path = load_command_settings(options).settings.contexts_file
@@ -146,4 +147,4 @@ def remove(options: GlobalOptions, name: _Name) -> None:
     if saved.current_name == name:
         saved.current_name = None
     contexts.save(saved, path)
-    print(f'Removed context "{name}"')
+    print(f"Removed context {name!r}")

@@ -94,9 +94,9 @@ async def list_(
 ) -> None:
     """List dead letters, newest first: tasks and messages that need an operator.
 
-    A task is a dead letter when it has failed and is not retried any more. It stays until it is
-    replayed. A message is a dead letter when it was received too often and belongs to no task. It
-    stays until it is discarded.
+    A task is a dead letter when it has failed and will not be retried, also a command of `longshore
+    run`. It stays until it is replayed. A message is a dead letter when it was received too often
+    and belongs to no task. It stays until it is discarded.
     """
     dead_filter = await _read_filter(
         client, job, since, queue=queue, definition=definition, category=category
@@ -262,7 +262,7 @@ class _Selection:
 
 @command(
     ("longshore dead replay job-k3x_fetch", "one task"),
-    ("longshore dead replay --category network --since 1h", "shows the number and asks"),
+    ("longshore dead replay --category network --since 1h", "asks for confirmation"),
     ("longshore dead replay --all --yes", "everything, without asking"),
     remote=True,
 )
@@ -281,16 +281,18 @@ def replay(
     everything: Annotated[bool, flag("Replay all tasks.", "--all")] = False,
     yes: Yes = False,
 ) -> int:
-    """Run failed tasks again, in a new round with all their attempts.
+    """Run failed tasks again by ID or filter, in a new round with all their attempts.
+
+    Has the same effect as `resume`, across jobs. Cancelled tasks are not included.
 
     Completed tasks are not run again; tasks that depend on a replayed task run after it. If two
-    users replay a task at once, it is replayed once; a task that is no dead letter any more is left
-    as it is.
+    users replay a task at the same time, it is replayed once; tasks that are no longer dead letters
+    are skipped.
 
-    Before it replays tasks that were not named by ID, the command shows their number and asks.
-    Without a terminal, --yes is needed.
+    For tasks that were not named by ID, the command shows how many there are and asks for
+    confirmation. Without a terminal, --yes is needed.
 
-    Exits with 1 if the answer was no, and with 4 if a task that was named is no dead letter.
+    Exits with 1 if you decline, and with 4 if a task that was named is not a dead letter.
     """
     filtered = any(value is not None for value in (queue, definition, category, job, since))
     if letters and (filtered or everything):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from longshore.errors import UsageError
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS
+from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, open_client
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import formats, screen
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 _Name = Annotated[str, argument("NAME", "Definition name.")]
 
 
-@client_command(("longshore definitions list", "what jobs can use"))
+@client_command(("longshore definitions list", "names, versions and queues"))
 async def list_(client: ApiClient) -> None:
-    """List the newest version of each definition."""
+    """List the newest version of each definition.
+
+    Jobs can also use `command` and `python`, which are built in and not listed.
+    """
     document = await client.app.list_definitions()
     screen.print_listing(
         client.options,
@@ -45,7 +49,9 @@ async def show(
     client: ApiClient,
     name: _Name,
     *,
-    version: Annotated[int | None, option("N", "[default: the newest]", min=1)] = None,
+    version: Annotated[
+        int | None, option("N", "Version to show. [default: the newest]", min=1)
+    ] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
     definition = await client.app.get_definition(name, version=version)
@@ -63,7 +69,7 @@ async def show(
         for field, value in to_dict(definition).items()
         if field != "version" and value not in empty
     }
-    print(f"# version {definition.version}")
+    print(f"# version {definition.version}" if definition.version else "# built in")
     print(yaml.safe_dump(fields, sort_keys=False, allow_unicode=True), end="")
 
 
@@ -89,7 +95,9 @@ async def apply(
     reading = read_paths(files)
     if reading.problems:
         problems = "\n  ".join(str(problem) for problem in reading.problems)
-        message = f"nothing was stored:\n  {problems}"
+        hint = "\nthis looks like a job file; use `longshore submit`"
+        is_job = any(problem.path == "tasks" for problem in reading.problems)
+        message = f"nothing was stored:\n  {problems}{hint if is_job else ''}"
         raise UsageError(message)
     if check:
         definitions = formats.plural(len(reading.definitions), "definition")
@@ -126,8 +134,13 @@ def _change_text(definition: d.DefinitionDocument, before: int | None) -> str:
 @client_command(("longshore definitions delete resize", "running jobs keep it"), output=False)
 async def delete(client: ApiClient, name: _Name) -> None:
     """Delete a definition: new jobs cannot use it, and jobs that have started keep it."""
-    await client.app.delete_definition(name)
-    print(f'Definition "{name}" deleted; jobs that have started keep it')
+    try:
+        await client.app.delete_definition(name)
+    except NotFound:
+        if name in BUILTIN_DEFINITIONS:
+            raise CommandRefused(name, "it is built in and cannot be deleted") from None
+        raise
+    print(f"Definition {name!r} deleted; jobs that have started keep it")
 
 
 @command(

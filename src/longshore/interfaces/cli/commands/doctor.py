@@ -80,9 +80,9 @@ def doctor(
 ) -> int:
     """Check this installation, its data folder, its workers and its queues.
 
-    With --audit, also check the history: an auditor that shares no code with the rest reads every
-    job and reports what was lost, done twice, out of order or incomplete. It takes some seconds
-    for 10,000 tasks, and workers can go on meanwhile.
+    With --audit, also check the history: an independent auditor reads every job and reports what
+    was lost, done twice, out of order or incomplete. It takes some seconds for 10,000 tasks.
+    Workers can keep running.
 
     On AWS it checks your identity, whether each service responds, the clock, and that every table,
     queue, rule and bucket is as `longshore aws deploy` creates it.
@@ -156,8 +156,8 @@ def _agent_check(settings: Settings) -> Check:
         return Check("agents", OK, "not installed", remedy=remedy)
     if settings.agent.credential is None:
         names = "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"
-        remedy = f"set {names} in the environment of the workers"
-        return Check("agents", WARN, f"{sdk}, but no credentials: agent tasks fail", remedy=remedy)
+        remedy = f"to run agents: set {names} in the environment of the workers"
+        return Check("agents", OK, f"{sdk}, not configured", remedy=remedy)
     variable = _CREDENTIAL_VARIABLES[settings.agent.credential[0]]
     address = f" at {settings.agent.base_url}" if settings.agent.base_url else ""
     sandboxed = all(shutil.which(name) for name in ("bwrap", "socat"))
@@ -252,7 +252,7 @@ def _schema_check(facts: StoreFacts) -> Check:
         return Check("schema", FAIL, detail)
     if schema < supported:
         return Check("schema", WARN, f"{schema}; the next command upgrades it to {supported}")
-    return Check("schema", OK, str(schema))
+    return Check("schema", OK, f"version {schema}")
 
 
 def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
@@ -276,7 +276,8 @@ def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
             problem = ": see `longshore dead list`"
         elif depth.ready and not any(name in queues for queues in live.values()):
             problem = f": no worker serves it; `longshore worker --queue {name}`"
-        detail = f"{depth.ready} ready, {depth.hidden} hidden, {depth.dead_letters} dead{problem}"
+        counts = f"{depth.ready} ready, {depth.hidden} in flight or delayed"
+        detail = f"{counts}, {depth.dead_letters} dead{problem}"
         yield Check(f"queue {name}", WARN if problem else OK, detail)
     if not facts.queues:
         yield Check("queues", OK, "all empty")

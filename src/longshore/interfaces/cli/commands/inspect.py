@@ -101,11 +101,14 @@ async def tasks(
 
 
 @client_command(
-    ("longshore job job-k3x", "the job whose id begins so"),
+    ("longshore job job-k3x", "by ID prefix"),
     ("longshore job job-k3x -o json", "for a script"),
 )
 async def job(client: ApiClient, job_id: Id) -> None:
-    """Show a job: its progress, and each task with its state, attempts, times and error."""
+    """Show a job: its progress, and each task with its state, attempts, times and error.
+
+    The ID of a task shows the whole job that contains it.
+    """
     document = await client.get_job((await client.resolve(job_id)).job_id)
     if client.options.json:
         screen.print_json(document)
@@ -118,7 +121,7 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
     counts = [f"{count} {state.replace('_', ' ')}" for state, count in job.states.items() if count]
     screen.print_pairs(
         [
-            ("job", job.job_id),
+            ("job", job.job_id if job.name else ""),
             ("request", job.request_id),
             ("progress", f"{', '.join(counts)} of {formats.plural(job.total_tasks, 'task')}"),
             ("created", formats.relative_time(job.created_at, now)),
@@ -182,7 +185,7 @@ def _error(task: d.TaskDocument) -> str:
 
 @client_command(
     ("longshore events job-k3x", "the events of the job itself"),
-    ("longshore events job-k3x --all -f", "and of its tasks, as they happen"),
+    ("longshore events job-k3x --all -f", "job and task events, as they happen"),
     ("longshore events job-k3x_fetch -o json", "the complete events of a task"),
 )
 async def events(

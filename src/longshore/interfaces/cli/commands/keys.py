@@ -15,7 +15,7 @@ from longshore.interfaces.cli.render import formats, screen
 
 @client_command(("longshore keys list", "names, scopes and dates"))
 async def list_(client: ApiClient) -> None:
-    """List the tenant's API keys, oldest first, with revoked keys and without secrets."""
+    """List the tenant's API keys, oldest first, including revoked keys. Secrets are not shown."""
     document, now = await client.app.list_keys(), client.now()
     screen.print_listing(
         client.options,
@@ -49,10 +49,11 @@ async def create(
 
     \b
     scope    lets the key
-    read     read jobs, tasks, events and output
+    read     read jobs, tasks, events, output, artifacts, budgets and definitions
     submit   submit jobs and add tasks
-    operate  cancel, resume, review and replay tasks, and change definitions
-    admin    do everything, manage API keys and pause queues
+    operate  cancel, resume, review and replay tasks, change definitions, and add to the
+             budgets of jobs and tasks
+    admin    do everything, also manage API keys, pause queues and add to the daily budget
     """
     created = await client.app.create_key(name, list(dict.fromkeys(scope)))
     if client.options.json:
@@ -64,11 +65,11 @@ async def create(
     print(created.key)
 
 
-@client_command(("longshore keys revoke key-1a2b3c", "on every server at once"))
+@client_command(("longshore keys revoke key-1a2b3c", "takes effect immediately"))
 async def revoke(
     client: ApiClient,
     key: Annotated[str, argument("ID", "As `keys list` shows it.")],
 ) -> None:
-    """Revoke an API key at once."""
+    """Revoke an API key. Servers refuse it immediately."""
     revoked = await client.app.revoke_key(key)
     screen.print_answer(client.options, revoked, f"{revoked.id} ({revoked.name}) is revoked")

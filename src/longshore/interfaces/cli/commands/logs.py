@@ -56,7 +56,7 @@ async def logs(
     writer.end()
     if empty and not client.options.json:
         of_attempt = f" in attempt {attempt}" if attempt else ""
-        print_stderr(f"no output{of_attempt}" + ("" if follow else " yet"))
+        print_stderr(f"no output{of_attempt}")
 
 
 def lost_text(chunk: d.OutputChunk | d.OutputChunkDocument) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @client_command(
     ("longshore why job-k3x_fetch", "what a task waits for, and how to continue"),
-    ("longshore why k3x", "of a whole job"),
+    ("longshore why k3x", "the whole job"),
 )
 async def why(client: ApiClient, id_: Id) -> None:
     """Explain why a job or task does not run, down to the root cause.
@@ -47,14 +47,13 @@ async def why(client: ApiClient, id_: Id) -> None:
 
 
 def _print_reason(reason: d.WhyReasonDocument, indent: str, now: datetime) -> None:
-    print(f"{indent}{reason.text}")
     times = []
     if reason.since is not None:
         times.append(f"for {formats.duration_text(now - datetime.fromisoformat(reason.since))}")
     if reason.until is not None and (until := datetime.fromisoformat(reason.until)) > now:
         times.append(f"for another {formats.duration_text(until - now)}")
-    if times:
-        print(f"{indent}  {', '.join(times)}")
+    shown = f" ({', '.join(times)})" if times else ""
+    print(f"{indent}{reason.text}{shown}")
 
 
 _HEALTH_STYLES = {
@@ -66,14 +65,16 @@ _HEALTH_STYLES = {
 
 
 @client_command(
-    ("longshore health", "of all running tasks; records the check and sends alerts"),
-    ("longshore health k3x_fetch", "of one task; records nothing"),
+    ("longshore health", "all running tasks; records an event and sends alerts"),
+    ("longshore health k3x_fetch", "one task; only prints"),
 )
 async def health(
     client: ApiClient,
     task: Annotated[str | None, argument("ID", "Task ID or unique prefix.")] = None,
 ) -> int:
     """Check the health of running tasks: whether they are silent, or run longer than they may.
+
+    Without ID, checks all running tasks, records an event and sends alerts. With ID, only prints.
 
     Exits with 1 if a task is critical or over its time limit.
     """
@@ -110,7 +111,7 @@ def _print_task_health(options: GlobalOptions, task: d.TaskHealthDocument) -> No
         screen.print_json(task)
     elif task.health is None:
         state = task.status.replace("_", " ")
-        print(f"{task.request_id} is {state}; only a running task has a health")
+        print(f"{task.request_id} is {state}; health applies to running tasks only")
     else:
         last_event = (task.last_event_type or "").removeprefix("Task ").lower()
         screen.print_pairs(
@@ -210,7 +211,7 @@ async def revise(
 
 
 @client_command(
-    ("longshore add k3x more.yaml", "a file with a list of tasks"),
+    ("longshore add k3x more.yaml", "a file with `tasks:`, as for submit"),
     ("longshore add k3x more.yaml --request-id part-2", "safe to repeat"),
 )
 async def add(

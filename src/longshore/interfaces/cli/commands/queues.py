@@ -21,7 +21,7 @@ _Name = Annotated[str, argument("NAME", "Queue name.")]
 
 @client_command(("longshore queues list", "paused queues, by whom and why"))
 async def list_(client: ApiClient) -> None:
-    """List the queues that are paused or held.
+    """List queues that are paused or on hold. Queues that run normally are not listed.
 
     A worker holds a queue for a while when the model's API asks to send fewer requests. A hold ends
     by itself.
@@ -40,7 +40,7 @@ async def list_(client: ApiClient) -> None:
             }
             for queue in document.paused
         ],
-        empty="no queue is paused",
+        empty="no queue is paused or on hold (queues that run normally are not listed)",
     )
 
 
@@ -79,7 +79,7 @@ async def pause(
     """
     paused = await client.app.pause_queue(name, reason=reason)
     why = f": {paused.reason}" if paused.reason else ""
-    text = f'Queue "{paused.name}" is paused by {paused.by}{why}'
+    text = f"Queue {paused.name!r} is paused by {paused.by}{why}"
     screen.print_answer(
         client.options, paused, f"{text}\n  → longshore queues resume {paused.name}"
     )
@@ -92,5 +92,5 @@ async def resume(client: ApiClient, name: _Name) -> None:
     Exits with 4 if the queue is neither paused nor held.
     """
     screen.print_answer(
-        client.options, await client.app.resume_queue(name), f'Queue "{name}" resumed'
+        client.options, await client.app.resume_queue(name), f"Queue {name!r} resumed"
     )

@@ -83,7 +83,7 @@ async def run(
         timedelta | None,
         option(
             "TIME",
-            "Time limit of an attempt, such as 90s or 1h. [default: no limit]",
+            "Time limit of an attempt, such as 90s or 1h. [default: 30d, not worker.task_timeout]",
             parser=_parse_timeout,
         ),
     ] = None,
@@ -97,12 +97,14 @@ async def run(
 ) -> int:
     """Run a command, record it, and return its exit code.
 
-    The output is printed while the command runs and is stored: see `longshore jobs` and `longshore
-    logs`. The command has no stdin, and gets the environment variables that the setting
-    worker.pass_environment names. Ctrl-C cancels the command; a second Ctrl-C kills it.
+    The command runs in the current directory. Its output is printed while it runs and is stored:
+    see `longshore jobs` and `longshore logs`. It has no stdin, and gets the environment variables
+    that the setting worker.pass_environment names. Ctrl-C cancels the command; a second Ctrl-C
+    kills it. With --attempts, any nonzero exit code is retried.
 
     Exits with the command's exit code; with 128 + n if signal n ended it, with 124 if it timed
-    out, with 127 if there is no such command.
+    out, with 127 if there is no such command. Errors of Longshore itself have the codes 1 to 5,
+    which a command may use too; they are printed to stderr and begin with "longshore:".
     """
     base = load_command_settings(options).settings
     if shutil.which(argv[0]) is None:  # nothing is recorded

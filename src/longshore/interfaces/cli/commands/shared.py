@@ -11,7 +11,7 @@ Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task.")]
 TaskId = Annotated[str, argument("ID", "Task ID or unique prefix.")]
 RequestId = Annotated[
     str | None,
-    option("TEXT", "Idempotency key: a request with the same ID is carried out once."),
+    option("TEXT", "Idempotency key: reusing it changes nothing and returns the first result."),
 ]
 Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
 Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]

@@ -80,7 +80,7 @@ async def submit(
     async with open_client(options, create=True) as client:
         job = await client.app.submit_file(document, request_id=request_id or secrets.token_hex(8))
         if not options.json:
-            _print_accepted(client, job, wait=wait)
+            await _print_accepted(client, job, wait=wait)
         elif not wait:
             screen.print_json(job)
         if not wait:
@@ -91,7 +91,7 @@ async def submit(
         return _print_result(await client.get_job(job.job_id), as_json=options.json)
 
 
-def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
+async def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
     repeated = "" if job.created else f" (accepted before, now {job.status})"
     pairs = [
         ("job", job.job_id + repeated),
@@ -100,8 +100,14 @@ def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) 
         ("request", job.request_id),
     ]
     if not wait:
-        steps = [client.worker_command(()), f"longshore job {job.job_id}"]
-        pairs.append(("next", "; ".join(step for step in steps if step)))
+        steps = [f"longshore job {job.job_id}"]
+        # Only here: a key of a server may allow to submit and not to read.
+        if client.services is not None and not job.status.terminal:
+            tasks = (await client.app.get_job(job.job_id)).tasks
+            steps.insert(
+                0, client.worker_command(list(dict.fromkeys(t.queue for t in tasks))) or ""
+            )
+        pairs.append(("next", "; ".join(filter(None, steps))))
     screen.print_pairs(pairs)
     sys.stdout.flush()
 
@@ -122,7 +128,7 @@ def _print_result(job: JobDetailDocument, *, as_json: bool) -> int:
         for task in failed[:_MAX_SHOWN_FAILURES]:
             print(f"  {task.task_id}: {task.error.message if task.error else 'failed'}")
         if failed:
-            print(f"see: longshore logs {failed[0].request_id}")
+            print(f"see: longshore why {failed[0].request_id}")
     return ExitCode.OK if job.status is JobState.COMPLETED else ExitCode.FAILED
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from longshore.wiring.services import Services
 
 _SHOWN_PROBLEMS = 10
-_LABEL_WIDTH = 9
+_LABEL_WIDTH = 13
 
 
 @command(
@@ -191,10 +191,11 @@ def _print_startup(
     lines = {
         "key": f"{key_file}",
         "data": f"{settings.data_dir.absolute()}",
-        "defined": _definitions_text(files),
+        "definitions": _definitions_text(files),
         "health": health,
         "worker": f"serving {queues}; {tasks} at once" if with_worker else "none here",
-        "try": f'curl -H "x-api-key: $(cat {key_file})" {address}/v1/jobs',
+        # The key is not an argument: other users can see the arguments of a process.
+        "try": f"sed 's/^/x-api-key: /' {key_file} | curl -H @- {address}/v1/jobs",
         "stop": "Ctrl-C",
     }
     print(f"longshore is up at {address}")
@@ -215,7 +216,7 @@ def _definitions_text(files: _DefinitionFiles | None) -> str:
     if counts:
         number = formats.plural(len(counts), "file")
         sources.append(f"{counts.total()} in {number} of {DEFINITIONS}/")
-    text = f"{' and '.join(sources) or 'nothing'} in {files.folder}"
+    text = f"{' and '.join(sources) or 'none found'} in {files.folder}"
     changes = {
         "new": len(files.applied.new),
         "changed": len(files.applied.changed),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @command(
     ("longshore worker", "until Ctrl-C"),
     ("longshore worker --queue mail --queue reports --concurrency 8", "two queues, eight at once"),
-    ("longshore worker --burst", "until no tasks are left"),
+    ("longshore worker --burst", "until its queues are empty"),
     ("longshore worker --app shop.tasks", "with the functions of a module"),
     ("longshore worker --processes 3 --recycle-at 03:30", "three processes, replaced each night"),
     output=False,
@@ -41,7 +41,7 @@ def worker(
     queue: Queues = None,
     concurrency: Concurrency = None,
     app: App = None,
-    burst: Annotated[bool, flag("Stop when no tasks are left.", "--burst")] = False,
+    burst: Annotated[bool, flag("Exit when the served queues are empty.", "--burst")] = False,
     processes: Annotated[
         int | None,
         option(
@@ -70,6 +70,9 @@ def worker(
     Ctrl-C or SIGTERM drains the worker: it takes no new tasks, and running tasks may finish within
     the setting worker.drain_grace. Tasks that are still running then are released for another
     worker. A second signal releases them at once.
+
+    With --burst, the worker waits for retries and delayed tasks that are due within the setting
+    retry.cap. It does not wait for reviews, parked tasks, paused queues or other queues.
 
     With --processes, a supervisor runs this many workers. It restarts a worker that exits, and
     replaces a worker that uses too much memory; SIGHUP replaces all workers. A replaced worker
@@ -156,7 +159,7 @@ def report_draining(group: WorkerGroup, settings: Settings, *, again: bool = Tru
 
 def _print_startup(services: Services, group: WorkerGroup, *, burst: bool) -> None:
     settings = services.settings
-    until = "until no tasks are left" if burst else "Ctrl-C stops"
+    until = "until its queues are empty" if burst else "Ctrl-C stops"
     store = settings.backend if settings.backend == "memory" else settings.data_dir.absolute()
     print(
         f"worker {group.worker.id}: serving {', '.join(settings.worker.queues)};"

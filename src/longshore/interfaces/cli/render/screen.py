@@ -125,7 +125,7 @@ def print_listing(
     else:
         print_table(rows, errors)
         if cursor is not None:
-            print_stderr(f"more results: --cursor {cursor}")
+            print_stderr(f"more results: --cursor {cursor}", masked=False)
 
 
 def print_table(rows: Sequence[Row], errors: Sequence[str] = ()) -> None:
