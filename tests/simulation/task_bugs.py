@@ -204,8 +204,8 @@ TASK_BUGS = (
     ),
     Bug(
         "a late message runs a completed task again",
-        at="core.queues:triage",
-        do=Condition("PENDING", "row.state in (TaskState.PENDING, TaskState.COMPLETED)"),
+        at="core.tasks.task:claim",
+        do=Condition("PENDING", "row.state not in (TaskState.PENDING, TaskState.COMPLETED)"),
     ),
     Bug(
         "an event is trusted more than the row",
