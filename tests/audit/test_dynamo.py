@@ -348,6 +348,6 @@ def test_the_doctor_audits_an_installation(
     assert (summary.findings, summary.unstable_jobs, summary.unreadable) == ([], 0, None)
     assert summary.jobs == len(stored.unsettled.jobs)
     assert summary.events == len(stored.unsettled.events)
-    assert "hold" in summary.check().detail
+    assert "no problems found" in summary.check().detail
     assert missing.check().status is CheckStatus.FAIL
     assert "cannot be read" in missing.check().detail
