@@ -17,6 +17,7 @@ from longshore.settings import (
     child_environment,
     variable_of,
 )
+from longshore.settings.fields import plain_problem
 from longshore.settings.model import format_value
 from tests.factories import SECOND
 from tests.unit.settings_loading import load_settings_for_test, row
@@ -286,3 +287,18 @@ def test_workers_dispatch_and_sweep_unless_functions_do(
     values: dict[str, Any], alone: bool
 ) -> None:
     assert Settings(**values).workers_dispatch is alone
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "Input should be a valid integer, unable to parse string as an integer",
+            "must be a whole number",
+        ),
+        ("Value error, 'soon' is not a duration", "'soon' is not a duration"),
+        ("Input should be greater than or equal to 1", "must be greater than or equal to 1"),
+    ],
+)
+def test_a_message_of_pydantic_is_in_plain_words(message: str, expected: str) -> None:
+    assert plain_problem(message) == expected

@@ -82,12 +82,6 @@ def expected(what: str, value: Any = _NO_VALUE) -> ValueError:
     return ValueError(f"expected {what}{instead}")
 
 
-def plain_problem(text: str) -> str:
-    """Returns a message of pydantic in the words of other messages."""
-    text = text.replace("Value error, ", "").replace("Input should be", "must be")
-    return text.replace("valid integer, unable to parse string as an integer", "whole number")
-
-
 def read_name(value: Any) -> str:
     if not is_name(value):
         raise expected("a name of 1 to 64 letters, digits, '-' and '_'", value)

@@ -32,6 +32,12 @@ def setting(description: str, default: Any = None, least: Any = None, most: Any 
     return Field(default=default, ge=least, le=most, description=description)
 
 
+def plain_problem(text: str) -> str:
+    """Returns a message of pydantic in the words of other messages."""
+    text = text.replace("Value error, ", "").replace("Input should be", "must be")
+    return text.replace("valid integer, unable to parse string as an integer", "whole number")
+
+
 def checked(is_valid: Callable[[str], object], problem: str) -> AfterValidator:
     """Refuses a text or secret that is not valid; ``problem`` may contain ``{value!r}``."""
 

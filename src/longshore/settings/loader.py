@@ -20,10 +20,9 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from longshore.core.document_reader import plain_problem
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
-from longshore.settings.fields import format_value
+from longshore.settings.fields import format_value, plain_problem
 from longshore.settings.model import Settings
 
 PREFIX: Final = "LONGSHORE_"

@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _usage_error(error: typer.TyperException) -> UsageError:
     # Most commands do not need it.
-    from longshore.core.document_reader import plain_problem
+    from longshore.settings.fields import plain_problem
 
     text = plain_problem(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
