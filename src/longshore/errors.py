@@ -15,7 +15,8 @@
     │   │   ├── LeaseHeld          another worker's lease is still live
     │   │   └── LeaseLost          this lease ran out or was taken over
     │   ├── AlreadyExists          same id, different content
-    │   └── ReceiptExpired         the message was delivered again since
+    │   ├── ReceiptExpired         the message was delivered again since
+    │   └── WorkerGone             another process has ended this worker's leases
     ├── TaskFailedError            a task whose result was requested ended without one
     │   └── TaskCancelledError     because it was cancelled
     └── BackendError               a store, queue or bus failed; see ``__cause__``
@@ -178,6 +179,16 @@ class ReceiptExpired(Conflict):
 
     def __str__(self) -> str:
         return "the message has been delivered again or removed since it was received"
+
+
+@dataclass(eq=False)
+class WorkerGone(Conflict):
+    """Another process has ended the leases of this worker, which must join again."""
+
+    worker_id: str
+
+    def __str__(self) -> str:
+        return f"the leases of worker {self.worker_id!r} were ended by another process"
 
 
 @dataclass(eq=False)

@@ -1,0 +1,195 @@
+"""The task source: leases tasks to workers and takes their outcomes, in batches.
+
+A worker says how much it has room for and hands back commands about the tasks that it holds. How
+tasks are found is the source's business: an index of ready tasks, or messages of a queue. The
+worker knows no message, receipt or visibility.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from longshore.core.queues import QueueDepth
+from longshore.core.tasks.changes import Refusal
+from longshore.core.tasks.commands import FencedCommand
+from longshore.core.tasks.rows import TaskRow
+from longshore.errors import BackendUnavailable
+
+DefinitionVersion = tuple[str, str, int]
+"""The tenant, name and version of a definition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many tasks a worker can take.
+
+    ``slots`` are for tasks of any kind, which begin at once. ``ahead`` are further tasks of known
+    short definitions, which wait in a child behind a running task.
+    """
+
+    slots: int
+    ahead: Mapping[DefinitionVersion, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInstance:
+    """A worker that has joined the source, and what its leases look like."""
+
+    worker_id: str
+    number: int  # grows each time a worker of this id joins
+    queues: tuple[str, ...]
+    process_id: int
+    lease_duration: timedelta
+    local: bool = True  # on the machine of the store
+
+
+class ClaimedTask(Protocol):
+    """A task that was leased to the worker."""
+
+    @property
+    def row(self) -> TaskRow:
+        """The row with the lease."""
+        ...
+
+    @property
+    def due_at(self) -> datetime:
+        """Its place in the queue before the claim; a release before it has begun restores it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRow:
+    """A claimed task whose row is at hand."""
+
+    row: TaskRow
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCommand:
+    """A command under a lease: an outcome, a release, a renewal or a checkpoint."""
+
+    task_id: str
+    command: FencedCommand
+    change_id: str  # the same for every try
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The command was committed, now or by an earlier try. What was promised is durable."""
+
+    row: TaskRow
+
+
+Answer = Applied | Refusal | BackendUnavailable
+"""The answer to one command.
+
+A refusal changed nothing; the reason of a stale fence is ``RefusalReason.LEASE_LOST``, that of a
+missing task ``RefusalReason.UNKNOWN``. ``BackendUnavailable``: send the command again;
+``OutcomeUnknown``, which is one: it may have happened.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The answers to the commands of a turn, in their order, and the tasks that it claimed."""
+
+    answers: tuple[Answer, ...]
+    claimed: tuple[ClaimedTask, ...] = ()
+
+
+class TaskSource(Protocol):
+    """Leases tasks to workers.
+
+    A *turn* is one exchange with the source: commands about held tasks, then a claim. The commands
+    of a turn are independent: each has its own answer, and one that fails does not affect the
+    others. No atomicity across commands, or between commands and claim, is promised; a source that
+    can makes one transaction of a turn. A turn that is repeated with its id is carried out once and
+    answered alike.
+
+    A call raises only ``BackendUnavailable`` (nothing happened), ``OutcomeUnknown`` (repeat the
+    call with the same arguments), and ``WorkerGone``.
+    """
+
+    @property
+    def claims_with_commands(self) -> bool:
+        """Whether ``turn`` can claim; otherwise only ``claim`` does."""
+        ...
+
+    async def join(
+        self,
+        worker_id: str,
+        queues: Sequence[str],
+        *,
+        process_id: int,
+        lease_duration: timedelta,
+        local: bool = True,
+    ) -> WorkerInstance:
+        """Join as a new instance. Claims and renewals of an earlier instance are refused."""
+        ...
+
+    async def leave(self, worker: WorkerInstance) -> None:
+        """The worker holds nothing any more and ends."""
+        ...
+
+    async def claim(
+        self, worker: WorkerInstance, room: Room, *, turn_id: str, wait: timedelta
+    ) -> tuple[ClaimedTask, ...]:
+        """Lease tasks of the worker's queues, waiting up to ``wait`` for the first.
+
+        At most as many as there is room for, in the order in which they should begin: never one
+        that is not due, or of a paused or held queue. Urgent lanes come first, but a share of each
+        batch is for the others; tenants of a lane take turns. If the call is cancelled, nothing
+        stays claimed.
+
+        Raises:
+            WorkerGone: another process has ended this instance.
+        """
+        ...
+
+    async def turn(
+        self,
+        worker: WorkerInstance,
+        commands: Sequence[LeaseCommand],
+        *,
+        turn_id: str,
+        room: Room | None = None,
+    ) -> Turn:
+        """Carry out commands about held tasks, then claim what is ready now, without waiting.
+
+        Documents and output that a command refers to are stored before. Where the source can, the
+        commit of a completed task also makes its dependents ready and ends its job.
+
+        Raises:
+            WorkerGone: another process has ended this instance, and ``room`` was given or a
+                command renews; nothing happened.
+        """
+        ...
+
+    async def wait_for_wake(self, worker: WorkerInstance) -> None:
+        """Return when another process may have changed a task that this worker holds.
+
+        Changes since the last call returned count, so none is missed between two calls.
+        """
+        ...
+
+    async def end_worker(
+        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+    ) -> list[TaskRow]:
+        """End the leases of a worker of this machine whose processes are gone.
+
+        Args:
+            begun: The tasks, with their fences, that had begun; the others use no attempt. None:
+                all of them count as begun.
+
+        Returns:
+            The rows of the tasks whose lease was ended.
+        """
+        ...
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """Returns the approximate number of tasks that are ready, and of those held or delayed."""
+        ...
