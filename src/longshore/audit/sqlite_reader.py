@@ -1,8 +1,7 @@
 """The evidence in a data folder, read by SQL of its own; nothing is created, changed or locked.
 
 The whole folder in one read transaction, or piece by piece: all laws are about one job, so a piece
-is a few jobs, read in one short transaction. Pieces are ranges of job ids that leave no gap between
-them; what belongs to a job that has no row is in one of them too.
+is a few jobs, read in one short transaction. Pieces are ranges of the numbers of jobs.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from typing import Any, NamedTuple
 import apsw
 
 from longshore.audit import sqlite_rows as rows
+from longshore.audit import vocabulary as v
+from longshore.audit.json_documents import task_id_in
+from longshore.audit.sqlite_rows import PackedEvent
 from longshore.audit.store_snapshot import (
     EventRecord,
     JobRecord,
@@ -29,22 +31,18 @@ _FILE = "longshore.db"
 _BUSY_MS = 5_000
 _TASKS_PER_CHUNK = 2_000
 _JOBS_PER_PAGE = 500
-# Before and behind every id. Job ids have no underscore, and "`" is the character after it.
-_FIRST, _LAST = "", "\U0010ffff"
-_AFTER_TASKS = "`"
+_LAST = 2**42
+_STREAMS = ("stdout", "stderr", "log", "lost")
 
 _COUNTS = (
-    "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM tasks),"
-    " (SELECT count(*) FROM events)"
+    "SELECT (SELECT count(*) FROM jobs WHERE version > 0), (SELECT count(*) FROM tasks),"
+    " (SELECT coalesce(sum(sequence), 0) FROM tasks)"
+    " + (SELECT coalesce(sum(sequence), 0) FROM jobs)"
 )
-_EVENTS = (
-    "SELECT position, entity, tenant, sequence, type, at_ms, origin, properties FROM events"
-    " WHERE entity > ? AND entity <= ?"
-)
-# Of queues, of the system, and of unknown entities.
-_OTHER_EVENTS = (
-    "SELECT position, entity, tenant, sequence, type, at_ms, origin, properties FROM events"
-    " WHERE entity <= 'JOB#' OR (entity >= 'JOB$' AND entity <= 'TASK#') OR entity >= 'TASK$'"
+_KIND_AND_JOB = ("kinds.body AS kind", "jobs.id AS job")
+_OF_JOBS = (
+    "LEFT JOIN kinds ON kinds.no = tasks.kind LEFT JOIN jobs ON jobs.no = tasks.no >> 20"
+    " WHERE tasks.no >= ? AND tasks.no < ? ORDER BY tasks.no"
 )
 
 
@@ -80,7 +78,7 @@ def read_snapshot(
         Unreadable: SQLite cannot read it.
     """
     with _open_reader(Path(folder)) as look:
-        return look.read(_FIRST, _LAST, settled=settled, taken_at_us=taken_at_us)
+        return look.read(0, _LAST, settled=settled, taken_at_us=taken_at_us)
 
 
 def count_rows(folder: Path | str) -> StoreSize:
@@ -92,7 +90,7 @@ def count_rows(folder: Path | str) -> StoreSize:
 def read_chunks(folder: Path | str, *, taken_at_us: int | None = None) -> Iterator[SnapshotChunk]:
     """All that is stored, a few jobs at a time: little memory, and no read that stays open."""
     with _open_reader(Path(folder)) as look:
-        after = _FIRST
+        after = 0
         for upto, jobs in look.ranges():
             yield SnapshotChunk(
                 jobs, look.read(after, upto, settled=False, taken_at_us=taken_at_us)
@@ -119,6 +117,8 @@ class _SqliteReader:
         self._blobs = folder / "blobs"
         self._path = str(folder / _FILE)
         self._connection = self._connect()
+        self._names: dict[int, str] = {}
+        self._feed: dict[int, dict[tuple[int, int], int]] = {}  # places by position
 
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX
@@ -133,12 +133,23 @@ class _SqliteReader:
     def rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, values).fetchall()
 
-    def ranges(self) -> Iterator[tuple[str, int]]:
-        """The last job id of each piece, and how many jobs it has."""
-        after, jobs, tasks = _FIRST, 0, 0
+    def table_rows(
+        self, table: str, more: str, values: tuple[Any, ...] = (), extra: tuple[str, ...] = ()
+    ) -> list[dict[str, Any]]:
+        """Rows of a table by column; ``extra`` are expressions with their names as last word."""
+        names = [row[1] for row in self.rows(f"PRAGMA table_info({table})")]
+        columns = ", ".join([*(f"{table}.{name}" for name in names), *extra])
+        names += [expression.split()[-1] for expression in extra]
+        sql = f"SELECT {columns} FROM {table} {more}"  # noqa: S608 - names of this module
+        selected = self.rows(sql, values)
+        return [dict(zip(names, row, strict=True)) for row in selected]
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """The number of the last job of each piece, and how many jobs it has."""
+        after, jobs, tasks = 0, 0, 0
         while page := self.rows(
-            "SELECT id, (SELECT count(*) FROM tasks WHERE job_id = jobs.id) FROM jobs"
-            " WHERE id > ? ORDER BY id LIMIT ?",
+            "SELECT no, (SELECT count(*) FROM tasks WHERE no >= jobs.no << 20"
+            " AND no < jobs.no + 1 << 20) FROM jobs WHERE no > ? ORDER BY no LIMIT ?",
             (after, _JOBS_PER_PAGE),
         ):
             for after, count in page:
@@ -149,82 +160,163 @@ class _SqliteReader:
         yield _LAST, jobs
 
     def read(
-        self, after: str, upto: str, *, settled: bool, taken_at_us: int | None
+        self, after: int, upto: int, *, settled: bool, taken_at_us: int | None
     ) -> StoreSnapshot:
         """Everything of the jobs after one and up to another, in one transaction."""
         self._connection.execute("BEGIN")
         try:
-            unlike: list[tuple[str, str]] = []
-            jobs, tasks = self._jobs(after, upto, unlike), self._tasks(after, upto, unlike)
-            events = self._events(after, upto)
+            self._names = dict(self.rows("SELECT no, text FROM names"))
+            mismatches: list[tuple[str, str]] = []
+            events: list[EventRecord] = []
+            tasks = self._tasks(after, upto, mismatches, events)
+            jobs = self._jobs(after, upto, mismatches, events)
+            events = self._in_order_of_feed(events, mismatches)
+            if upto == _LAST:
+                others = self.table_rows("other_events", "ORDER BY position, no")
+                events += [rows.event(row, self._name) for row in others]
             epoch = self.rows("SELECT value FROM meta WHERE name = 'epoch'")
             return StoreSnapshot(
                 taken_at_us=time.time_ns() // 1000 if taken_at_us is None else taken_at_us,
                 jobs=jobs,
                 tasks=tasks,
-                events=events,
+                events=tuple(events),
                 output=self._output(after, upto),
                 messages=self._messages(after, upto),
                 blobs=self._existing_blobs(
                     [row.blobs for selected in (jobs, tasks, events) for row in selected]
                 ),
                 settled=settled,
-                mismatches=tuple(unlike),
+                mismatches=tuple(mismatches),
                 epoch=int(epoch[0][0]) if epoch else None,
             )
         finally:
             self._connection.execute("END")
 
+    def _name(self, number: Any) -> Any:
+        return self._names.get(number, number)
+
     def _jobs(
-        self, after: str, upto: str, mismatches: list[tuple[str, str]]
+        self,
+        after: int,
+        upto: int,
+        mismatches: list[tuple[str, str]],
+        events: list[EventRecord],
     ) -> tuple[JobRecord, ...]:
-        selected = self.rows(
-            "SELECT id, tenant, state, intents, ended, end_unreported, version, body FROM jobs"
-            " WHERE id > ? AND id <= ? ORDER BY id",
-            (after, upto),
+        selected = self.table_rows(
+            "jobs", "WHERE no > ? AND no <= ? AND version > 0 ORDER BY no", (after, upto)
         )
-        return tuple([rows.job(row, mismatches, self._blob) for row in selected])
+        records = []
+        for row in selected:
+            first = row["no"] << rows.NUMBER_BITS
+            only = self.rows(
+                "SELECT t.key, k.body FROM tasks AS t JOIN kinds AS k ON k.no = t.kind"
+                " WHERE t.no = ?",
+                (first,),
+            )
+            record = rows.job(
+                {**row, "only_task": only[0] if only else None}, self._name, self._blob
+            )
+            records.append(record)
+            sets = (record.total, record.completed, record.failed, record.cancelled, record.blocked)
+            if all(type(number) is int for number in sets):
+                state, unreported = v.job_state(record), int(v.end_event_missing(record))
+                mismatches += [
+                    (record.id, text)
+                    for text in rows.job_mismatches(row, record, state, unreported)
+                ]
+
+            def keys(count: int, first: int = first) -> list[str]:
+                sql = "SELECT key FROM tasks WHERE no >= ? AND no < ? ORDER BY no"
+                return [key for (key,) in self.rows(sql, (first, first + count))]
+
+            history = self._history(-row["no"], row["history"])
+            for sequence, packed in enumerate(history, row["sequence"] - len(history) + 1):
+                position = self._place(packed[2], -row["no"], sequence)
+                events.append(
+                    rows.job_event(packed, row, self._name, sequence, position, keys=keys)
+                )
+        return tuple(records)
 
     def _tasks(
-        self, after: str, upto: str, mismatches: list[tuple[str, str]]
+        self,
+        after: int,
+        upto: int,
+        mismatches: list[tuple[str, str]],
+        events: list[EventRecord],
     ) -> tuple[TaskRecord, ...]:
+        bounds = (after + 1 << rows.NUMBER_BITS, upto + 1 << rows.NUMBER_BITS)
+        records = []
+        for row in self.table_rows("tasks", _OF_JOBS, bounds, _KIND_AND_JOB):
+            record = rows.task(row, self._name, self._blob)
+            records.append(record)
+            mismatches += [
+                (record.id, text) for text in rows.task_mismatches(row, record, self._name)
+            ]
+            history = self._history(row["no"], row["history"])
+            for sequence, packed in enumerate(history, row["sequence"] - len(history) + 1):
+                position = self._place(packed[2], row["no"], sequence)
+                events.append(rows.task_event(packed, row, self._name, sequence, position))
+        return tuple(records)
+
+    def _history(self, entity: int, last: bytes) -> list[PackedEvent]:
+        sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
+        parts = [body for (body,) in self.rows(sql, (entity,))]
+        return [record for part in (*parts, last) for record in rows.records_in(part)]
+
+    def _place(self, position: int, entity: int, sequence: int) -> int:
+        """The place of an event in the order of all events: by its row of the feed, then there."""
+        if position not in self._feed:
+            data = self.rows("SELECT entries FROM feed WHERE position = ?", (position,))
+            entries = list(rows.feed_entries(data[0][0])) if data else []
+            self._feed[position] = {entry: number for number, entry in enumerate(entries)}
+        places = self._feed[position]
+        if not places:
+            return (position << rows.NUMBER_BITS) + sequence  # the feed was trimmed
+        return (position << rows.NUMBER_BITS) + places.get((entity, sequence), -1)
+
+    def _in_order_of_feed(
+        self, events: list[EventRecord], mismatches: list[tuple[str, str]]
+    ) -> list[EventRecord]:
+        """The events; each must be in the row of the feed that it names."""
+        for event in events:
+            if event.position & (1 << rows.NUMBER_BITS) - 1 == (1 << rows.NUMBER_BITS) - 1:
+                text = f"event {event.sequence} is not in the feed at the position that it names"
+                mismatches.append((event.entity, text))
+        self._feed.clear()
+        return sorted(events, key=lambda event: event.position)
+
+    def _output(self, after: int, upto: int) -> tuple[OutputRecord, ...]:
         selected = self.rows(
-            "SELECT id, tenant, job_id, number, queue, state, due_us, enqueued_us,"
-            " lease_expires_us,"
-            " finished_us, version, spec, body FROM tasks WHERE job_id > ? AND job_id <= ?"
-            " ORDER BY job_id, number",
-            (after, upto),
+            "SELECT j.id, t.key, o.attempt, o.sequence, o.stream, o.last FROM output AS o"
+            " JOIN tasks AS t ON t.no = o.task JOIN jobs AS j ON j.no = t.no >> 20"
+            " WHERE o.task >= ? AND o.task < ?",
+            (after + 1 << rows.NUMBER_BITS, upto + 1 << rows.NUMBER_BITS),
         )
-        return tuple([rows.task(row, mismatches, self._blob) for row in selected])
-
-    def _events(self, after: str, upto: str) -> tuple[EventRecord, ...]:
-        selected = self.rows(_EVENTS, (f"JOB#{after}", f"JOB#{upto}"))
-        selected += self.rows(_EVENTS, _task_range("TASK#", after, upto))
-        if upto == _LAST:
-            selected += self.rows(_OTHER_EVENTS)
-        return tuple([rows.event(row) for row in selected])
-
-    def _output(self, after: str, upto: str) -> tuple[OutputRecord, ...]:
-        selected = self.rows(
-            "SELECT task_id, attempt, sequence, stream, last FROM output"
-            " WHERE task_id > ? AND task_id <= ?",
-            _task_range("", after, upto),
-        )
-        return tuple([OutputRecord(*row) for row in selected])
-
-    def _messages(self, after: str, upto: str) -> tuple[MessageRecord, ...]:
-        selected = []
-        for (queue,) in self.rows("SELECT DISTINCT queue FROM messages"):
-            selected += self.rows(
-                "SELECT queue, key, body, 0 FROM messages WHERE queue = ? AND key > ? AND key <= ?",
-                (queue, *_task_range("", after, upto)),
+        known = [
+            OutputRecord(
+                f"{rows.id_text(job, 'job-')}_{key}", attempt, sequence, _STREAMS[stream], last
             )
+            for job, key, attempt, sequence, stream, last in selected
+        ]
         if upto == _LAST:
-            selected += self.rows("SELECT queue, key, body, 0 FROM messages WHERE key IS NULL")
-            selected += self.rows("SELECT queue, NULL, body, 1 FROM dead_messages")
+            others = self.rows(
+                "SELECT n.text, o.attempt, o.sequence, o.stream, o.last FROM output AS o"
+                " JOIN names AS n ON n.no = -o.task WHERE o.task < 0"
+            )
+            known += [
+                OutputRecord(task_id, attempt, sequence, _STREAMS[stream], last)
+                for task_id, attempt, sequence, stream, last in others
+            ]
+        return tuple(known)
+
+    def _messages(self, after: int, upto: int) -> tuple[MessageRecord, ...]:
+        if upto != _LAST or after:
+            return ()
+        selected = self.rows("SELECT queue, key, body, 0 FROM messages")
+        selected += self.rows("SELECT queue, NULL, body, 1 FROM dead_messages")
         return tuple(
             [
-                MessageRecord(queue, key, rows.task_id_in(body), dead)
+                MessageRecord(queue, key, task_id_in(body), dead)
                 for queue, key, body, dead in selected
             ]
         )
@@ -260,9 +352,3 @@ class _SqliteReader:
             return self._file(name).read_bytes()
         except OSError:
             return None
-
-
-def _task_range(prefix: str, after: str, upto: str) -> tuple[str, str]:
-    """The range in which the tasks of a range of jobs are named."""
-    first = f"{prefix}{after}{_AFTER_TASKS}" if after else prefix
-    return first, f"{prefix}{upto}{_AFTER_TASKS}"

@@ -1,89 +1,316 @@
-"""The rows of a data folder as evidence.
+"""The rows and packed events of a data folder as evidence.
 
-Some of a row is kept a second time in columns of its own, by which rows are found: these must say
-the same.
+Columns hold the usual values in a short form, and ``rest`` is JSON with every other field. Events
+are packed beside their row. All of it is decoded here without the store's own code, from the format
+that ``docs/explain/store.md`` describes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from longshore.audit import vocabulary as v
+import msgspec
+
 from longshore.audit.json_documents import (
     ReadBlob,
-    child_object,
     parse_event,
     parse_job,
     parse_object,
     parse_task,
-    parse_us,
-    task_id_in,
 )
 from longshore.audit.store_snapshot import EventRecord, JobRecord, TaskRecord
 
-__all__ = ["event", "job", "task", "task_id_in"]
+Row = Mapping[str, Any]
+PackedEvent = tuple[int, int, int, Any, Any]
 
-Mismatches = list[tuple[str, str]]
+NUMBER_BITS = 20
+_TASK_STATES = (
+    *("waiting", "pending", "processing", "in_review", "parked", "completed", "failed"),
+    "cancelled",
+)
+_JOB_STATES = ("running", "completed", "failed", "cancelled")
+_EVENTS = (
+    *("Task Pending", "Task Waiting", "Task Processing Started", "Task Heartbeat"),
+    *("Task Processing Failed", "Task Released", "Task Parked", "Task Unparked"),
+    *("Task Budget Added", "Task Completed", "Task Failed", "Task Timeout", "Task Cancelled"),
+    *("Task Submitted For Review", "Task Revision Requested", "Task Approved", "Job Created"),
+    *("Job Tasks Added", "Job Completed", "Job Failure Detected", "Job Cancelled", "Job Resumed"),
+    *("Job Budget Added", "Message Rejected", "Task Health Check", "Operator Acted"),
+)
+_ORIGINS = ("producer", "dispatcher", "sweeper", "operator", "worker", "health-check", "system")
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+_ID_LENGTH = 24
+_LONG = 255
+_unpack = msgspec.msgpack.Decoder().decode
 
-_NOT_COUNTED = -1  # in a column that is younger than its row
+
+def id_text(value: Any, prefix: str) -> Any:
+    """The text of an id, which is stored as 15 bytes or as a text."""
+    if not isinstance(value, bytes):
+        return value
+    number = int.from_bytes(value, "big")
+    digits = [_DIGITS[number >> shift & 31] for shift in range(5 * (_ID_LENGTH - 1), -1, -5)]
+    return prefix + "".join(digits)
 
 
-def task(row: tuple[Any, ...], mismatches: Mismatches, blob: ReadBlob) -> TaskRecord:
-    """A row of the table of tasks."""
-    task_id, tenant, job_id, number, queue, state, due, enqueued, lease_until, finished, version = (
-        row[:11]
+def _numbers(value: Any) -> str:
+    return f"{int.from_bytes(value, 'little'):x}" if isinstance(value, bytes) else ""
+
+
+def _document(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, bytes):
+        size, _, key = value.decode(errors="replace").partition(":")
+        return {"key": key, "size": size}
+    return {"text": value}
+
+
+def _us(ms: Any) -> Any:
+    return ms * 1000 if type(ms) is int else ms
+
+
+def _state(names: tuple[str, ...], number: Any) -> Any:
+    return names[number] if type(number) is int and 0 <= number < len(names) else number
+
+
+def task(row: Row, name: Callable[[int], str], blob: ReadBlob) -> TaskRecord:
+    """A row of the table of tasks, with ``job`` (the id of its job) and ``kind`` (a document)."""
+    job_id, kind = id_text(row["job"], "job-"), parse_object(row["kind"])
+    rest = parse_object(row["rest"])
+    spec = {
+        "tenant": name(row["tenant"]),
+        "job_id": job_id,
+        "key": row["key"],
+        "number": row["no"] & (1 << NUMBER_BITS) - 1,
+        "queue": kind.get("queue"),
+        "retry": kind.get("retry"),
+        "not_before": rest.get("not_before"),
+        "input": _document(row["input"]),
+        "parents": _document(row["parents"]),
+        "dependents": _document(row["dependents"]),
+    }
+    updated_us = _us(row["updated_ms"])
+    lease = {}
+    if row["lease_ms"] is not None:
+        lease = {
+            "worker_id": name(row["worker"]),
+            "fence": row["fence"],
+            "acquired_at": updated_us if row["started_ms"] is None else _us(row["started_ms"]),
+            "expires_at": _us(row["lease_ms"]),
+        }
+    last_us = updated_us if row["event_ms"] is None else _us(row["event_ms"])
+    body = {
+        "state": _state(_TASK_STATES, row["state"]),
+        "version": row["version"],
+        "attempt": row["attempt"],
+        "fence": row["fence"],
+        "last_sequence": row["sequence"],
+        "awaits": _numbers(row["awaits"]),
+        "lease": lease,
+        "due_at": row["due_us"],
+        "started_at": _us(row["started_ms"]),
+        "finished_at": _us(row["finished_ms"]),
+        "last_event_at": last_us if row["sequence"] else None,
+        "last_output": row["last_output"],
+        "result": _document(row["result"]),
+        **rest,
+    }
+    return parse_task(f"{job_id}_{row['key']}", spec, body, blob)
+
+
+def task_mismatches(row: Row, record: TaskRecord, name: Callable[[int], str]) -> Iterator[str]:
+    """What the columns by which a task is found say, if its row says something else."""
+    kind = parse_object(row["kind"])
+    columns = [
+        ("queue", name(row["queue"]), record.queue),
+        ("lane", row["lane"], kind.get("priority")),
+        ("end of its lease", row["lease_ms"], _ms(record.lease and record.lease.until_us)),
+        ("due time", row["due_us"], record.due_us),
+    ]
+    for what, column, stored in columns:
+        if column != stored:
+            yield f"it is found by {what} {column!r}, but its row says {stored!r}"
+
+
+def _ms(us: Any) -> Any:
+    return us // 1000 if type(us) is int else us
+
+
+def job(row: Row, name: Callable[[int], str], blob: ReadBlob) -> JobRecord:
+    """A row of the table of jobs, with ``only_task`` (key and kind of a job of one task)."""
+    rest = parse_object(row["rest"])
+    updated_us = _us(row["updated_ms"])
+    last_us = updated_us if row["event_ms"] is None else _us(row["event_ms"])
+    completed, state = row["completed"], _state(_JOB_STATES, row["state"])
+    all_done = completed is None and state == "completed" and type(row["total"]) is int
+    graph = _document(row["graph"])
+    if not graph:
+        key, kind = row["only_task"] or (None, None)
+        names = [parse_object(kind).get("definition")]
+        graph = {"text": msgspec.json.encode({"keys": [key], "names": names, "parents": [[]]})}
+    body = {
+        "spec": {
+            "tenant": name(row["tenant"]),
+            "request_id": id_text(row["request_id"], "req-"),
+        },
+        "version": row["version"],
+        "total": row["total"],
+        "completed": f"{(1 << row['total']) - 1:x}" if all_done else _numbers(completed),
+        "end_emitted_round": int(state == "completed"),
+        "last_sequence": row["sequence"],
+        "last_event_at": last_us if row["sequence"] else None,
+        "finished_at": _us(row["finished_ms"]),
+        "graph": graph,
+        **rest,
+    }
+    return parse_job(id_text(row["id"], "job-"), body, blob)
+
+
+def records_in(history: Any) -> list[PackedEvent]:
+    """The packed events of a history; those before a damaged one."""
+    records: list[PackedEvent] = []
+    start = 0
+    try:
+        while start < len(history):
+            length, start = history[start], start + 1
+            if length == _LONG:
+                length, start = int.from_bytes(history[start : start + 4], "little"), start + 4
+            type_, ms, position, context, properties = _unpack(history[start : start + length])
+            records.append((type_, ms, position, context, properties))
+            start += length
+    except (msgspec.MsgspecError, ValueError, TypeError, IndexError):
+        pass
+    return records
+
+
+def feed_entries(data: bytes) -> Iterator[tuple[int, int]]:
+    """The entity and the sequence of each event in a row of the feed, in order."""
+    for _, _, sequence, differences in _unpack(data):
+        entity = 0
+        for difference in differences:
+            entity += difference
+            yield entity, sequence
+
+
+def _origin(context: Any) -> Any:
+    if type(context) is int:
+        return "worker" if context > 0 else _ORIGINS[-1 - context]
+    return context[0]
+
+
+def task_event(
+    record: PackedEvent, row: Row, name: Callable[[int], str], sequence: int, position: int
+) -> EventRecord:
+    """A packed event of a task."""
+    type_, ms, _, context, values = record
+    job_id = id_text(row["job"], "job-")
+    task_id, at_ms = f"{job_id}_{row['key']}", row["created_us"] // 1000 + ms
+    properties: dict[str, Any] = {"requestId": task_id, "jobId": job_id}
+    kind = _EVENTS[type_]
+    if isinstance(values, str):
+        properties |= parse_object(values)
+    elif kind == "Task Pending":
+        parents = _wire_document(row["parents"])
+        properties |= {
+            "name": parse_object(row["kind"]).get("definition"),
+            "dependsOn": [] if parents is None else parents,
+            "round": values[0],
+        }
+        properties |= {} if values[1] is None else {"dueAt": values[1]}
+    elif kind == "Task Processing Started":
+        worker, late_ms, lease_ms, process_id, attempt, fence = values
+        properties |= {
+            "startedAt": at_ms - late_ms,
+            "effectiveUntil": at_ms - late_ms + lease_ms,
+            "workerId": name(worker),
+            "processId": process_id,
+            "attemptNumber": attempt,
+            "fence": fence,
+        }
+    elif kind == "Task Completed":
+        attempt, duration_ms, exit_code, last_output, _usage = values
+        properties |= {
+            "attemptNumber": attempt,
+            "output": _wire_document(row["result"]),
+            "durationMs": duration_ms,
+            "exitCode": exit_code,
+        }
+        properties |= {} if last_output is None else {"lastOutput": last_output}
+    tenant = name(row["tenant"])
+    return parse_event(
+        position, f"TASK#{task_id}", tenant, sequence, kind, at_ms, _origin(context), properties
     )
-    spec, body = parse_object(row[11]), parse_object(row[12])
-    record = parse_task(task_id, spec, body, blob)
-    for name, column, stored in (
-        ("id", task_id, spec.get("id")),
-        ("tenant", tenant, record.tenant),
-        ("job", job_id, record.job_id),
-        ("number", number, record.number),
-        ("queue", queue, record.queue),
-        ("state", state, record.state),
-        ("due time", due, record.due_us),
-        ("last message", enqueued, parse_us(body.get("enqueued_at"))),
-        ("end of its lease", lease_until, record.lease.until_us if record.lease else None),
-        ("end", finished, record.finished_us),
-        ("version", version, record.version),
+
+
+def _wire_document(value: Any) -> Any:
+    document = _document(value)
+    if document.get("key") is not None:
+        return {"_ref": document}
+    text = document.get("text")
+    if text is None:
+        return None
+    parsed = msgspec.json.decode(text)
+    if isinstance(parsed, dict) and len(parsed) == 1 and set(parsed) <= {"_ref", "_literal"}:
+        return {"_literal": parsed}
+    return parsed
+
+
+def job_event(
+    record: PackedEvent,
+    row: Row,
+    name: Callable[[int], str],
+    sequence: int,
+    position: int,
+    *,
+    keys: Callable[[int], list[str]],
+) -> EventRecord:
+    """A packed event of a job; ``keys`` returns the keys of its first tasks."""
+    type_, ms, _, context, values = record
+    job_id = id_text(row["id"], "job-")
+    at_ms, kind = row["created_us"] // 1000 + ms, _EVENTS[type_]
+    properties: dict[str, Any] = {"jobId": job_id}
+    if isinstance(values, str):
+        properties |= parse_object(values)
+    elif kind == "Job Created":
+        properties |= {
+            "requestId": id_text(row["request_id"], "req-"),
+            "tasks": [{"taskId": key} for key in keys(values[0])],
+            "totalTasks": values[0],
+        }
+    elif kind == "Job Completed":
+        properties |= {
+            "totalTasks": values[0],
+            "taskStatuses": dict.fromkeys(keys(values[0]), "completed"),
+            "round": values[1],
+        }
+    tenant = name(row["tenant"])
+    return parse_event(
+        position, f"JOB#{job_id}", tenant, sequence, kind, at_ms, _origin(context), properties
+    )
+
+
+def event(row: Row, name: Callable[[int], str]) -> EventRecord:
+    """A row of the table of other events."""
+    return parse_event(
+        row["position"] << NUMBER_BITS,
+        row["entity"],
+        name(row["tenant"]),
+        row["sequence"],
+        _state(_EVENTS, row["type"]),
+        row["at_ms"],
+        row["origin"],
+        parse_object(row["properties"]),
+    )
+
+
+def job_mismatches(row: Row, record: JobRecord, state: Any, unreported: int) -> Iterator[str]:
+    """What the columns by which a job is found say, if its row says something else."""
+    for what, column, stored in (
+        ("number of intents", row["intents"], len(record.intents)),
+        ("state", _state(_JOB_STATES, row["state"]), state),
+        ("unreported end", row["unreported"], unreported),
     ):
         if column != stored:
-            mismatches.append(
-                (task_id, f"it is found by {name} {column!r}, but its row says {stored!r}")
-            )
-    return record
-
-
-def job(row: tuple[Any, ...], mismatches: Mismatches, blob: ReadBlob) -> JobRecord:
-    """A row of the table of jobs."""
-    job_id, tenant, state, open_intents, ended, unreported, version, text = row
-    body = parse_object(text)
-    record = parse_job(job_id, body, blob)
-    spec = child_object(body, "spec")
-    columns = [
-        ("id", job_id, spec.get("id")),
-        ("tenant", tenant, record.tenant),
-        ("number of intents", open_intents, len(record.intents)),
-        ("version", version, record.version),
-    ]
-    sets = (record.total, record.completed, record.failed, record.cancelled, record.blocked)
-    if all(type(number) is int for number in sets):
-        columns.append(("state", state, v.job_state(record)))
-        if ended != _NOT_COUNTED:
-            over = record.completed | record.failed | record.cancelled
-            columns.append(("number of ends", ended, over.bit_count()))
-            columns.append(("unreported end", unreported, int(v.end_event_missing(record))))
-    for name, column, stored in columns:
-        if column != stored:
-            mismatches.append(
-                (job_id, f"it is found by {name} {column!r}, but its row says {stored!r}")
-            )
-    return record
-
-
-def event(row: tuple[Any, ...]) -> EventRecord:
-    """A row of the table of events."""
-    position, entity, tenant, sequence, type_, at_ms, origin, text = row
-    properties = parse_object(text)
-    return parse_event(position, entity, tenant, sequence, type_, at_ms, origin, properties)
+            yield f"it is found by {what} {column!r}, but its row says {stored!r}"

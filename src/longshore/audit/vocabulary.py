@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from types import NoneType
 from typing import Final
@@ -103,15 +103,25 @@ EPOCH_BITS = 32  # a fence above these is the epoch in which it was given out
 TICK_US = 1000  # events of one entity are at least this far apart
 BLOB = "blob:"
 
-_JOB_HASH_BYTES = 15
+_ID_BYTES = 15
+_HASH_BITS = 72  # of a job id whose request id has a time
+_DRAWN = re.compile(r"req-([0-9a-v]{24})")
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
 def job_id_of(tenant: str, request_id: str) -> str:
     """The only job that this request of this tenant can be."""
-    parts = [part.encode("utf-8", "surrogatepass") for part in (tenant, request_id)]
-    message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-    short = hashlib.sha256(message).digest()[:_JOB_HASH_BYTES]
-    return "job-" + base64.b32encode(short).decode().lower()
+    owner = tenant.encode("utf-8", "surrogatepass")
+    message = b"%d:%s" % (len(owner), owner) + request_id.encode("utf-8", "surrogatepass")
+    number = int.from_bytes(hashlib.blake2b(message, digest_size=_ID_BYTES).digest(), "big")
+    if drawn := _DRAWN.fullmatch(request_id):
+        time = int(drawn[1], 32) >> _HASH_BITS
+        number = time << _HASH_BITS | number & (1 << _HASH_BITS) - 1
+    digits = []
+    for _ in range(24):
+        number, digit = divmod(number, 32)
+        digits.append(_DIGITS[digit])
+    return "job-" + "".join(reversed(digits))
 
 
 def job_id_in(task_id: str) -> str:

@@ -22,21 +22,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def _encode_other(value: Any) -> Any:
+def encode_other(value: Any) -> Any:
+    """The plain form of a value that msgspec does not know."""
     if isinstance(value, NumberSet):
         return value.to_text()
     raise NotImplementedError(type(value))
 
 
-def _decode_other(kind: type, value: Any) -> Any:
+def decode_other(kind: type, value: Any) -> Any:
+    """The inverse of ``encode_other``."""
     if kind is NumberSet:
         return NumberSet.from_text(value)
     raise NotImplementedError(kind)
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
-_task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
-job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
+_encoder = msgspec.json.Encoder(enc_hook=encode_other)
+_task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=decode_other).decode
+job_from_json = msgspec.json.Decoder(JobRow, dec_hook=decode_other).decode
 definition_from_json = msgspec.json.Decoder(Definition).decode
 shared_budget_from_json = msgspec.json.Decoder(SharedBudget).decode
 pause_from_json = msgspec.json.Decoder(QueuePause).decode

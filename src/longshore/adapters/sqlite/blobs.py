@@ -133,13 +133,30 @@ class SqliteBlobStore:
         return None
 
     def _path(self, file: str) -> Path:
-        return self._database.folder / "blobs" / file[:2] / file
+        return _file_path(self._database.folder, file)
 
     def _remove(self, file: str | None) -> None:
         if file is not None:
             reach("blob.replaced")
             self._path(file).unlink(missing_ok=True)
             reach("blob.removed")
+
+
+def read_blob(connection: apsw.Connection, folder: Path, key: str) -> bytes:
+    """The bytes of a blob of the store in ``folder``, through any connection.
+
+    Raises:
+        NotFound: it does not exist.
+    """
+    matches = rows(connection, "SELECT file, data FROM blobs WHERE key = ?", (key,))
+    if not matches:
+        raise NotFound("blob", key)
+    file, data = matches[0]
+    return bytes(data) if file is None else _file_path(folder, file).read_bytes()
+
+
+def _file_path(folder: Path, file: str) -> Path:
+    return folder / "blobs" / file[:2] / file
 
 
 def _create(draft: Path) -> BinaryIO:

@@ -1,8 +1,7 @@
 """One commit of the ledger, as work for the writer.
 
-Everything is encoded on the caller's thread before the transaction, which only compares versions
-and writes. All changes of a commit are in one transaction, so a job of ten thousand tasks is one
-call.
+A row is written only if its version is the one that the change was decided from. All changes of a
+commit are in one transaction, so a job of ten thousand tasks is one call.
 """
 
 from __future__ import annotations
@@ -15,138 +14,244 @@ import apsw
 
 from longshore.adapters.shared import codec
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
+from longshore.adapters.sqlite.history import EVENT_NUMBERS, pack_event
+from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.store_file import rows
+from longshore.adapters.sqlite.rows import (
+    JOB_COLUMNS,
+    JOB_STATE_COLUMNS,
+    NUMBER_BITS,
+    TASK_COLUMNS,
+    TASK_NO,
+    TASK_STATE_COLUMNS,
+    TASK_STATES,
+    ended_numbers,
+    graph_of_one_task,
+    job_spec_values,
+    job_values,
+    pack_change_id,
+    pack_document,
+    pack_job_id,
+    task_spec_values,
+    task_values,
+)
 from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
-from longshore.adapters.sqlite.write_lock import WriteLock
+from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.core.ids import split_task_id
+from longshore.core.jobs.job import JobChange
 from longshore.core.queues import message_body
-from longshore.core.tasks.changes import Enqueue, Wake
+from longshore.core.tasks.changes import Enqueue, TaskChange, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
 from longshore.ports.ledger import AnyChange
 
 _INSERT_TASK = (
-    "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us,"
-    " spec, state, due_us, enqueued_us, lease_expires_us, finished_us, version, body)"
-    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+    f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({','.join('?' * len(TASK_COLUMNS))})"
 )
 _UPDATE_TASK = (
-    "UPDATE tasks SET state=?, due_us=?, enqueued_us=?, lease_expires_us=?,"
-    " finished_us=?, version=?, body=?"
-    " WHERE id=? AND version=?"
+    f"UPDATE tasks SET {', '.join(f'{name}=?' for name in TASK_STATE_COLUMNS)} WHERE no=?"
 )
 _INSERT_JOB = (
-    "INSERT INTO jobs (id, tenant, created_us, name, state, intents, ended,"
-    " end_unreported, version, body)"
-    " VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+    f"INSERT INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({','.join('?' * len(JOB_COLUMNS))})"
 )
-_UPDATE_JOB = (
-    "UPDATE jobs SET state=?, intents=?, ended=?, end_unreported=?, version=?,"
-    " body=? WHERE id=? AND version=?"
+_REPLACE_JOB = _INSERT_JOB.replace("INSERT", "REPLACE", 1)
+_UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in JOB_STATE_COLUMNS)} WHERE no=?"
+# A number for a job whose row is not written yet; its version is 0.
+_RESERVE_JOB = (
+    "INSERT INTO jobs (id, tenant, app, request_id, body_hash, created_us, state, version,"
+    " change_id, updated_ms, sequence, total, intents, unreported, history)"
+    " VALUES (?, 0, 0, '', '', 0, 0, 0, '', 0, 0, 0, 0, 0, x'')"
 )
 _UPSERT_WAKEUP = (
     "INSERT INTO wakeups (worker_id, count) VALUES (?, 1)"
     " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
 )
-
-Statement = tuple[str, tuple[Any, ...]]
+_TERMINAL = frozenset(number for number, state in enumerate(TASK_STATES) if state.terminal)
 
 
 class Commit:
-    """Encoded changes; a call with the writer's connection writes them."""
+    """Changes; a call with the writer's connection writes them."""
 
-    def __init__(self, changes: Sequence[AnyChange], now: datetime, write_lock: WriteLock) -> None:
+    def __init__(self, changes: Sequence[AnyChange], now: datetime, names: Names) -> None:
         self._changes = changes
-        self._write_lock = write_lock
-        self.exclusive_epoch = 0  # in which it was written
+        self._names = names
+        self._sent_us = codec.to_us(now)
         self.durable = any(change.durable for change in changes)
-        self._row_statements = [
-            _task_statement(change.row, change.expected_version)
-            if isinstance(change.row, TaskRow)
-            else _job_statement(change.row, change.expected_version)
-            for change in changes
-        ]
         effects = [effect for change in changes for effect in change.effects]
-        sent_us = codec.to_us(now)
-        self._inserts: dict[Topic, tuple[str, list[tuple[Any, ...]]]] = {
-            Topic.EVENTS: (
-                INSERT_EVENT,
-                [event_values(event) for change in changes for event in change.events],
-            ),
-            Topic.QUEUE: (
-                UPSERT_MESSAGE,
-                [
-                    (
-                        effect.queue,
-                        effect.priority,
-                        effect.task_id,
-                        message_body(effect.task_id),
-                        sent_us,
-                        codec.to_us(effect.at),
-                    )
-                    for effect in effects
-                    if isinstance(effect, Enqueue)
-                ],
-            ),
-            Topic.WAKEUP: (
-                _UPSERT_WAKEUP,
-                [(effect.worker_id,) for effect in effects if isinstance(effect, Wake)],
-            ),
-        }
-        self.topics = [topic for topic, (_, values) in self._inserts.items() if values]
+        self._enqueued = [effect for effect in effects if isinstance(effect, Enqueue)]
+        self._woken = [effect for effect in effects if isinstance(effect, Wake)]
+        present = (
+            (Topic.EVENTS, any(change.events for change in changes)),
+            (Topic.QUEUE, self._enqueued),
+            (Topic.WAKEUP, self._woken),
+        )
+        self.topics = [topic for topic, values in present if values]
 
     def __call__(self, connection: apsw.Connection) -> None:
-        self.exclusive_epoch = self._write_lock.exclusive_epoch
-        execute = connection.cursor().execute
+        transaction = StoreTransaction(connection, self._names)
+        tasks = [change for change in self._changes if isinstance(change.row, TaskRow)]
         written = 0
-        for change, (sql, values) in zip(self._changes, self._row_statements, strict=True):
-            execute(sql, values)
-            if connection.changes():
-                written += 1
-            elif not _is_own_change(connection, change):
-                raise VersionConflict(change.row.id, change.expected_version)
+        for change in self._changes:  # jobs first, because tasks refer to them
+            if isinstance(change.row, JobRow):
+                written += _write_job(transaction, change, tasks)
+        for change in tasks:
+            written += write_task(transaction, change)
         if not written:
             return  # the answer to an earlier commit of these changes was lost
         if written < len(self._changes):
             # Some rows had their change already: these changes never were one commit.
             raise VersionConflict(self._changes[0].row.id, self._changes[0].expected_version)
         reach("write.rows_written")
-        for topic in self.topics:
-            connection.executemany(*self._inserts[topic])
+        transaction.close()
+        messages = [
+            (
+                effect.queue,
+                effect.priority,
+                effect.task_id,
+                message_body(effect.task_id),
+                self._sent_us,
+                codec.to_us(effect.at),
+            )
+            for effect in self._enqueued
+        ]
+        connection.executemany(UPSERT_MESSAGE, messages)
+        connection.executemany(_UPSERT_WAKEUP, [(effect.worker_id,) for effect in self._woken])
 
 
-def _is_own_change(connection: apsw.Connection, change: AnyChange) -> bool:
-    table = "tasks" if isinstance(change.row, TaskRow) else "jobs"
-    sql = f"SELECT body ->> 'change_id' FROM {table} WHERE id = ?"
-    existing = rows(connection, sql, (change.row.id,))
-    return bool(existing) and existing[0][0] == change.row.change_id
+def _write_job(
+    transaction: StoreTransaction, change: JobChange, tasks: Sequence[TaskChange]
+) -> bool:
+    """Write a job's row and its events. Returns False if the row has this change already.
 
-
-def _task_statement(row: TaskRow, expected_version: int) -> Statement:
-    """The statement that writes a row if its version is the expected one."""
-    spec = row.spec
-    values = (
-        row.state,
-        row.due_at and codec.to_us(row.due_at),
-        row.enqueued_at and codec.to_us(row.enqueued_at),
-        row.lease and codec.to_us(row.lease.expires_at),
-        row.finished_at and codec.to_us(row.finished_at),
-        row.version,
-        codec.body_to_json(row),
+    Raises:
+        VersionConflict: the row is not at the version from which the change was decided.
+    """
+    row, execute = change.row, transaction.execute
+    stored = transaction.select(
+        "SELECT no, version, change_id, sequence, history, state, total, completed, rest, graph"
+        " FROM jobs WHERE id = ?",
+        (pack_job_id(row.id),),
     )
-    if expected_version:
-        return _UPDATE_TASK, (*values, row.id, expected_version)
-    constant = (spec.id, spec.tenant, spec.job_id, spec.number, spec.queue)
-    created = codec.to_us(spec.created_at)
-    return _INSERT_TASK, (*constant, created, codec.to_json(spec), *values)
+    no, version, change_id, sequence, history = stored[0][:5] if stored else (0, 0, b"", 0, b"")
+    if version and change_id == pack_change_id(row.change_id):
+        return False
+    if version != change.expected_version:
+        raise VersionConflict(row.id, change.expected_version)
+    if not no:
+        ((last,),) = transaction.select("SELECT max(no) FROM jobs")
+        no = (last or 0) + 1
+    own = [task for task in tasks if task.row.spec.job_id == row.id]
+    history = _add_events(transaction, change, -no, history, sequence, own)
+    if version:
+        graph = stored[0][9]
+        if graph is not None or row.total > 1:
+            graph = pack_document(row.graph)
+        values = job_values(row, graph=graph, history=history)
+        execute(_UPDATE_JOB, (*values, no))
+        before = ended_numbers(*stored[0][5:9])
+        first = no << NUMBER_BITS
+        transaction.connection.executemany(
+            "UPDATE tasks SET unsettled = 0 WHERE no = ? AND unsettled > 0",
+            [(first + number,) for number in row.ended - before],
+        )
+        return True
+    graph = pack_document(row.graph)
+    if len(own) == row.total == 1:
+        spec = own[0].row.spec
+        if graph == graph_of_one_task(spec.key, spec.definition):
+            graph = None
+    values = job_values(row, graph=graph, history=history)
+    spec_values = job_spec_values(row.spec, no, transaction.names, transaction.connection)
+    execute(_REPLACE_JOB if stored else _INSERT_JOB, (*spec_values, *values))
+    return True
 
 
-def _job_statement(row: JobRow, expected_version: int) -> Statement:
-    """The statement that writes a row if its version is the expected one."""
-    spec, ended, unreported = row.spec, len(row.ended), int(row.end_unreported)
-    body = codec.to_json(row)
-    values = (row.state, len(row.intents), ended, unreported, row.version, body)
-    if expected_version:
-        return _UPDATE_JOB, (*values, row.id, expected_version)
-    return _INSERT_JOB, (spec.id, spec.tenant, codec.to_us(spec.created_at), spec.name, *values)
+def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
+    """Write a task's row and its events. Returns False if the row has this change already.
+
+    Raises:
+        VersionConflict: the row is not at the version from which the change was decided.
+    """
+    row, execute = change.row, transaction.execute
+    job_id, key = split_task_id(row.id)
+    packed_job_id = pack_job_id(job_id)
+    numbers = transaction.select(TASK_NO, (packed_job_id, key))
+    no, version, change_id, sequence, history, state, unsettled = 0, 0, b"", 0, b"", 0, 0
+    if numbers:
+        ((no, version, change_id, sequence, history, state, unsettled),) = transaction.select(
+            "SELECT no, version, change_id, sequence, history, state, unsettled FROM tasks"
+            " WHERE no = ?",
+            numbers[0],
+        )
+        if change_id == pack_change_id(row.change_id):
+            return False
+    if version != change.expected_version:
+        raise VersionConflict(row.id, change.expected_version)
+    if not no:
+        jobs = transaction.select("SELECT no FROM jobs WHERE id = ?", (packed_job_id,))
+        if not jobs:
+            execute(_RESERVE_JOB, (packed_job_id,))
+            jobs = [(transaction.connection.last_insert_rowid(),)]
+        no = jobs[0][0] << NUMBER_BITS | row.spec.number
+    history = _add_events(transaction, change, no, history, sequence, ())
+    if not row.state.terminal:
+        unsettled = 0
+    elif state not in _TERMINAL:
+        unsettled = 1
+    worker = None if row.lease is None else transaction.number_of(row.lease.worker_id)
+    values = task_values(row, worker, unsettled=bool(unsettled), history=history)
+    if version:
+        execute(_UPDATE_TASK, (*values, no))
+    else:
+        names, connection = transaction.names, transaction.connection
+        spec_values = task_spec_values(row.spec, no >> NUMBER_BITS, names, connection)
+        execute(_INSERT_TASK, (*spec_values, *values))
+    return True
+
+
+def _add_events(
+    transaction: StoreTransaction,
+    change: AnyChange,
+    entity: int,
+    history: bytes,
+    sequence: int,
+    created: Sequence[TaskChange],
+) -> bytes:
+    """The history with the events of the change, which are added to the feed too.
+
+    Args:
+        created: The tasks of the job that are created in the same commit.
+    """
+    events, row = change.events, change.row
+    if not events:
+        return history
+    tasks_stored = isinstance(row, JobRow) and _all_stored(transaction, row, entity, created)
+    position = transaction.position
+    records = [
+        pack_event(
+            event,
+            row,
+            position=position,
+            number_of=transaction.number_of,
+            tasks_stored=tasks_stored,
+        )
+        for event in events
+    ]
+    tenant, app = transaction.number_of(row.spec.tenant), transaction.number_of(row.spec.app)
+    for event in events:
+        type_: Any = EVENT_NUMBERS[event.type]
+        transaction.record(type_, tenant, app, entity, event.sequence)
+    return transaction.grown_history(entity, history, sequence, records)
+
+
+def _all_stored(
+    transaction: StoreTransaction, row: JobRow, entity: int, created: Sequence[TaskChange]
+) -> bool:
+    """Whether the store has, or gets in this commit, a row for each task of a job."""
+    if created and row.version == 1:
+        return sorted(task.row.spec.number for task in created) == list(range(row.total))
+    first = -entity << NUMBER_BITS
+    ((count,),) = transaction.select(
+        "SELECT count(*) FROM tasks WHERE no >= ? AND no < ?", (first, first + row.total)
+    )
+    return bool(count == row.total)

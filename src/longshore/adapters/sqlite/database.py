@@ -7,12 +7,13 @@ while a hop to another thread and back takes tens. Scans run on a reading thread
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -20,13 +21,17 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.shared.waiters import Waiters
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.errors import translate_error
+from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Notifier, Topic
+from longshore.adapters.sqlite.rows import RowReader
 from longshore.adapters.sqlite.store_file import Bindings, Row, rows
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.adapters.sqlite.writer import DatabaseWriter
 from longshore.ports.clock import Clock
 
 _FOLDER_MODE = 0o700
+
+RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +62,17 @@ class Database:
             raise
         self.waiters = {topic: Waiters(clock, options.slow_poll) for topic in Topic}
         self._notifier = Notifier(folder, self.waiters)
-        self._point_connection = store_file.connect(self.path, "query_only=ON")
+        self.names = Names()
+        self.point_connection = store_file.connect(self.path, "query_only=ON")
+        self.point_reader = RowReader(self.names, self.point_connection)
         self._scan_connection = store_file.connect(self.path, "query_only=ON")
+        self._scan_reader = RowReader(self.names, self._scan_connection)
         self._reader_executor = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
         self._writer = DatabaseWriter(
             partial(store_file.connect, self.path, f"wal_autocheckpoint={options.wal_pages}"),
             self.write_lock,
             self._notifier,
+            self.names,
             group_limit=options.group_limit,
         )
         self.write = self._writer.write
@@ -71,7 +80,7 @@ class Database:
     def point(self, sql: str, values: Bindings = ()) -> list[Row]:
         """A few rows by a key or at the end of an index, on this thread."""
         try:
-            return rows(self._point_connection, sql, values)
+            return rows(self.point_connection, sql, values)
         except apsw.Error as error:
             raise translate_error(error) from error
 
@@ -90,9 +99,35 @@ class Database:
         except apsw.Error as error:
             raise translate_error(error) from error
 
+    async def scan_with(self, read: Callable[[apsw.Connection], RowT]) -> RowT:
+        """The result of ``read`` with a connection, on the reading thread."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._reader_executor, read, self._scan_connection)
+        except apsw.Error as error:
+            raise translate_error(error) from error
+
     async def scan_column(self, sql: str, values: Bindings = ()) -> list[Any]:
         """The first column of every row."""
         return [row[0] for row in await self.scan(sql, values)]
+
+    async def read_rows(
+        self, read: Callable[[RowReader, Row], RowT], matches: Sequence[Row]
+    ) -> list[RowT]:
+        """The rows of columns that were scanned, on the reading thread."""
+        if not matches:
+            return []
+
+        return await self.scan_with(lambda _: [read(self._scan_reader, row) for row in matches])
+
+    def find_name(self, text: str) -> int:
+        """The number of a name; -1 if no row has the name."""
+        number = self.names.find(self.point_connection, text)
+        return -1 if number is None else number
+
+    def name(self, number: int) -> str:
+        """The name with a number."""
+        return self.names.text_of(self.point_connection, number)
 
     async def close(self) -> None:
         """Commit pending work and close the file. Later calls do nothing."""
@@ -101,7 +136,7 @@ class Database:
         self._closed = True
         await self._writer.close()
         self._reader_executor.shutdown(wait=True)
-        self._point_connection.close()
+        self.point_connection.close()
         self._scan_connection.close()
         self._notifier.close()
         self.write_lock.close()

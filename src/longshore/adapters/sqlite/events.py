@@ -1,23 +1,23 @@
 """The event log in SQLite, and the bus that reads it by durable cursors.
 
-There is one writing transaction at a time, and positions are assigned inside it. So they become
-visible in order, and a reader never sees an earlier position after a later one.
+What an event says is in the history beside its row; the feed has the order of all events. There is
+one writing transaction at a time, and positions are assigned inside it. So they become visible in
+order, and a reader never sees an earlier position after a later one. A cursor is a position and the
+number of events at that position that were read.
 
-A page of events is found by an index, so that the length of the log does not matter. Without a hint
-SQLite would read and sort all events of the tenant, so each statement names its index:
+A page of events is found by an index, so that the length of the feed does not matter:
 
 ===================  =============================================================================
-near the end         along the log itself, which is the case of a client that follows it
-of one entity        the events of that entity
-of one job           positions of the job's events from the index alone, then the rows of one page
-of one type          along the index by type
-of a tenant          along the same index, one range for each type, merged
+of one entity        its history
+of one job           the feed near its end, otherwise the histories of the job and its tasks
+of a type or app     along ``feed_types``, one range for each type and app, merged
+of a tenant          the same, all types
 ===================  =============================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Unpack
@@ -25,70 +25,233 @@ from typing import Any, Unpack
 import apsw
 
 from longshore.adapters.shared import codec
+from longshore.adapters.sqlite.blobs import read_blob
 from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.history import EVENT_NAMES, EVENT_NUMBERS, HistoryReader
 from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.rows import (
+    NUMBER_BITS,
+    SELECT_JOB,
+    SELECT_TASK,
+    TASK_NO,
+    pack_job_id,
+)
 from longshore.adapters.sqlite.store_file import Row, rows
-from longshore.core.events.codec import EVENT_TYPES, body_from_properties, properties_of
+from longshore.adapters.sqlite.transaction import FeedEntry, StoreTransaction, feed_entries
+from longshore.core.events.codec import body_from_properties, properties_of
 from longshore.core.events.event import Event, EventContext, NewEvent, next_event
 from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
+from longshore.core.ids import split_task_id
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.events import Delivery, EventConditions
 
-INSERT_EVENT = (
-    "INSERT INTO events (entity, sequence, tenant, app, type, at_ms, origin, source, worker_id,"
-    " properties) VALUES (?,?,?,?,?,?,?,?,?,?)"
-)
-_FIELDS = "entity, sequence, tenant, app, type, at_ms, origin, source, worker_id, properties"
-# Within so many positions of the end, reading along the log is faster than any index.
 NEAR_END_POSITIONS = 1_000
+"""Within so many positions of the end, reading along the feed is faster than a job's histories."""
+_FEED_ROWS = 200  # that one read of the feed returns
 
-_BY_ENTITY = "events INDEXED BY events_by_entity"
-_BY_TYPE = "events INDEXED BY events_by_type"
-_AFTER_POSITION = "tenant = :tenant AND position > :after"
-_PAGE = "ORDER BY position LIMIT :limit"
-_CONDITIONS = {
-    "app": " AND app = :app",
-    "event_type": " AND type = :event_type",
-    "entity": " AND entity = :entity",
-}
-_JOB = "entity = 'JOB#' || :job_id"
-# The entities from TASK#job_ to TASK#job` are the job's tasks.
-_TASKS = "entity >= 'TASK#' || :job_id || '_' AND entity < 'TASK#' || :job_id || '`'"
+_OTHER_FIELDS = (
+    "position, entity, sequence, tenant, app, type, at_ms, origin, source, worker_id, properties"
+)
+_INSERT_OTHER = f"INSERT INTO other_events ({_OTHER_FIELDS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)"
+
+Numbered = tuple[int, int, Event]
+"""An event with its position, and its number among the events at that position."""
 
 
-def event_values(event: Event) -> tuple[Any, ...]:
-    """The values for ``INSERT_EVENT``."""
-    context = event.context
+class FeedReader:
+    """Reads events through one connection."""
+
+    def __init__(self, database: Database, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._names = database.names
+        self._history = HistoryReader(
+            database.names, connection, lambda key: read_blob(connection, database.folder, key)
+        )
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        return rows(self._connection, sql, values)
+
+    def of_entity(self, tenant: str, entity: str) -> list[tuple[int, Event]]:
+        """All events of an entity with their positions, by sequence."""
+        kind, _, entity_id = entity.partition("#")
+        events: list[tuple[int, Event]] = []
+        if kind == EntityType.TASK:
+            job_id, key = split_task_id(entity_id)
+            for (no,) in self.execute(TASK_NO, (pack_job_id(job_id), key)):
+                events += self._of_number(no)
+        elif kind == EntityType.JOB:
+            sql = "SELECT no FROM jobs WHERE id = ? AND version > 0"
+            for (no,) in self.execute(sql, (pack_job_id(entity_id),)):
+                events += self._of_number(-no)
+        owner = self._names.find(self._connection, tenant)
+        sql = f"SELECT {_OTHER_FIELDS} FROM other_events WHERE entity = ? AND tenant = ?"
+        events += [(row[0], self._other(row)) for row in self.execute(sql, (entity, owner))]
+        own = [numbered for numbered in events if numbered[1].tenant == tenant]
+        return sorted(own, key=lambda numbered: numbered[1].sequence)
+
+    def _of_number(self, entity: int) -> list[tuple[int, Event]]:
+        """All events of the task, or of the job with the negated number."""
+        if entity > 0:
+            found = self.execute(f"{SELECT_TASK} WHERE t.no = ?", (entity,))
+            return self._history.of_task(found[0]) if found else []
+        found = self.execute(f"{SELECT_JOB} WHERE no = ?", (-entity,))
+        return self._history.of_job(found[0]) if found else []
+
+    def _other(self, row: Row) -> Event:
+        _, entity, sequence, tenant, app, type_, at_ms, origin, source, worker_id, text = row
+        kind, _, entity_id = entity.partition("#")
+        body, overflow = body_from_properties(EVENT_NAMES[type_], codec.value_from_json(text))
+        text_of = self._names.text_of
+        return Event(
+            entity_type=EntityType(kind),
+            entity_id=entity_id,
+            tenant=text_of(self._connection, tenant),
+            app=text_of(self._connection, app),
+            sequence=sequence,
+            at=from_ms(at_ms),
+            body=body,
+            context=EventContext(origin=origin, source=source, worker_id=worker_id),
+            overflow=overflow,
+        )
+
+    def of_job(self, tenant: str, job_id: str, after: tuple[int, int]) -> list[Numbered]:
+        """The events of a job and its tasks after a cursor, in the order of their positions."""
+        events = self._others_of_job(tenant, job_id)
+        for (no,) in self.execute("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),)):
+            first = no << NUMBER_BITS
+            sql = "SELECT no FROM tasks WHERE no >= ? AND no < ? ORDER BY no"
+            tasks = self.execute(sql, (first, first + (1 << NUMBER_BITS)))
+            for entity in (-no, *(task for (task,) in tasks)):
+                events += [item for item in self._of_number(entity) if item[1].tenant == tenant]
+        events.sort(key=lambda item: (item[0], _rank(item[1])))
+        return _numbered(events, after)
+
+    def _others_of_job(self, tenant: str, job_id: str) -> list[tuple[int, Event]]:
+        """Events of a job and its tasks that were recorded without their rows."""
+        owner = self._names.find(self._connection, tenant)
+        sql = (
+            f"SELECT {_OTHER_FIELDS} FROM other_events WHERE tenant = ?1 AND"
+            " (entity = 'JOB#' || ?2 OR (entity >= 'TASK#' || ?2 || '_'"
+            " AND entity < 'TASK#' || ?2 || '`')) ORDER BY position, no"
+        )
+        return [(row[0], self._other(row)) for row in self.execute(sql, (owner, job_id))]
+
+    def along_feed(
+        self,
+        tenant: str,
+        conditions: EventConditions,
+        after: tuple[int, int],
+        limit: int,
+        positions: Callable[[int], Iterable[tuple[int, bytes]]],
+    ) -> list[Numbered]:
+        """Events that match, from rows of the feed; ``positions`` returns rows after a position."""
+        owner = self._names.find(self._connection, tenant)
+        type_ = conditions.get("event_type")
+        wanted = None if type_ is None else EVENT_NUMBERS.get(type_, -1)
+        found: list[Numbered] = []
+        position = after[0] - 1 if after[1] else after[0]
+        while len(found) <= limit:
+            page = list(positions(position))
+            if not page:
+                break
+            for position, data in page:
+                skip = after[1] if position == after[0] else 0
+                matches = (
+                    event
+                    for entry in feed_entries(data)
+                    if entry.tenant == owner and wanted in (None, entry.type)
+                    for event in self.event_of(entry)
+                    if _matches(event, conditions)
+                )
+                for number, event in enumerate(matches, 1):
+                    if number > skip:
+                        found.append((position, number, event))
+                if len(found) > limit:
+                    break
+        return found
+
+    def event_of(self, entry: FeedEntry) -> list[Event]:
+        """The event of an entry; none if its row is gone."""
+        if entry.entity is None:
+            sql = f"SELECT {_OTHER_FIELDS} FROM other_events WHERE no = ?"
+            return [self._other(row) for row in self.execute(sql, (entry.sequence,))]
+        return [
+            event for _, event in self._of_number(entry.entity) if event.sequence == entry.sequence
+        ]
+
+    def rows_after(self, position: int) -> list[tuple[int, bytes]]:
+        """Some rows of the feed after a position."""
+        sql = "SELECT position, entries FROM feed WHERE position > ? ORDER BY position LIMIT ?"
+        return [(row[0], row[1]) for row in self.execute(sql, (position, _FEED_ROWS))]
+
+    def rows_of_types(
+        self, tenant: str, conditions: EventConditions, position: int
+    ) -> list[tuple[int, bytes]]:
+        """Some rows of the feed after a position that have events of a tenant, type and app."""
+        owner = self._names.find(self._connection, tenant)
+        type_, app = conditions.get("event_type"), conditions.get("app")
+        pairs = self._types_and_apps(owner)
+        if type_ is not None:
+            pairs = [pair for pair in pairs if pair[0] == EVENT_NUMBERS.get(type_, -1)]
+        if app is not None:
+            number = self._names.find(self._connection, app)
+            pairs = [pair for pair in pairs if pair[1] == number]
+        if not pairs:
+            return []
+        ranges = " UNION ".join(
+            f"SELECT position FROM feed_types WHERE tenant = ?1 AND type = {type_number}"
+            f" AND app = {app_number} AND position > ?2"
+            for type_number, app_number in pairs
+        )
+        sql = (
+            "SELECT f.position, f.entries FROM (SELECT position FROM"
+            f" ({ranges}) ORDER BY position LIMIT ?3) AS p JOIN feed AS f USING (position)"
+            " ORDER BY f.position"
+        )
+        return [(row[0], row[1]) for row in self.execute(sql, (owner, position, _FEED_ROWS))]
+
+    def _types_and_apps(self, tenant: int | None) -> list[tuple[int, int]]:
+        """The types and apps of a tenant's events, each found by one jump along the index."""
+        pairs: list[tuple[int, int]] = []
+        sql = (
+            "SELECT type, app FROM feed_types WHERE tenant = ?1 AND (type, app) > (?2, ?3)"
+            " ORDER BY type, app LIMIT 1"
+        )
+        while found := self.execute(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
+            pairs.append((found[0][0], found[0][1]))
+        return pairs
+
+
+def _rank(event: Event) -> int:
+    """The order of events of a job that one commit recorded."""
+    if event.entity_type is EntityType.TASK:
+        return 1
+    return 2 if event.type in _ENDS_OF_JOBS else 0
+
+
+_ENDS_OF_JOBS = frozenset({"Job Completed", "Job Failure Detected", "Job Cancelled"})
+
+
+def _numbered(events: list[tuple[int, Event]], after: tuple[int, int]) -> list[Numbered]:
+    """The events after a cursor, numbered at their positions."""
+    result: list[Numbered] = []
+    last = count = 0
+    for position, event in events:
+        count = count + 1 if position == last else 1
+        last = position
+        if (position, count) > after:
+            result.append((position, count, event))
+    return result
+
+
+def _matches(event: Event, conditions: EventConditions) -> bool:
+    job_id = conditions.get("job_id")
     return (
-        event.entity,
-        event.sequence,
-        event.tenant,
-        event.app,
-        event.body.TYPE,
-        to_ms(event.at),
-        context.origin,
-        context.source,
-        context.worker_id,
-        codec.to_json(properties_of(event)),
-    )
-
-
-def _event(row: Row) -> Event:
-    entity, sequence, tenant, app, event_type, at_ms, origin, source, worker_id, properties = row
-    kind, _, entity_id = entity.partition("#")
-    body, overflow = body_from_properties(event_type, codec.value_from_json(properties))
-    return Event(
-        entity_type=EntityType(kind),
-        entity_id=entity_id,
-        tenant=tenant,
-        app=app,
-        sequence=sequence,
-        at=from_ms(at_ms),
-        body=body,
-        context=EventContext(origin=origin, source=source, worker_id=worker_id),
-        overflow=overflow,
+        conditions.get("app") in (None, event.app)
+        and conditions.get("entity") in (None, event.entity)
+        and (job_id is None or job_id == split_task_id(event.entity_id)[0])
     )
 
 
@@ -99,20 +262,17 @@ class SqliteEventLog:
     _database: Database
 
     async def record(self, events: Sequence[Event]) -> None:
-        recorded = [event_values(event) for event in events]
-
         def work(connection: apsw.Connection) -> None:
-            for row in recorded:
-                existing = rows(
-                    connection,
-                    f"SELECT {_FIELDS} FROM events"
-                    " WHERE entity = ? AND sequence = ? AND tenant = ?",
-                    row[:3],
-                )
-                if not existing:
-                    connection.execute(INSERT_EVENT, row)
-                elif existing[0] != row:
-                    raise AlreadyExists("event", f"{row[0]} {row[1]}")
+            transaction = StoreTransaction(connection, self._database.names)
+            reader = FeedReader(self._database, connection)
+            for event in events:
+                history = reader.of_entity(event.tenant, event.entity)
+                stored = {item.sequence: item for _, item in history}
+                if event.sequence not in stored:
+                    _insert_other(transaction, event)
+                elif _content(stored[event.sequence]) != _content(event):
+                    raise AlreadyExists("event", f"{event.entity} {event.sequence}")
+            transaction.close()
 
         await self._database.write(work, topics=(Topic.EVENTS,))
 
@@ -120,15 +280,17 @@ class SqliteEventLog:
         entity = f"{new['body'].ENTITY.value}#{new['entity_id']}"
 
         def work(connection: apsw.Connection) -> Event:
+            transaction = StoreTransaction(connection, self._database.names)
             last = rows(
                 connection,
-                "SELECT sequence, at_ms FROM events WHERE entity = ? AND tenant = ?"
+                "SELECT sequence, at_ms FROM other_events WHERE entity = ? AND tenant = ?"
                 " ORDER BY sequence DESC LIMIT 1",
-                (entity, new["tenant"]),
+                (entity, transaction.number_of(new["tenant"])),
             )
             sequence, at_ms = last[0] if last else (0, None)
             event = next_event(new, sequence, None if at_ms is None else from_ms(at_ms))
-            connection.execute(INSERT_EVENT, event_values(event))
+            _insert_other(transaction, event)
+            transaction.close()
             return event
 
         return await self._database.write(work, topics=(Topic.EVENTS,))
@@ -136,20 +298,14 @@ class SqliteEventLog:
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
-        matches = await self._database.scan(
-            f"SELECT {_FIELDS} FROM events WHERE entity = ? AND tenant = ?"
-            " AND sequence > ? ORDER BY sequence LIMIT ?",
-            (entity, tenant, after, limit),
+        events = await self._database.scan_with(
+            lambda connection: FeedReader(self._database, connection).of_entity(tenant, entity)
         )
-        return [_event(row) for row in matches]
+        return [event for _, event in events if event.sequence > after][:limit]
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
-        matches = self._database.point(
-            f"SELECT {_FIELDS} FROM events WHERE entity = ? AND tenant = ?"
-            " ORDER BY sequence DESC LIMIT 1",
-            (entity, tenant),
-        )
-        return _event(matches[0]) if matches else None
+        events = await self.history(tenant, entity, limit=2**62)
+        return events[-1] if events else None
 
     async def query(
         self,
@@ -159,49 +315,96 @@ class SqliteEventLog:
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
     ) -> Page[Event]:
-        after = decode_cursor("events", cursor, (int,))[0] if cursor else 0
-        near_end = self.last_position() - after <= NEAR_END_POSITIONS
-        sql = query_statement(f"position, {_FIELDS}", conditions, near_end=near_end)
-        values = {**conditions, "tenant": tenant, "after": after, "limit": limit + 1}
-        matches = await self._database.scan(sql, values)
-        items = tuple(_event(row[1:]) for row in matches[:limit])
-        return Page(
-            items, encode_cursor("events", matches[limit - 1][0]) if len(matches) > limit else None
+        after = (0, 0)
+        if cursor is not None:
+            position, number = decode_cursor("events", cursor, (int, int))
+            after = (position, number)
+
+        def read(connection: apsw.Connection) -> list[Numbered]:
+            reader = FeedReader(self._database, connection)
+            return self._query(reader, tenant, conditions, after, limit)
+
+        matches = await self._database.scan_with(read)
+        items = tuple(event for _, _, event in matches[:limit])
+        more = encode_cursor("events", *matches[limit - 1][:2]) if len(matches) > limit else None
+        return Page(items, more)
+
+    def _query(
+        self,
+        reader: FeedReader,
+        tenant: str,
+        conditions: EventConditions,
+        after: tuple[int, int],
+        limit: int,
+    ) -> list[Numbered]:
+        type_ = conditions.get("event_type")
+        return [
+            numbered
+            for numbered in self._candidates(reader, tenant, conditions, after, limit)
+            if type_ in (None, numbered[2].type) and _matches(numbered[2], conditions)
+        ][: limit + 1]
+
+    def _candidates(
+        self,
+        reader: FeedReader,
+        tenant: str,
+        conditions: EventConditions,
+        after: tuple[int, int],
+        limit: int,
+    ) -> list[Numbered]:
+        entity, job_id = conditions.get("entity"), conditions.get("job_id")
+        if entity is not None:
+            return _numbered(reader.of_entity(tenant, entity), after)
+        if job_id is not None:
+            ((last,),) = reader.execute("SELECT coalesce(max(position), 0) FROM feed")
+            if last - after[0] > NEAR_END_POSITIONS:
+                return reader.of_job(tenant, job_id, after)
+            return reader.along_feed(tenant, conditions, after, limit, reader.rows_after)
+        return reader.along_feed(
+            tenant,
+            conditions,
+            after,
+            limit,
+            lambda position: reader.rows_of_types(tenant, conditions, position),
         )
 
     def last_position(self) -> int:
-        """The position of the newest event; 0 if there is none."""
-        return self._database.point_value("SELECT max(position) FROM events") or 0
+        """The position of the newest events; 0 if there are none."""
+        return self._database.point_value("SELECT max(position) FROM feed") or 0
 
 
-def query_statement(columns: str, conditions: EventConditions, *, near_end: bool) -> str:
-    """The statement for the rows after a position that match every condition that is not None.
+def _content(event: Event) -> tuple[Any, ...]:
+    """What a stored event says, in its stored form."""
+    return event.type, event.app, to_ms(event.at), event.context, properties_of(event)
 
-    ``tenant``, ``after`` and ``limit`` are bound too. Columns are literals of this module.
-    """
-    used = {name for name, value in conditions.items() if value is not None}
-    same = "".join(sql for name, sql in _CONDITIONS.items() if name in used)
-    where = f"{_AFTER_POSITION}{same}"
-    if near_end:
-        job = f" AND ({_JOB} OR ({_TASKS}))" if "job_id" in used else ""
-        return f"SELECT {columns} FROM events NOT INDEXED WHERE {where}{job} {_PAGE}"
-    if "job_id" in used:
-        part = f"SELECT position FROM {_BY_ENTITY} WHERE {where} AND"
-        positions = f"SELECT position FROM ({part} {_JOB} UNION ALL {part} {_TASKS}) {_PAGE}"
-        return f"SELECT {columns} FROM events WHERE position IN ({positions}) ORDER BY position"
-    if "entity" in used:
-        return f"SELECT {columns} FROM {_BY_ENTITY} WHERE {where} {_PAGE}"
-    if "event_type" in used:
-        return f"SELECT {columns} FROM {_BY_TYPE} WHERE {where} {_PAGE}"
-    by_type = (
-        f"SELECT {columns} FROM {_BY_TYPE} WHERE {where} AND type = '{t}'" for t in EVENT_TYPES
+
+def _insert_other(transaction: StoreTransaction, event: Event) -> None:
+    """Write an event of an entity that has no row."""
+    context = event.context
+    tenant, app = transaction.number_of(event.tenant), transaction.number_of(event.app)
+    type_ = EVENT_NUMBERS[event.type]
+    transaction.execute(
+        _INSERT_OTHER,
+        (
+            transaction.position,
+            event.entity,
+            event.sequence,
+            tenant,
+            app,
+            type_,
+            to_ms(event.at),
+            context.origin,
+            context.source,
+            context.worker_id,
+            codec.to_json(properties_of(event)),
+        ),
     )
-    return f"{' UNION ALL '.join(by_type)} {_PAGE}"
+    transaction.record(type_, tenant, app, 0, transaction.connection.last_insert_rowid())
 
 
 @dataclass(eq=False)
 class SqliteEventBus:
-    """See ``ports.events.EventBus``: the log is the bus."""
+    """See ``ports.events.EventBus``: the feed is the bus."""
 
     _database: Database
     _log: SqliteEventLog
@@ -228,19 +431,33 @@ class SqliteEventBus:
     def _next(self, consumer: str, types: list[str], limit: int) -> Delivery | None:
         saved = self._database.point("SELECT position FROM cursors WHERE consumer = ?", (consumer,))
         key = (consumer, *types)
-        after = max(saved[0][0] if saved else 0, self._skipped_to.get(key, 0))
-        last = self._log.last_position()
-        placeholders = ",".join("?" * len(types))
-        sql = (
-            f"SELECT position, {_FIELDS} FROM events WHERE position > ? AND position <= ?"
-            f" AND type IN ({placeholders}) ORDER BY position LIMIT ?"
-        )
-        matches = self._database.point(sql, (after, last, *types, limit))
-        if not matches:
-            self._skipped_to[key] = last
+        read_to = max(saved[0][0] if saved else 0, self._skipped_to.get(key, 0))
+        reader = FeedReader(self._database, self._database.point_connection)
+        wanted = {EVENT_NUMBERS[name] for name in types}
+        events: list[Event] = []
+        for after, entry in self._entries_from(reader, read_to):
+            read_to = after
+            if entry.type in wanted:
+                events += reader.event_of(entry)
+                if len(events) == limit:
+                    break
+        if not events:
+            self._skipped_to[key] = read_to
             return None
-        receipt = matches[-1][0] if len(matches) == limit else last
-        return Delivery(events=tuple(_event(row[1:]) for row in matches), receipt=str(receipt))
+        return Delivery(events=tuple(events), receipt=str(read_to))
+
+    def _entries_from(self, reader: FeedReader, cursor: int) -> Iterator[tuple[int, FeedEntry]]:
+        """The entries of the feed from a cursor on, each with the cursor after it.
+
+        A cursor is a position times 2^20 plus the number of entries there that were read.
+        """
+        position = (cursor >> NUMBER_BITS) - 1
+        while page := reader.rows_after(position):
+            for position, data in page:
+                for number, entry in enumerate(feed_entries(data), 1):
+                    after = position << NUMBER_BITS | number
+                    if after > cursor:
+                        yield after, entry
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         position = int(receipt)

@@ -75,12 +75,17 @@ def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
             (str(name), QueueDepth(ready=ready, hidden=hidden, dead_letters=dead))
             for name, ready, hidden, dead in depths
         )
-        newest = rows(connection, "SELECT at_ms FROM events ORDER BY position DESC LIMIT 1")
+        newest = rows(
+            connection,
+            "SELECT max(at_ms) FROM (SELECT max(updated_ms) AS at_ms FROM tasks"
+            " UNION ALL SELECT max(updated_ms) FROM jobs WHERE sequence > 0"
+            " UNION ALL SELECT max(at_ms) FROM other_events)",
+        )
         return replace(
             facts,
             schema=schema,
             queues=queues,
-            last_event_at=from_ms(newest[0][0]) if newest else None,
+            last_event_at=None if newest[0][0] is None else from_ms(newest[0][0]),
         )
 
 

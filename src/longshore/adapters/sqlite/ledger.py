@@ -1,143 +1,82 @@
 """The ledger in SQLite: a row, its events and its messages in one transaction.
 
 Every list is read along an index, so that the number of rows does not matter. A sweep that compares
-a job with its tasks finds candidate jobs by an index and compares their bit sets in Python. Its
+a job with its tasks finds candidate tasks by an index and compares their bit sets in Python. Its
 scans are short, because the reading thread has other callers to serve.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import NamedTuple, TypeVar, Unpack
+from typing import Any, Unpack
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.commit import Commit
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.rows import (
+    JOB_STATE_NUMBERS,
+    JOB_STATES,
+    NUMBER_BITS,
+    SELECT_JOB,
+    SELECT_TASK,
+    TASK_NO,
+    TASK_STATE_NUMBERS,
+    TASK_STATES,
+    RowReader,
+    from_ms,
+    pack_job_id,
+    to_ms,
+    unpack_job_id,
+    unpack_numbers,
+)
 from longshore.adapters.sqlite.store_file import Row
-from longshore.core.ids import split_task_id
-from longshore.core.jobs.numbers import NumberSet
+from longshore.core.ids import ID_BYTES, JOB_PREFIX, parse_id, split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
-from longshore.core.tasks.states import JobState, TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.errors import UsageError
 from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
 
 _FAR_FUTURE = timedelta(days=36500)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
-
-_READ_TASK = (
-    "SELECT iif(version = ?2, NULL, spec), iif(version = ?2, NULL, body) FROM tasks WHERE id = ?1"
-)
 _LAST_CHARACTER = "\U0010ffff"
-_PREFIX_SCAN_LIMIT = 200
+_LAST_NUMBER = 2**63 - 1
+_PENDING, _PARKED, _COMPLETED, _FAILED = (
+    TASK_STATE_NUMBERS[state]
+    for state in (TaskState.PENDING, TaskState.PARKED, TaskState.COMPLETED, TaskState.FAILED)
+)
+_TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
 # The index is named because SQLite may otherwise choose one with tasks of every state.
-_PARKED = "SELECT id FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
-_IDS = (
-    "SELECT id, tenant FROM jobs WHERE id >= ?1 AND id < ?2 UNION ALL"
-    " SELECT id, tenant FROM tasks WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3"
+_IDS_OF_PARKED = (
+    "SELECT t.key, j.id FROM tasks AS t INDEXED BY tasks_parked JOIN jobs AS j ON j.no = t.no >> 20"
+    f" WHERE t.state = {_PARKED}"
 )
-_IDS_OF_TENANT = (
-    "SELECT id FROM jobs INDEXED BY jobs_by_time WHERE id >= ?1 AND id < ?2 AND tenant = ?4"
-    " UNION ALL"
-    " SELECT id FROM tasks INDEXED BY tasks_by_time WHERE id >= ?1 AND id < ?2 AND tenant = ?4"
-    " ORDER BY id LIMIT ?3"
-)
-
-# A damaged body must not hide that its task failed. The index is named because SQLite may otherwise
-# choose one with tasks of every state.
-_FAILED = (
-    "SELECT id, queue, iif(json_valid(body), body ->> '$.failure.category', NULL),"
-    " coalesce(finished_us, 0) FROM tasks INDEXED BY tasks_failed"
-    " WHERE tenant = ? AND state = 'failed' ORDER BY finished_us DESC, id DESC LIMIT ?"
+# A damaged field must not hide that its task failed.
+_FAILED_TASKS = (
+    "SELECT t.key, j.id, t.queue, iif(json_valid(t.rest), t.rest ->> '$.failure.category', NULL),"
+    " coalesce(t.finished_ms, 0) FROM tasks AS t INDEXED BY tasks_failed"
+    " JOIN jobs AS j ON j.no = t.no >> 20"
+    f" WHERE t.tenant = ? AND t.state = {_FAILED} ORDER BY t.finished_ms DESC, t.no DESC LIMIT ?"
 )
 # Jumps from one tenant to the next without reading the tasks in between.
 _NEXT_TENANT = (
-    "SELECT min(tenant) FROM tasks INDEXED BY tasks_failed WHERE state = 'failed' AND tenant >"
+    f"SELECT min(tenant) FROM tasks INDEXED BY tasks_failed WHERE state = {_FAILED} AND tenant >"
 )
 _TENANTS = (
-    f"WITH RECURSIVE found (tenant) AS ({_NEXT_TENANT} ?1 UNION ALL SELECT"
-    f" ({_NEXT_TENANT} found.tenant)"
-    " FROM found WHERE found.tenant IS NOT NULL LIMIT ?2)"
-    " SELECT tenant FROM found WHERE tenant IS NOT NULL"
+    f"WITH RECURSIVE found (tenant) AS ({_NEXT_TENANT} 0 UNION ALL SELECT"
+    f" ({_NEXT_TENANT} found.tenant) FROM found WHERE found.tenant IS NOT NULL)"
+    " SELECT n.text FROM found JOIN names AS n ON n.no = found.tenant"
+    " WHERE n.text > ?1 ORDER BY n.text LIMIT ?2"
 )
 _CATEGORIES = frozenset(ErrorCategory)
-_JOBS_PER_PAGE = 64
-_JOBS_PER_SCAN = 1_000
 _TASKS_PER_PAGE = 500
-
-# The first job that the next scan starts with.
-_NEXT_SCAN_START = (
-    "SELECT id FROM jobs WHERE state = 'running' AND id >= ? ORDER BY id LIMIT 1 OFFSET ?"
-)
-
-# A job has recorded all ends if it counts as many as there are.
-_JOBS_WITH_ENDS = (
-    "SELECT id, body FROM jobs WHERE state = 'running' AND id >= ? AND id < ? AND ended <"
-    " (SELECT count(*) FROM tasks WHERE job_id = jobs.id AND finished_us IS NOT NULL)"
-    " ORDER BY id LIMIT ?"
-)
-_ENDS = "SELECT id, number FROM tasks WHERE job_id = ? AND finished_us <= ? AND id > ? ORDER BY id"
-_JOBS_WITH_WAITING_TASKS = (
-    "SELECT id, body ->> 'completed' FROM jobs WHERE state = 'running' AND id >= ? AND id < ?"
-    " AND EXISTS (SELECT 1 FROM tasks WHERE job_id = jobs.id AND state = 'waiting')"
-    " ORDER BY id LIMIT ?"
-)
-_WAITING_TASKS = (
-    "SELECT id, body ->> 'awaits' FROM tasks"
-    " WHERE job_id = ? AND state = 'waiting' AND id > ? ORDER BY id LIMIT ?"
-)
-_CACHE_LIMIT = 4096
-
-RowT = TypeVar("RowT", bound=TaskRow | JobRow)
-
-
-class CachedRow(NamedTuple):
-    """A row, and the exclusive epoch in which it was read."""
-
-    row: TaskRow
-    exclusive_epoch: int
-
-
-@dataclass(slots=True)
-class TaskRowCache:
-    """Tasks as this process last saw them, so that an unchanged row is not read again.
-
-    A row is current while no other process has written (see ``write_lock``). Otherwise its version
-    decides: a version is written once, so an equal version means an equal row. A row that is stale
-    all the same is noticed by the commit. Only the event loop's thread uses the cache: rows are
-    stored when they are read and when a commit is answered, in the order of the commits. The oldest
-    row is dropped first.
-    """
-
-    limit: int = _CACHE_LIMIT
-    _rows: dict[str, CachedRow] = field(default_factory=dict)
-
-    def get(self, task_id: str) -> CachedRow | None:
-        return self._rows.get(task_id)
-
-    def put(self, row: TaskRow, exclusive_epoch: int) -> None:
-        """Store a row that was in the file in this epoch; terminal rows are rarely read again."""
-        rows = self._rows
-        cached = rows.get(row.id)
-        if cached is not None and cached.row.version > row.version:
-            return  # it was read before the answer to a later commit arrived
-        rows.pop(row.id, None)
-        if row.state.terminal:
-            return
-        rows[row.id] = CachedRow(row, exclusive_epoch)
-        if len(rows) > self.limit:
-            del rows[next(iter(rows))]
-
-    def evict(self, task_id: str) -> None:
-        """Make the next read go to the file."""
-        self._rows.pop(task_id, None)
+_PREFIX_SCAN_LIMIT = 200
 
 
 @dataclass(eq=False)
@@ -147,7 +86,6 @@ class SqliteLedger:
     atomic = True
 
     _database: Database
-    _row_cache: TaskRowCache = field(default_factory=TaskRowCache)
     _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
 
     @property
@@ -155,53 +93,26 @@ class SqliteLedger:
         return self._database.epoch
 
     async def get_task(self, task_id: str) -> TaskRow | None:
-        return self._read(task_id)
+        job_id, key = split_task_id(task_id)
+        matches = self._database.point(_TASK_BY_ID, (pack_job_id(job_id), key))
+        return self._database.point_reader.task(matches[0]) if matches else None
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        read = (self._read(task_id) for task_id in task_ids)
+        read = [await self.get_task(task_id) for task_id in task_ids]
         return [row for row in read if row]
 
-    def _read(self, task_id: str) -> TaskRow | None:
-        # Read before the file is: a change in between belongs to a later epoch.
-        write_lock = self._database.write_lock
-        epoch = write_lock.exclusive_epoch
-        cached = self._row_cache.get(task_id)
-        if cached is not None and cached.exclusive_epoch == epoch and write_lock.unchanged:
-            return cached.row
-        version = cached.row.version if cached else 0
-        matches = self._database.point(_READ_TASK, (task_id, version))
-        if not matches:
-            return None
-        spec, body = matches[0]
-        row = cached.row if cached and spec is None else codec.task_from_json(spec, body)
-        self._row_cache.put(row, epoch)
-        return row
-
     async def get_job(self, job_id: str) -> JobRow | None:
-        body = self._database.point_value("SELECT body FROM jobs WHERE id = ?", (job_id,))
-        return None if body is None else codec.job_from_json(body)
+        sql = f"{SELECT_JOB} WHERE id = ? AND version > 0"
+        matches = self._database.point(sql, (pack_job_id(job_id),))
+        return self._database.point_reader.job(matches[0]) if matches else None
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         if len(changes) > 1 and len({change.row.id for change in changes}) < len(changes):
             message = "two changes of one row in one commit"
             raise UsageError(message)
-        work = Commit(changes, self._database.clock.now(), self._database.write_lock)
-        await self._database.write(
-            work,
-            durable=work.durable,
-            topics=work.topics,
-            on_done=partial(self._update_cache, changes, work),
-        )
+        work = Commit(changes, self._database.clock.now(), self._database.names)
+        await self._database.write(work, durable=work.durable, topics=work.topics)
         return ()
-
-    def _update_cache(
-        self, changes: Sequence[AnyChange], work: Commit, error: BaseException | None
-    ) -> None:
-        for change in changes:
-            if error is not None:
-                self._row_cache.evict(change.row.id)
-            elif change.expected_version and isinstance(change.row, TaskRow):
-                self._row_cache.put(change.row, work.exclusive_epoch)
 
     async def list_tasks(
         self,
@@ -212,17 +123,54 @@ class SqliteLedger:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[TaskRow]:
-        if job_id is None:
-            walk = _walk("tasks", "spec, body", state)
-            values = (tenant, limit, cursor)
-            return await self._newest([walk], "tasks", codec.task_from_json, *values)
-        after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
+        if job_id is not None:
+            return await self._tasks_of_job(tenant, job_id, state, limit, cursor)
+        created, no = self._newest_position("tasks", cursor)
+        number = None if state is None else TASK_STATE_NUMBERS[state]
+        # Most tasks have completed, and the others have an index of their own.
+        index = "time" if number in (None, _COMPLETED) else "open"
+        open_only = f"AND t.state <> {_COMPLETED}" if index == "open" else ""
+        index = {"time": "tasks_by_time", "open": "tasks_open"}[index]
+        select = SELECT_TASK.replace("tasks AS t", f"tasks AS t INDEXED BY {index}", 1)
         matches = await self._database.scan(
-            "SELECT spec, body, number FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
-            " AND (?4 IS NULL OR state = ?4) ORDER BY number LIMIT ?5",
-            (job_id, after, tenant, state and state.value, limit + 1),
+            f"{select} WHERE t.tenant = ?1 AND (t.created_us, t.no) < (?2, ?3)"
+            f" AND (?4 IS NULL OR t.state = ?4) {open_only}"
+            " ORDER BY t.created_us DESC, t.no DESC LIMIT ?5",
+            (self._database.find_name(tenant), created, no, number, limit + 1),
         )
-        return _page(matches, limit, "job-tasks", codec.task_from_json, position_columns=1)
+        rows = await self._database.read_rows(RowReader.task, matches[:limit])
+        return _page(rows, matches, limit, "tasks", lambda match: (match[6], match[0]))
+
+    async def _tasks_of_job(
+        self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
+    ) -> Page[TaskRow]:
+        after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
+        first = self._job_no(job_id) << NUMBER_BITS
+        matches = await self._database.scan(
+            f"{SELECT_TASK} WHERE t.no > ?1 AND t.no < ?2 AND t.tenant = ?3"
+            " AND (?4 IS NULL OR t.state = ?4) ORDER BY t.no LIMIT ?5",
+            (
+                first + after,
+                first + (1 << NUMBER_BITS),
+                self._database.find_name(tenant),
+                None if state is None else TASK_STATE_NUMBERS[state],
+                limit + 1,
+            ),
+        )
+        rows = await self._database.read_rows(RowReader.task, matches[:limit])
+        return _page(rows, matches, limit, "job-tasks", lambda match: (match[0] - first,))
+
+    def _job_no(self, job_id: str) -> int:
+        """The number of a job; 0 if there is none."""
+        sql = "SELECT no FROM jobs WHERE id = ?"
+        return self._database.point_value(sql, (pack_job_id(job_id),)) or 0
+
+    def _newest_position(self, listing: str, cursor: str | None) -> tuple[int, int]:
+        """The position after which a list begins that has the newest row first."""
+        if cursor is None:
+            return codec.to_us(self._database.clock.now() + _FAR_FUTURE), _LAST_NUMBER
+        created, no = decode_cursor(listing, cursor, (int, int))
+        return created, no
 
     async def list_jobs(
         self,
@@ -232,151 +180,180 @@ class SqliteLedger:
         cursor: str | None = None,
         **conditions: Unpack[JobConditions],
     ) -> Page[JobRow]:
-        state, name = conditions.get("state"), conditions.get("name")
-        # The index by name is ordered by state, so jobs of one name are one range for each state.
-        states = JobState if name is not None and state is None else (state,)
-        walks = [_walk("jobs", "body", item, by_name=name is not None) for item in states]
-        values = (tenant, limit, cursor)
-        return await self._newest(walks, "jobs", codec.job_from_json, *values, **conditions)
-
-    async def _newest(
-        self,
-        walks: Sequence[str],
-        listing: str,
-        decode: Callable[..., RowT],
-        tenant: str,
-        limit: int,
-        cursor: str | None,
-        **conditions: Unpack[JobConditions],
-    ) -> Page[RowT]:
-        """The rows of the ranges, newest first."""
-        position = (codec.to_us(self._database.clock.now() + _FAR_FUTURE), "")
-        if cursor:
-            created, row_id = decode_cursor(listing, cursor, (int, str))
-            position = (created, row_id)
+        position = self._newest_position("jobs", cursor)
         if (created_before := conditions.get("created_before")) is not None:
-            # The empty id is before all others: rows created at that moment are left out.
-            position = min(position, (codec.to_us(created_before), ""))
+            # No row has the number 0: rows created at that moment are left out.
+            position = min(position, (codec.to_us(created_before), 0))
+        state, name = conditions.get("state"), conditions.get("name")
+        # The indexes are ordered by state, so jobs of all states are one range for each.
+        states = JOB_STATES if state is None else (state,)
+        index = "jobs_by_state" if name is None else "jobs_by_name"
+        named = "" if name is None else "AND name IS NOT NULL AND name = ?6"
+        ranges = [
+            f"{SELECT_JOB} INDEXED BY {index} WHERE tenant = ?1 {named}"
+            f" AND state = {JOB_STATE_NUMBERS[item]} AND (created_us, no) < (?2, ?3)"
+            " AND created_us >= ?5 AND version > 0"
+            for item in states
+        ]
+        sql = f"{' UNION ALL '.join(ranges)} ORDER BY created_us DESC, no DESC LIMIT ?4"
         first = codec.to_us(conditions.get("created_from") or _LONG_AGO)
-        name = [text for text in (conditions.get("name"),) if text is not None]
-        sql = f"{' UNION ALL '.join(walks)} ORDER BY created_us DESC, id DESC LIMIT ?4"
-        values = (tenant, *position, limit + 1, first, *name)
-        return _page(await self._database.scan(sql, values), limit, listing, decode)
+        find = self._database.find_name
+        values = (
+            find(tenant),
+            *position,
+            limit + 1,
+            first,
+            *([] if name is None else [find(name)]),
+        )
+        matches = await self._database.scan(sql, values)
+        rows = await self._database.read_rows(RowReader.job, matches[:limit])
+        return _page(rows, matches, limit, "jobs", lambda match: (match[7], match[0]))
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
+        first = self._job_no(job_id) << NUMBER_BITS
         matches = await self._database.scan(
-            "SELECT id, state FROM tasks WHERE job_id = ? ORDER BY number", (job_id,)
+            "SELECT key, state FROM tasks WHERE no >= ? AND no < ? ORDER BY no",
+            (first, first + (1 << NUMBER_BITS)),
         )
-        return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in matches}
+        return {key: TASK_STATES[state] for key, state in matches}
 
     async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
-        # The index has the ids of all tenants. The first ids with the prefix include enough of a
-        # large tenant; a small tenant has few rows in its own index.
-        scan_limit = max(limit, _PREFIX_SCAN_LIMIT)
-        matches = await self._database.scan(_IDS, (prefix, prefix + _LAST_CHARACTER, scan_limit))
-        own = [row_id for row_id, owner in matches if owner == tenant]
-        if len(matches) == scan_limit and len(own) < limit:
-            own = await self._database.scan_column(
-                _IDS_OF_TENANT, (prefix, prefix + _LAST_CHARACTER, limit, tenant)
+        owner = self._database.find_name(tenant)
+        job_prefix, separator, key_prefix = prefix.partition("_")
+        if separator:
+            no = self._job_no(job_prefix)
+            return await self._keys_of(owner, job_prefix, no, key_prefix, limit)
+        found: list[str] = []
+        # Of other tenants too: the index of ids has all of them.
+        for low, high in _id_ranges(prefix):
+            jobs = await self._database.scan(
+                "SELECT id, no, version FROM jobs WHERE id >= ? AND id < ? AND tenant IN (0, ?)"
+                " ORDER BY id LIMIT ?",
+                (low, high, owner, limit),
             )
-        return own[:limit]
+            for job, no, version in jobs:
+                job_id = unpack_job_id(job)
+                found += [job_id] if version else []
+                found += await self._keys_of(owner, job_id, no, "", limit)
+        return sorted(found)[:limit]
+
+    async def _keys_of(
+        self, tenant: int, job_id: str, job_no: int, prefix: str, limit: int
+    ) -> list[str]:
+        """Ids of the tasks of a job whose keys begin with a prefix."""
+        first = job_no << NUMBER_BITS
+        keys = await self._database.scan_column(
+            "SELECT key FROM tasks WHERE no >= ?1 AND no < ?2 AND tenant = ?3"
+            " AND key >= ?4 AND key < ?5 ORDER BY key LIMIT ?6",
+            (
+                *(first, first + (1 << NUMBER_BITS), tenant),
+                *(prefix, prefix + _LAST_CHARACTER, limit),
+            ),
+        )
+        return [task_id_of(job_id, key) for key in keys]
 
     async def unqueued_tasks(
         self, *, due_by: datetime, enqueued_before: datetime, limit: int
     ) -> list[str]:
-        return await self._database.scan_column(
-            "SELECT id FROM tasks WHERE due_us <= ? AND enqueued_us < ? AND 2 *"
-            " enqueued_us - due_us <= ?"
-            " AND NOT EXISTS (SELECT 1 FROM messages WHERE queue = tasks.queue AND key = tasks.id)"
-            " ORDER BY due_us LIMIT ?",
-            (codec.to_us(due_by), codec.to_us(enqueued_before), codec.to_us(due_by), limit),
+        due_us, before_us = codec.to_us(due_by), codec.to_us(enqueued_before)
+        rows = await self._database.scan(
+            "SELECT t.key, j.id, t.due_us, t.updated_ms, n.text, t.rest ->> 'enqueued_at'"
+            " FROM tasks AS t"
+            " JOIN jobs AS j ON j.no = t.no >> 20 JOIN names AS n ON n.no = t.queue"
+            f" WHERE t.state = {_PENDING} AND t.due_us <= ?",
+            (due_us,),
         )
+        found = []
+        for key, job, due, updated_ms, queue, other in rows:
+            enqueued = codec.to_us(datetime.fromisoformat(other)) if other else updated_ms * 1000
+            if enqueued >= before_us or 2 * enqueued - due > due_us:
+                continue
+            task_id = task_id_of(unpack_job_id(job), key)
+            sql = "SELECT 1 FROM messages WHERE queue = ? AND key = ?"
+            if not self._database.point(sql, (queue, task_id)):
+                found.append((due, task_id))
+        return [task_id for _, task_id in sorted(found)[:limit]]
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[tuple[str, Lease]]:
-        latest = codec.to_us(expired_by or self._database.clock.now() + _FAR_FUTURE)
+        latest = to_ms(expired_by or self._database.clock.now() + _FAR_FUTURE)
         matches = await self._database.scan(
-            "SELECT spec, body FROM tasks WHERE lease_expires_us <= ? ORDER BY"
-            " lease_expires_us, id LIMIT ?",
+            f"{SELECT_TASK} WHERE t.lease_ms <= ? ORDER BY t.lease_ms, t.no LIMIT ?",
             (latest, limit),
         )
-        tasks = [codec.task_from_json(*row) for row in matches]
-        return [(task.id, task.lease) for task in tasks if task.lease]
+        rows = await self._database.read_rows(RowReader.task, matches)
+        leases = [(row.id, row.lease) for row in rows if row.lease]
+        return [
+            (task_id, lease)
+            for task_id, lease in leases
+            if expired_by is None or lease.expires_at <= expired_by
+        ]
 
     async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
         if due_by is None:
-            sql = f"{_PARKED} ORDER BY due_us NULLS LAST, id LIMIT ?"
-            return await self._database.scan_column(sql, (limit,))
-        sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
-        return await self._database.scan_column(sql, (codec.to_us(due_by), limit))
+            sql = f"{_IDS_OF_PARKED} ORDER BY t.due_us NULLS LAST, t.no LIMIT ?"
+            return _task_ids(await self._database.scan(sql, (limit,)))
+        sql = f"{_IDS_OF_PARKED} AND t.due_us <= ? ORDER BY t.due_us, t.no LIMIT ?"
+        return _task_ids(await self._database.scan(sql, (codec.to_us(due_by), limit)))
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
-        failed = await self._database.scan(_FAILED, (tenant, limit))
+        owner = self._database.find_name(tenant)
+        failed = await self._database.scan(_FAILED_TASKS, (owner, limit))
         return [
             FailedTask(
-                task_id=task_id,
-                queue=queue,
+                task_id=task_id_of(unpack_job_id(job), key),
+                queue=self._database.name(queue),
                 category=ErrorCategory(category) if category in _CATEGORIES else None,
-                failed_at=codec.from_us(finished_us),
+                failed_at=from_ms(finished_ms),
             )
-            for task_id, queue, category, finished_us in failed
+            for key, job, queue, category, finished_ms in failed
         ]
 
     async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
         return await self._database.scan_column(_TENANTS, (after, limit))
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
-        return await self._database.scan_column(
-            "SELECT id FROM jobs WHERE intents > 0 AND id > ? ORDER BY id LIMIT ?", (after, limit)
+        return await self._job_ids("jobs_with_intents", "intents > 0", limit, after)
+
+    async def _job_ids(self, index: str, condition: str, limit: int, after: str) -> list[str]:
+        """Ids of the jobs in a small index, in order, after one of them."""
+        ids = await self._database.scan_column(
+            f"SELECT id FROM jobs INDEXED BY {index} WHERE {condition}"
         )
+        return sorted(job_id for job_id in map(unpack_job_id, ids) if job_id > after)[:limit]
 
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
-        matches: list[str] = []
-        async for job_id, body, after_task in self._jobs_with_tasks(_JOBS_WITH_ENDS, after):
-            recorded = codec.job_from_json(body).ended
-            values = (job_id, codec.to_us(ended_by), after_task)
-            ends = await self._database.scan(_ENDS, values)
-            matches += [task_id for task_id, number in ends if number not in recorded]
-            if len(matches) >= limit:
-                break
-        return matches[:limit]
+        matches = await self._database.scan(
+            "SELECT t.key, j.id FROM tasks AS t INDEXED BY tasks_unsettled"
+            " JOIN jobs AS j ON j.no = t.no >> 20 WHERE t.unsettled > 0"
+            " AND j.version > 0 AND j.state = 0 AND t.finished_ms <= ?",
+            (to_ms(ended_by),),
+        )
+        return _after(_task_ids(matches), after, limit)
 
     async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
-        matches: list[str] = []
-        jobs = self._jobs_with_tasks(_JOBS_WITH_WAITING_TASKS, after)
-        async for job_id, text, after_task in jobs:
-            completed, last = NumberSet.from_text(text), after_task
-            while completed and len(matches) < limit:
-                page = await self._database.scan(_WAITING_TASKS, (job_id, last, _TASKS_PER_PAGE))
-                matches += [
-                    task_id for task_id, awaits in page if NumberSet.from_text(awaits) & completed
-                ]
-                if len(page) < _TASKS_PER_PAGE:
-                    break
-                last = page[-1][0]
-            if len(matches) >= limit:
-                break
-        return matches[:limit]
-
-    async def _jobs_with_tasks(self, sql: str, after: str) -> AsyncIterator[tuple[str, str, str]]:
-        """Each job with the value that ``sql`` selects, and the task id to continue after."""
-        first = begun = split_task_id(after)[0]
-        while first != _LAST_CHARACTER:
-            beyond = await self._database.scan_column(_NEXT_SCAN_START, (first, _JOBS_PER_SCAN))
-            end = beyond[0] if beyond else _LAST_CHARACTER
-            page = await self._database.scan(sql, (first, end, _JOBS_PER_PAGE + 1))
-            for job_id, value in page[:_JOBS_PER_PAGE]:
-                yield job_id, value, after if job_id == begun else ""
-            first = page[-1][0] if len(page) > _JOBS_PER_PAGE else end
+        found: list[str] = []
+        last = -1
+        while True:
+            page = await self._database.scan(
+                "SELECT t.key, j.id, t.awaits, j.completed, t.no FROM tasks AS t"
+                " INDEXED BY tasks_waiting JOIN jobs AS j ON j.no = t.no >> 20"
+                " WHERE t.state = 0 AND j.version > 0 AND j.state = 0 AND j.completed IS NOT NULL"
+                " AND t.no > ? ORDER BY t.no LIMIT ?",
+                (last, _TASKS_PER_PAGE),
+            )
+            for key, job, awaits, completed, _ in page:
+                if unpack_numbers(awaits) & unpack_numbers(completed):
+                    found.append(task_id_of(unpack_job_id(job), key))
+            if len(page) < _TASKS_PER_PAGE:
+                return _after(found, after, limit)
+            last = page[-1][4]
 
     async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:
-        return await self._database.scan_column(
-            "SELECT id FROM jobs WHERE end_unreported > 0 AND id > ? ORDER BY id LIMIT ?",
-            (after, limit),
-        )
+        return await self._job_ids("jobs_unreported", "unreported > 0", limit, after)
 
     async def wait_for_wake(self, worker_id: str) -> None:
         seen = self._wakeups_seen.setdefault(worker_id, self._count_wakeups(worker_id))
@@ -393,33 +370,38 @@ class SqliteLedger:
         return self._database.point_value(sql, (worker_id,)) or 0
 
 
-def _walk(
-    table: str, columns: str, state: TaskState | JobState | None, *, by_name: bool = False
-) -> str:
-    """Rows of one tenant, optionally of one state and name, along the index for that.
+def _task_ids(matches: Sequence[Row]) -> list[str]:
+    """Task ids from rows that begin with a key and the id of a job."""
+    return [task_id_of(unpack_job_id(row[1]), row[0]) for row in matches]
 
-    Names and states are literals of this module; everything else is bound.
-    """
-    index = "name" if by_name else "state" if state else "time"
-    conditions = (f"AND state = '{state.value}'" if state else "") + (" AND name = ?6" * by_name)
-    # The index is named because SQLite would otherwise choose one for the two bounds in time, and
-    # read every row of the other states.
-    return (
-        f"SELECT {columns}, created_us, id FROM {table} INDEXED BY {table}_by_{index}"
-        f" WHERE tenant = ?1 AND (created_us, id) < (?2, ?3) AND created_us >= ?5 {conditions}"
-    )
+
+def _after(task_ids: list[str], after: str, limit: int) -> list[str]:
+    """The ids after one of them, by job and then by key."""
+    positions = sorted(split_task_id(task_id) for task_id in task_ids)
+    later = [position for position in positions if position > split_task_id(after)]
+    return [task_id_of(*position) for position in later[:limit]]
+
+
+def _id_ranges(prefix: str) -> list[tuple[str | bytes, str | bytes]]:
+    """The ranges of the column ``jobs.id`` that contain every id with a prefix."""
+    ranges: list[tuple[str | bytes, str | bytes]] = [(prefix, prefix + _LAST_CHARACTER)]
+    digits = prefix.removeprefix(JOB_PREFIX)
+    if JOB_PREFIX.startswith(prefix) or len(digits) < len(prefix):
+        digits = "" if JOB_PREFIX.startswith(prefix) else digits
+        low = parse_id(JOB_PREFIX, JOB_PREFIX + digits.ljust(24, "0"))
+        high = parse_id(JOB_PREFIX, JOB_PREFIX + digits.ljust(24, "v"))
+        if low is not None and high is not None:
+            above = (high + 1).to_bytes(ID_BYTES + 1, "big")
+            ranges.append(
+                (low.to_bytes(ID_BYTES, "big"), above[1:] if not above[0] else b"\xff" * 16)
+            )
+    return ranges
 
 
 def _page(
-    rows: list[Row],
-    limit: int,
-    listing: str,
-    decode: Callable[..., RowT],
-    *,
-    position_columns: int = 2,
-) -> Page[RowT]:
-    """A page of rows whose last columns are their position."""
-    items = tuple(decode(*row[:-position_columns]) for row in rows[:limit])
-    more = len(rows) > limit
-    position = rows[limit - 1][-position_columns:] if more else ()
-    return Page(items, encode_cursor(listing, *position) if more else None)
+    rows: list[Any], matches: list[Row], limit: int, listing: str, position: Any
+) -> Page[Any]:
+    """A page; ``position`` returns the place of a match in the listing."""
+    more = len(matches) > limit
+    cursor = encode_cursor(listing, *position(matches[limit - 1])) if more else None
+    return Page(tuple(rows), cursor)

@@ -32,6 +32,12 @@ NETWORK_FILE_SYSTEMS = {
     *("davfs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.davfs2"),
 }
 
+# More positions of the feed than a power loss can lose: none of them is ever issued again.
+_SKIP_POSITIONS = (
+    "INSERT INTO feed (position, entries) SELECT max(position) + (1 << 24), x'90' FROM feed"
+    " HAVING max(position) IS NOT NULL"
+)
+
 Row = tuple[Any, ...]
 Bindings = Sequence[Any] | Mapping[str, Any]
 
@@ -166,6 +172,7 @@ def _current_epoch(connection: apsw.Connection) -> int:
         with connection:
             for pair in (("boot_id", boot), ("epoch", str(epoch))):
                 connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", pair)
+            connection.execute(_SKIP_POSITIONS)
             reach("store.epoch_raising")
         reach("store.epoch_raised")
     return epoch

@@ -32,6 +32,7 @@ import apsw
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.errors import not_written, outcome_unknown, translate_error
+from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.errors import BackendUnavailable
@@ -63,6 +64,7 @@ class DatabaseWriter:
         connect: Callable[[], apsw.Connection],
         write_lock: WriteLock,
         notifier: Notifier,
+        names: Names,
         *,
         group_limit: int,
     ) -> None:
@@ -71,6 +73,7 @@ class DatabaseWriter:
         self._synchronous_full = True
         self._write_lock = write_lock
         self._notifier = notifier
+        self._names = names
         self._group_limit = group_limit
         self._loop = asyncio.get_running_loop()
         self._pending: list[_Item] = []
@@ -155,10 +158,12 @@ class DatabaseWriter:
                     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                     self._synchronous_full = durable
                 connection.execute("BEGIN IMMEDIATE")
+                self._names.begin()
                 reach("write.group_begun")
                 if not all(self._run_in_group(connection, item) for item in group):
                     connection.execute("ROLLBACK")
                     connection.execute("BEGIN IMMEDIATE")
+                    self._names.begin()
                     for item in group:
                         self._run_in_savepoint(connection, item)
                 committing = True

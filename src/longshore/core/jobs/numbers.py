@@ -20,6 +20,11 @@ class NumberSet:
             bits |= 1 << number  # raises ValueError for a negative number
         self._bits = bits
 
+    @property
+    def bits(self) -> int:
+        """The integer whose bits are the numbers."""
+        return self._bits
+
     @classmethod
     def below(cls, count: int) -> NumberSet:
         """Returns the set of all numbers below ``count``."""

@@ -79,7 +79,7 @@ def new_job(
         created_at=now,
         name=name,
     )
-    graph = Document(text='{"keys":["a"],"names":["resize"],"parents":[[]]}', size=49)
+    graph = Document(text='{"keys":["a"],"names":["resize"],"parents":[[]]}', size=48)
     summary = TaskSummary(key="a", name="resize")
     return job.create(spec, (summary,), graph, now=now, change_id=fresh_change_id(), intent=intent)
 

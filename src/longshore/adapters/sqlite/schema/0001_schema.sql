@@ -1,78 +1,140 @@
--- Times are whole microseconds since 1970 UTC (…_us), except events.at_ms, which is the wire's.
--- A row's body is JSON and holds all of its fields; the other columns exist to find and to compare
--- rows. A task's spec never changes, so it has a column of its own that no transition rewrites.
+-- Times are since 1970 UTC, in whole microseconds (…_us) or milliseconds (…_ms). ``docs/explain/store.md``
+-- describes how rows and events are packed.
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) WITHOUT ROWID, STRICT;
 
--- ``ended`` counts the job's tasks whose end the job's row has recorded. ``end_unreported`` is 1
--- while the job has ended and its final event is not emitted yet.
+-- Texts that many rows refer to by number: tenants, apps, queues, workers, names of jobs.
+CREATE TABLE names (
+    no   INTEGER PRIMARY KEY,
+    text TEXT NOT NULL UNIQUE
+) STRICT;
+
+-- What tasks of the same definition and options have in common, as JSON.
+CREATE TABLE kinds (
+    no   INTEGER PRIMARY KEY,
+    body TEXT NOT NULL UNIQUE
+) STRICT;
+
+-- ``id`` is the 15 bytes of a job id, or its text if it has another form; so is ``request_id``.
+-- ``completed`` is a bit set, NULL for the empty set and for all tasks of a completed job. ``event_ms``
+-- is the time of the last event, NULL if it is ``updated_ms``. ``graph`` is NULL for a job of one
+-- task. ``rest`` is JSON with every field that does not have its usual value, NULL if there is none.
 CREATE TABLE jobs (
-    id             TEXT PRIMARY KEY,
-    tenant         TEXT NOT NULL,
-    name           TEXT,
-    state          TEXT NOT NULL,
-    created_us     INTEGER NOT NULL,
-    intents        INTEGER NOT NULL,
-    ended          INTEGER NOT NULL,
-    end_unreported INTEGER NOT NULL,
-    version        INTEGER NOT NULL,
-    body           TEXT NOT NULL
+    no          INTEGER PRIMARY KEY,
+    id          ANY NOT NULL UNIQUE,
+    tenant      INTEGER NOT NULL,
+    app         INTEGER NOT NULL,
+    name        INTEGER,
+    request_id  ANY NOT NULL,
+    body_hash   ANY NOT NULL,
+    created_us  INTEGER NOT NULL,
+    state       INTEGER NOT NULL,
+    version     INTEGER NOT NULL,
+    change_id   ANY NOT NULL,
+    updated_ms  INTEGER NOT NULL,
+    event_ms    INTEGER,
+    sequence    INTEGER NOT NULL,
+    total       INTEGER NOT NULL,
+    completed   BLOB,
+    finished_ms INTEGER,
+    intents     INTEGER NOT NULL,
+    unreported  INTEGER NOT NULL,
+    graph       ANY,
+    history     BLOB NOT NULL,
+    rest        TEXT
 ) STRICT;
-CREATE INDEX jobs_by_time ON jobs (tenant, created_us, id);
-CREATE INDEX jobs_by_state ON jobs (tenant, state, created_us, id);
--- The state comes before the time, so that jobs of one name and state are one range; jobs of one
--- name are four ranges, merged. Jobs without a name are left out.
-CREATE INDEX jobs_by_name ON jobs (tenant, name, state, created_us, id) WHERE name IS NOT NULL;
-CREATE INDEX jobs_with_intents ON jobs (id) WHERE intents > 0;
-CREATE INDEX jobs_running ON jobs (id) WHERE state = 'running';
-CREATE INDEX jobs_end_unreported ON jobs (id) WHERE end_unreported > 0;
+CREATE INDEX jobs_by_state ON jobs (tenant, state, created_us);
+CREATE INDEX jobs_by_name ON jobs (tenant, name, state, created_us) WHERE name IS NOT NULL;
+CREATE INDEX jobs_with_intents ON jobs (no) WHERE intents > 0;
+CREATE INDEX jobs_unreported ON jobs (no) WHERE unreported > 0;
 
+-- ``no`` is the job's number times 2^20 plus the task's number in its job. Documents are their JSON
+-- text, or bytes that refer to a blob. ``unsettled`` is 1 while the task has ended and its job has
+-- not recorded the end.
 CREATE TABLE tasks (
-    id               TEXT PRIMARY KEY,
-    tenant           TEXT NOT NULL,
-    job_id           TEXT NOT NULL,
-    number           INTEGER NOT NULL,
-    queue            TEXT NOT NULL,
-    created_us       INTEGER NOT NULL,
-    state            TEXT NOT NULL,
-    due_us           INTEGER,
-    enqueued_us      INTEGER,
-    lease_expires_us INTEGER,
-    finished_us      INTEGER,
-    spec             TEXT NOT NULL,
-    version          INTEGER NOT NULL,
-    body             TEXT NOT NULL
+    no          INTEGER PRIMARY KEY,
+    key         TEXT NOT NULL,
+    kind        INTEGER NOT NULL,
+    tenant      INTEGER NOT NULL,
+    queue       INTEGER NOT NULL,
+    lane        INTEGER NOT NULL,
+    created_us  INTEGER NOT NULL,
+    input       ANY,
+    parents     ANY,
+    dependents  ANY,
+    state       INTEGER NOT NULL,
+    version     INTEGER NOT NULL,
+    change_id   ANY NOT NULL,
+    updated_ms  INTEGER NOT NULL,
+    event_ms    INTEGER,
+    sequence    INTEGER NOT NULL,
+    attempt     INTEGER NOT NULL,
+    fence       INTEGER NOT NULL,
+    worker      INTEGER,
+    lease_ms    INTEGER,
+    due_us      INTEGER,
+    awaits      BLOB,
+    started_ms  INTEGER,
+    finished_ms INTEGER,
+    ran_us      INTEGER,
+    last_output INTEGER,
+    result      ANY,
+    unsettled   INTEGER NOT NULL,
+    history     BLOB NOT NULL,
+    rest        TEXT
 ) STRICT;
-CREATE UNIQUE INDEX tasks_by_job ON tasks (job_id, number);
-CREATE INDEX tasks_by_time ON tasks (tenant, created_us, id);
-CREATE INDEX tasks_by_state ON tasks (tenant, state, created_us, id);
-CREATE INDEX tasks_due ON tasks (due_us) WHERE due_us IS NOT NULL;
-CREATE INDEX tasks_leased ON tasks (lease_expires_us) WHERE lease_expires_us IS NOT NULL;
-CREATE INDEX tasks_ended ON tasks (job_id, finished_us) WHERE finished_us IS NOT NULL;
-CREATE INDEX tasks_waiting ON tasks (job_id, id) WHERE state = 'waiting';
--- The health check's questions. Tasks in other states are left out, so the indexes cost nothing
--- until a task fails or is parked.
-CREATE INDEX tasks_failed ON tasks (tenant, finished_us, id) WHERE state = 'failed';
-CREATE INDEX tasks_parked ON tasks (due_us, id) WHERE state = 'parked';
+-- The first task of a job is found by its number.
+CREATE UNIQUE INDEX tasks_by_key ON tasks (no >> 20, key) WHERE (no & 1048575) > 0;
+-- The queue: tasks that wait to be claimed, also those that are not due yet.
+CREATE INDEX tasks_ready ON tasks (queue, lane, tenant, due_us) WHERE state = 1;
+CREATE INDEX tasks_leased ON tasks (lease_ms) WHERE lease_ms IS NOT NULL;
+CREATE INDEX tasks_by_time ON tasks (tenant, created_us);
+CREATE INDEX tasks_open ON tasks (tenant, created_us) WHERE state <> 5;
+CREATE INDEX tasks_unsettled ON tasks (no) WHERE unsettled > 0;
+CREATE INDEX tasks_waiting ON tasks (no) WHERE state = 0;
+CREATE INDEX tasks_parked ON tasks (due_us) WHERE state = 4;
+CREATE INDEX tasks_failed ON tasks (tenant, finished_ms) WHERE state = 6;
 
-CREATE TABLE events (
-    position   INTEGER PRIMARY KEY,
+-- Earlier parts of long histories: of the task ``entity``, or of the job with the negated number.
+CREATE TABLE history_segments (
+    entity         INTEGER NOT NULL,
+    first_sequence INTEGER NOT NULL,
+    body           BLOB NOT NULL,
+    PRIMARY KEY (entity, first_sequence)
+) WITHOUT ROWID, STRICT;
+
+-- Events of entities without a row: queues, the health check, operators.
+CREATE TABLE other_events (
+    no         INTEGER PRIMARY KEY,
+    position   INTEGER NOT NULL,
     entity     TEXT NOT NULL,
     sequence   INTEGER NOT NULL,
-    tenant     TEXT NOT NULL,
-    app        TEXT NOT NULL,
-    type       TEXT NOT NULL,
+    tenant     INTEGER NOT NULL,
+    app        INTEGER NOT NULL,
+    type       INTEGER NOT NULL,
     at_ms      INTEGER NOT NULL,
     origin     TEXT NOT NULL,
     source     TEXT NOT NULL,
     worker_id  TEXT,
     properties TEXT NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX events_by_entity ON events (entity, tenant, sequence);
-CREATE INDEX events_by_type ON events (tenant, type, position);
+CREATE UNIQUE INDEX other_events_by_entity ON other_events (entity, tenant, sequence);
+
+-- The order of all events: one row for each commit, which names its events and holds no content.
+CREATE TABLE feed (
+    position INTEGER PRIMARY KEY,
+    entries  BLOB NOT NULL
+) STRICT;
+CREATE TABLE feed_types (
+    tenant   INTEGER NOT NULL,
+    type     INTEGER NOT NULL,
+    app      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    PRIMARY KEY (tenant, type, app, position)
+) WITHOUT ROWID, STRICT;
 
 CREATE TABLE cursors (
     consumer TEXT PRIMARY KEY,
@@ -104,15 +166,22 @@ CREATE TABLE dead_messages (
 ) STRICT;
 CREATE INDEX dead_messages_by_queue ON dead_messages (queue, id);
 
+-- Workers that have joined. ``turn`` is the id of the last turn of the instance.
+CREATE TABLE workers (
+    name     INTEGER PRIMARY KEY,
+    instance INTEGER NOT NULL,
+    turn     TEXT
+) STRICT;
+
 CREATE TABLE output (
-    task_id  TEXT NOT NULL,
+    task     INTEGER NOT NULL,
     attempt  INTEGER NOT NULL,
     sequence INTEGER NOT NULL,
     at_us    INTEGER NOT NULL,
-    stream   TEXT NOT NULL,
+    stream   INTEGER NOT NULL,
     last     INTEGER,
     data     BLOB NOT NULL,
-    PRIMARY KEY (task_id, attempt, sequence)
+    PRIMARY KEY (task, attempt, sequence)
 ) WITHOUT ROWID, STRICT;
 
 CREATE TABLE blobs (

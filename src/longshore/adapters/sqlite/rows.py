@@ -1,0 +1,470 @@
+"""Rows of tasks and jobs as columns, and back.
+
+A column holds what the usual transitions change, in a short form: numbers for names and states,
+milliseconds, bytes for ids. ``rest`` is JSON with every field that differs from what the columns
+say, so that every row can be stored and the usual row has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, get_type_hints
+
+import apsw
+import msgspec
+
+from longshore.adapters.shared.codec import decode_other, encode_other, from_us, to_us
+from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.store_file import rows
+from longshore.core.budgets import NO_BUDGET
+from longshore.core.documents import Document
+from longshore.core.events.types import Usage
+from longshore.core.ids import (
+    ID_BYTES,
+    JOB_PREFIX,
+    REQUEST_PREFIX,
+    format_id,
+    parse_id,
+    task_id_of,
+)
+from longshore.core.jobs.graph import Graph
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.tasks.lease import Lease
+from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
+from longshore.core.tasks.states import JobState, Priority, TaskState
+
+NUMBER_BITS = 20
+"""The bits of a task's number within its job; the job's number is above them."""
+NUMBER_MASK = (1 << NUMBER_BITS) - 1
+
+# States are stored by their number: add new ones at the end.
+TASK_STATES = (
+    *(TaskState.WAITING, TaskState.PENDING, TaskState.PROCESSING, TaskState.IN_REVIEW),
+    *(TaskState.PARKED, TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED),
+)
+JOB_STATES = (JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+TASK_STATE_NUMBERS = {state: number for number, state in enumerate(TASK_STATES)}
+JOB_STATE_NUMBERS = {state: number for number, state in enumerate(JOB_STATES)}
+
+TASK_SPEC_COLUMNS = (
+    *("no", "key", "kind", "tenant", "queue", "lane", "created_us", "input", "parents"),
+    "dependents",
+)
+TASK_STATE_COLUMNS = (
+    *("state", "version", "change_id", "updated_ms", "event_ms", "sequence", "attempt", "fence"),
+    *("worker", "lease_ms", "due_us", "awaits", "started_ms", "finished_ms", "ran_us"),
+    *("last_output", "result", "unsettled", "history", "rest"),
+)
+TASK_COLUMNS = (*TASK_SPEC_COLUMNS, *TASK_STATE_COLUMNS)
+JOB_SPEC_COLUMNS = (
+    *("no", "id", "tenant", "app", "name", "request_id", "body_hash", "created_us"),
+)
+JOB_STATE_COLUMNS = (
+    *("state", "version", "change_id", "updated_ms", "event_ms", "sequence", "total"),
+    *("completed", "finished_ms", "intents", "unreported", "graph", "history", "rest"),
+)
+JOB_COLUMNS = (*JOB_SPEC_COLUMNS, *JOB_STATE_COLUMNS)
+
+SELECT_TASK = (
+    f"SELECT {', '.join(f't.{name}' for name in TASK_COLUMNS)}, j.id"
+    " FROM tasks AS t JOIN jobs AS j ON j.no = t.no >> 20"
+)
+"""Selects what ``TaskReader`` reads: the columns of a task, and the id of its job."""
+SELECT_JOB = f"SELECT {', '.join(JOB_COLUMNS)} FROM jobs"
+
+TASK_NO = (
+    "SELECT t.no FROM jobs AS j JOIN tasks AS t ON t.no = j.no << 20 AND t.key = ?2"
+    " WHERE j.id = ?1 UNION ALL"
+    " SELECT t.no FROM jobs AS j JOIN tasks AS t INDEXED BY tasks_by_key"
+    " ON t.no >> 20 = j.no AND t.key = ?2 AND (t.no & 1048575) > 0 WHERE j.id = ?1"
+)
+"""The number of a task by the id of its job and its key."""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
+_NO_USAGE = Usage()
+_CHANGE_ID_LENGTH = 16
+_HASH_LENGTH = 32
+
+
+def to_ms(moment: datetime) -> int:
+    """Whole milliseconds since 1970, rounded down."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def from_ms(ms: int) -> datetime:
+    """The inverse of ``to_ms`` for whole milliseconds."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def pack_document(document: Document | None) -> str | bytes | None:
+    """A document as its text, or as bytes that name its blob."""
+    if document is None:
+        return None
+    if document.text is not None:
+        return document.text
+    return f"{document.size}:{document.key}".encode()
+
+
+def unpack_document(value: str | bytes | None) -> Document | None:
+    """The inverse of ``pack_document``."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        size = len(value) if value.isascii() else len(value.encode())
+        return Document(text=value, size=size)
+    size_text, _, key = value.decode().partition(":")
+    return Document(key=key, size=int(size_text))
+
+
+def pack_id(prefix: str, text: str) -> str | bytes:
+    """An id as its 15 bytes; the text if it has another form."""
+    number = parse_id(prefix, text)
+    return text if number is None else number.to_bytes(ID_BYTES, "big")
+
+
+def unpack_id(prefix: str, value: str | bytes) -> str:
+    """The inverse of ``pack_id``."""
+    return value if isinstance(value, str) else format_id(prefix, int.from_bytes(value, "big"))
+
+
+def pack_job_id(job_id: str) -> str | bytes:
+    """A job id as the column ``jobs.id``."""
+    return pack_id(JOB_PREFIX, job_id)
+
+
+def unpack_job_id(value: str | bytes) -> str:
+    """The inverse of ``pack_job_id``."""
+    return unpack_id(JOB_PREFIX, value)
+
+
+def _pack_hex(text: str, length: int) -> str | bytes:
+    if len(text) == length:
+        try:
+            packed = bytes.fromhex(text)
+        except ValueError:
+            return text
+        if packed.hex() == text:
+            return packed
+    return text
+
+
+def _unpack_hex(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex()
+
+
+def pack_change_id(text: str) -> str | bytes:
+    """A change id as its bytes; the text if it has another form."""
+    return _pack_hex(text, _CHANGE_ID_LENGTH)
+
+
+def pack_numbers(numbers: NumberSet) -> bytes | None:
+    """A set of numbers as bytes, the lowest first; None if it is empty."""
+    bits = numbers.bits
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little") if bits else None
+
+
+def unpack_numbers(value: bytes | None) -> NumberSet:
+    """The inverse of ``pack_numbers``."""
+    return NumberSet(bits=int.from_bytes(value, "little")) if value else NO_NUMBERS
+
+
+# Fields that columns cannot express, by name.
+_TASK_REST = {**get_type_hints(TaskRow), "not_before": get_type_hints(TaskSpec)["not_before"]}
+_JOB_REST = {**get_type_hints(JobRow), "budget": get_type_hints(JobSpec)["budget"]}
+_TASK_FIELDS = tuple(field.name for field in fields(TaskRow) if field.name != "spec")
+_JOB_FIELDS = tuple(field.name for field in fields(JobRow) if field.name not in ("spec", "graph"))
+
+
+def _rest_decoder(name: str, types: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
+    make: Any = TypedDict  # with names that only the classes know
+    kind = make(name, types, total=False)
+    return msgspec.json.Decoder(kind, dec_hook=decode_other).decode
+
+
+_decode_task_rest = _rest_decoder("TaskRest", _TASK_REST)
+_decode_job_rest = _rest_decoder("JobRest", _JOB_REST)
+_encode_rest = msgspec.json.Encoder(enc_hook=encode_other).encode
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else to_ms(moment)
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)
+
+
+def task_values(row: TaskRow, worker: int | None, *, unsettled: bool, history: bytes) -> list[Any]:
+    """The values of ``TASK_STATE_COLUMNS``.
+
+    Args:
+        worker: The number of the lease holder's name.
+    """
+    lease, last = row.lease, row.last_event_at
+    values: list[Any] = [
+        TASK_STATE_NUMBERS[row.state],
+        row.version,
+        pack_change_id(row.change_id),
+        to_ms(row.updated_at),
+        None if last == row.updated_at else _ms(last),
+        row.last_sequence,
+        row.attempt,
+        row.fence,
+        worker,
+        None if lease is None else to_ms(lease.expires_at),
+        None if row.due_at is None else to_us(row.due_at),
+        pack_numbers(row.awaits),
+        _ms(row.started_at),
+        _ms(row.finished_at),
+        None if row.ran_for is None else row.ran_for // _MICROSECOND,
+        row.last_output,
+        pack_document(row.result),
+        int(unsettled),
+        history,
+    ]
+    implied = _implied_task_fields(values, "" if lease is None else lease.worker_id)
+    fields_of_row = row.__dict__
+    rest = {
+        name: fields_of_row[name] for name in _TASK_FIELDS if fields_of_row[name] != implied[name]
+    }
+    if row.spec.not_before is not None:
+        rest["not_before"] = row.spec.not_before
+    values.append(_encode_rest(rest).decode() if rest else None)
+    return values
+
+
+def _implied_task_fields(values: Sequence[Any], worker_id: str) -> dict[str, Any]:
+    """The fields of a task's row as its columns say."""
+    state_number, version, change, updated_ms, event_ms, sequence, attempt, fence = values[:8]
+    lease_ms, due_us, awaits, started_ms, finished_ms, ran_us, last_output, result = values[9:17]
+    state, change_id = TASK_STATES[state_number], _unpack_hex(change)
+    updated_at, started_at = from_ms(updated_ms), _moment(started_ms)
+    lease = None
+    if lease_ms is not None:
+        lease = Lease(
+            worker_id=worker_id,
+            fence=fence,
+            claim_id=change_id,
+            acquired_at=started_at or updated_at,
+            expires_at=from_ms(lease_ms),
+        )
+    last_event_at = updated_at if event_ms is None else from_ms(event_ms)
+    ended_well = state is TaskState.COMPLETED or state is TaskState.IN_REVIEW
+    return {
+        "state": state,
+        "version": version,
+        "change_id": change_id,
+        "updated_at": updated_at,
+        "round": 1,
+        "attempt": attempt,
+        "attempts_used": 0,
+        "fence": fence,
+        "lease": lease,
+        "awaits": unpack_numbers(awaits),
+        "due_at": None if due_us is None else from_us(due_us),
+        "enqueued_at": updated_at if state is TaskState.PENDING else None,
+        "started_at": started_at,
+        "finished_at": _moment(finished_ms),
+        "ran_for": None if ran_us is None else timedelta(microseconds=ran_us),
+        "result": unpack_document(result),
+        "exit_code": 0 if ended_well else None,
+        "failure": None,
+        "last_output": last_output,
+        "checkpoint": None,
+        "revision": 0,
+        "feedback": None,
+        "previous_result": None,
+        "cancel": None,
+        "usage": _NO_USAGE,
+        "parked": None,
+        "allowance": None,
+        "last_sequence": sequence,
+        "last_event_at": last_event_at if sequence else None,
+    }
+
+
+def job_values(row: JobRow, *, graph: str | bytes | None, history: bytes) -> list[Any]:
+    """The values of ``JOB_STATE_COLUMNS``; ``graph`` None: it follows from the only task."""
+    last, state = row.last_event_at, row.state
+    all_completed = state is JobState.COMPLETED and row.completed == NumberSet.below(row.total)
+    values: list[Any] = [
+        JOB_STATE_NUMBERS[state],
+        row.version,
+        pack_change_id(row.change_id),
+        to_ms(row.updated_at),
+        None if last == row.updated_at else _ms(last),
+        row.last_sequence,
+        row.total,
+        None if all_completed else pack_numbers(row.completed),
+        _ms(row.finished_at),
+        len(row.intents),
+        int(row.end_unreported),
+        graph,
+        history,
+    ]
+    implied = _implied_job_fields(values)
+    fields_of_row = row.__dict__
+    rest = {
+        name: fields_of_row[name] for name in _JOB_FIELDS if fields_of_row[name] != implied[name]
+    }
+    if row.spec.budget:
+        rest["budget"] = row.spec.budget
+    values.append(_encode_rest(rest).decode() if rest else None)
+    return values
+
+
+def _implied_job_fields(values: Sequence[Any]) -> dict[str, Any]:
+    """The fields of a job's row, except its graph, as its columns say."""
+    state_number, version, change, updated_ms, event_ms, sequence, total = values[:7]
+    completed, finished_ms = values[7:9]
+    state, updated_at = JOB_STATES[state_number], from_ms(updated_ms)
+    last_event_at = updated_at if event_ms is None else from_ms(event_ms)
+    whole = state is JobState.COMPLETED and completed is None
+    return {
+        "version": version,
+        "change_id": _unpack_hex(change),
+        "updated_at": updated_at,
+        "total": total,
+        "round": 1,
+        "completed": NumberSet.below(total) if whole else unpack_numbers(completed),
+        "failed": NO_NUMBERS,
+        "cancelled": NO_NUMBERS,
+        "blocked": NO_NUMBERS,
+        "with_added_dependents": NO_NUMBERS,
+        "failure_emitted_round": 0,
+        "end_emitted_round": int(state is JobState.COMPLETED),
+        "intents": (),
+        "cancel": None,
+        "allowance": None,
+        "usage": _NO_USAGE,
+        "finished_at": _moment(finished_ms),
+        "last_sequence": sequence,
+        "last_event_at": last_event_at if sequence else None,
+    }
+
+
+def ended_numbers(state: int, total: int, completed: bytes | None, rest: str | None) -> NumberSet:
+    """The numbers of a job's tasks that have ended, from four columns of its row."""
+    if completed is None and JOB_STATES[state] is JobState.COMPLETED:
+        return NumberSet.below(total)
+    ended = unpack_numbers(completed)
+    for name, numbers in ({} if rest is None else _decode_job_rest(rest)).items():
+        if name in ("failed", "cancelled"):
+            ended |= numbers
+    return ended
+
+
+def graph_of_one_task(key: str, definition: str) -> str:
+    """The text of the graph of a job of one task."""
+    graph = Graph((key,), (definition,), ((),)).to_json()
+    return json.dumps(graph, separators=(",", ":"), ensure_ascii=False)
+
+
+class RowReader:
+    """Reads rows from columns; the connection is for names that are not in memory yet."""
+
+    def __init__(self, names: Names, connection: apsw.Connection) -> None:
+        self._names = names
+        self._connection = connection
+
+    def task(self, values: Sequence[Any]) -> TaskRow:
+        """The row from the values of ``SELECT_TASK``."""
+        no, key, kind_number, tenant, _, lane, created_us, input_, parents, dependents = values[:10]
+        state_values, job = values[10:-1], values[-1]
+        job_id = unpack_job_id(job)
+        names, connection = self._names, self._connection
+        worker = state_values[8]
+        worker_id = "" if worker is None else names.text_of(connection, worker)
+        implied = _implied_task_fields(state_values, worker_id)
+        not_before = None
+        if state_values[-1] is not None:
+            implied.update(_decode_task_rest(state_values[-1]))
+            not_before = implied.pop("not_before", None)
+        kind = names.kind(connection, kind_number)
+        spec = TaskSpec(
+            id=task_id_of(job_id, key),
+            tenant=names.text_of(connection, tenant),
+            app=kind.app,
+            job_id=job_id,
+            key=key,
+            number=no & NUMBER_MASK,
+            definition=kind.definition,
+            definition_version=kind.definition_version,
+            created_at=from_us(created_us),
+            queue=kind.queue,
+            priority=Priority(lane),
+            retry=kind.retry,
+            retry_on_timeout=kind.retry_on_timeout,
+            requires_review=kind.requires_review,
+            not_before=not_before,
+            input=unpack_document(input_),
+            parents=unpack_document(parents),
+            dependents=unpack_document(dependents),
+        )
+        return TaskRow(spec=spec, **implied)
+
+    def job(self, values: Sequence[Any]) -> JobRow:
+        """The row from the values of ``SELECT_JOB``."""
+        no, job, tenant, app, name, request, body_hash, created_us = values[:8]
+        state_values = values[8:]
+        implied = _implied_job_fields(state_values)
+        names, connection = self._names, self._connection
+        budget = NO_BUDGET
+        if state_values[-1] is not None:
+            implied.update(_decode_job_rest(state_values[-1]))
+            budget = implied.pop("budget", NO_BUDGET)
+        graph = unpack_document(state_values[-3])
+        spec = JobSpec(
+            id=unpack_job_id(job),
+            tenant=names.text_of(connection, tenant),
+            app=names.text_of(connection, app),
+            request_id=unpack_id(REQUEST_PREFIX, request),
+            body_hash=_unpack_hex(body_hash),
+            created_at=from_us(created_us),
+            name=None if name is None else names.text_of(connection, name),
+            budget=budget,
+        )
+        return JobRow(spec=spec, graph=graph or self._graph_of_only_task(no), **implied)
+
+    def _graph_of_only_task(self, job_no: int) -> Document:
+        sql = "SELECT key, kind FROM tasks WHERE no = ?"
+        key, kind = rows(self._connection, sql, (job_no << NUMBER_BITS,))[0]
+        definition = self._names.kind(self._connection, kind).definition
+        text = graph_of_one_task(key, definition)
+        return Document(text=text, size=len(text.encode()))
+
+
+def task_spec_values(spec: TaskSpec, job_no: int, names: Names, connection: apsw.Connection) -> Any:
+    """The values of ``TASK_SPEC_COLUMNS``."""
+    return (
+        job_no << NUMBER_BITS | spec.number,
+        spec.key,
+        names.kind_number_of(connection, spec),
+        names.number_of(connection, spec.tenant),
+        names.number_of(connection, spec.queue),
+        int(spec.priority),
+        to_us(spec.created_at),
+        pack_document(spec.input),
+        pack_document(spec.parents),
+        pack_document(spec.dependents),
+    )
+
+
+def job_spec_values(spec: JobSpec, job_no: int, names: Names, connection: apsw.Connection) -> Any:
+    """The values of ``JOB_SPEC_COLUMNS``."""
+    return (
+        job_no,
+        pack_job_id(spec.id),
+        names.number_of(connection, spec.tenant),
+        names.number_of(connection, spec.app),
+        None if spec.name is None else names.number_of(connection, spec.name),
+        pack_id(REQUEST_PREFIX, spec.request_id),
+        _pack_hex(spec.body_hash, _HASH_LENGTH),
+        to_us(spec.created_at),
+    )

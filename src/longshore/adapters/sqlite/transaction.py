@@ -1,0 +1,115 @@
+"""One item of work inside a transaction of the writer: rows with their events and the feed.
+
+The *feed* is the order of all events. An item of work that records events adds one row to it, which
+groups the entities by type, tenant and sequence: in a batch, most entities have the same ones. A
+row of the feed has no content of its own; what its events say is in the histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import apsw
+import msgspec
+
+from longshore.adapters.sqlite.history import SEGMENT_BYTES, unpack_records
+from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.store_file import Bindings, Row, rows
+
+_INSERT_SEGMENT = "INSERT INTO history_segments (entity, first_sequence, body) VALUES (?,?,?)"
+_INSERT_TYPE = (
+    "INSERT INTO feed_types (tenant, type, app, position) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
+)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class FeedEntry(NamedTuple):
+    """An event in the feed.
+
+    ``entity`` is the number of a task, the negated number of a job, or for other entities None;
+    then ``sequence`` is the number of the row in ``other_events``.
+    """
+
+    type: int
+    tenant: int
+    entity: int | None
+    sequence: int
+
+
+class StoreTransaction:
+    """Writes of one item of work; ``close`` adds its row to the feed."""
+
+    __slots__ = ("_apps", "_groups", "_position", "connection", "execute", "names")
+
+    def __init__(self, connection: apsw.Connection, names: Names) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+        self.names = names
+        self._position = 0
+        # Entities by type, tenant and sequence, in the order of recording.
+        self._groups: dict[tuple[int, int, int], list[int]] = {}
+        self._apps: dict[tuple[int, int, int], None] = {}  # tenant, type, app
+
+    @property
+    def position(self) -> int:
+        """The position of this item's events in the feed."""
+        if not self._position:
+            ((last,),) = self.select("SELECT max(position) FROM feed")
+            self._position = (last or 0) + 1
+        return self._position
+
+    def select(self, sql: str, values: Bindings = ()) -> list[Row]:
+        """All rows of a statement."""
+        return rows(self.connection, sql, values)
+
+    def number_of(self, text: str) -> int:
+        """The number of a name."""
+        return self.names.number_of(self.connection, text)
+
+    def record(self, type_: int, tenant: int, app: int, entity: int, sequence: int) -> None:
+        """An event was added to a history; ``entity`` as in ``FeedEntry``, 0 for other entities."""
+        self._groups.setdefault((type_, tenant, sequence), []).append(entity)
+        self._apps[tenant, type_, app] = None
+
+    def close(self) -> None:
+        """Write the row of the feed, if events were recorded."""
+        if not self._groups:
+            return
+        entries = [
+            (type_, tenant, sequence, _differences(entities))
+            for (type_, tenant, sequence), entities in self._groups.items()
+        ]
+        position = self.position
+        self.execute(
+            "INSERT INTO feed (position, entries) VALUES (?,?)", (position, _encode(entries))
+        )
+        self.connection.executemany(_INSERT_TYPE, [(*app, position) for app in self._apps])
+
+    def grown_history(
+        self, entity: int, history: bytes, sequence: int, records: Sequence[bytes]
+    ) -> bytes:
+        """The history with these records; a part that is long enough becomes a segment.
+
+        Args:
+            sequence: Of the last event in ``history``.
+        """
+        if len(history) > SEGMENT_BYTES:
+            first = sequence - len(unpack_records(history)) + 1
+            self.execute(_INSERT_SEGMENT, (entity, first, history))
+            history = b""
+        return b"".join((history, *records))
+
+
+def feed_entries(data: bytes) -> Iterator[FeedEntry]:
+    """The events in a row of the feed, in order."""
+    for type_, tenant, sequence, differences in _decode(data):
+        entity = 0
+        for difference in differences:
+            entity += difference
+            yield FeedEntry(type_, tenant, entity or None, sequence)
+
+
+def _differences(entities: list[int]) -> list[int]:
+    return [entity - before for before, entity in zip([0, *entities], entities, strict=False)]
