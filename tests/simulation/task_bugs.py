@@ -99,8 +99,8 @@ TASK_BUGS = (
     ),
     Bug(
         "dependents are dispatched before their parent has completed",
-        at="services.dispatcher:Dispatcher._notify_dependents",
-        do=Condition("state", True),
+        at="core.jobs.settle:name_dependents",
+        do=Condition("COMPLETED", False),
     ),
     Bug(
         "a running task becomes a dead letter",

@@ -60,7 +60,7 @@ class TaskHistory:
         self.lease: LeaseRecord | None = None
         self.revision = 0
         self.due: EventTime | int | None = None  # the moment of the event, or one that it names
-        self._place = self.due  # when it was due before it was claimed
+        self._place: EventTime | int | None = None  # when it was due before it was claimed
         self.started_us: int | None = None
         self.finished: EventTime | None = None
         self.last_output: int | None = None
