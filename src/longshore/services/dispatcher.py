@@ -93,7 +93,7 @@ class Dispatcher:
 
     async def step(self, wait: timedelta) -> bool:
         """Handle one delivery. Returns whether there was one."""
-        bus = self.backend.bus
+        bus = self.backend.require_bus()
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
             return False
