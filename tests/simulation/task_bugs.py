@@ -84,13 +84,13 @@ TASK_BUGS = (
     ),
     Bug(
         "a message is deleted before the claim is committed",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=After("elapsed()", "await self._backend.queue.delete([message.receipt])"),
+        at="services.message_source:MessageTaskSource._try_claim",
+        do=Before("= Claim()", "await self._queue.delete([message.receipt])"),
     ),
     Bug(
         "a message is deleted before the outcome is committed",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Before("_run()", "await self._backend.queue.delete([message.receipt])"),
+        at="services.message_source:MessageTaskSource._try_claim",
+        do=After("= _HeldTask()", "await self._queue.delete([message.receipt])"),
     ),
     Bug(
         "an expired lease is renewed",
