@@ -179,8 +179,8 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="who was added behind a failure does not count as blocked",
-        at="services.dispatcher:Dispatcher._blocked_by",
-        do=Drop("not in number"),
+        at="core.jobs.settle:_needs_graph",
+        do=Condition("with_added_dependents", False),
         caught_by=f"{_ADDING}::test_a_failure_blocks_what_was_added_behind_it",
     ),
     _fault(

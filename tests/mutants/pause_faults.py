@@ -187,53 +187,53 @@ PAUSE_FAULTS = (
     *HOLD_FAULTS,
     _fault(
         name="a paused queue is asked for work",
-        at="services.worker.worker:Worker._active_queues",
-        do=Replace("tuple()", "self._policy.queues if paused is not self._policy.queues else ()"),
+        at="services.message_source:MessageTaskSource._active_queues",
+        do=Replace("tuple()", "worker.queues"),
         caught_by=f"{_WORKER}::"
         "test_a_queue_that_is_paused_while_a_worker_waits_is_not_asked_until_it_is_resumed",
     ),
     _fault(
         name="what is not known to be paused is asked for work",
-        at="services.worker.worker:Worker._active_queues",
-        do=Value("= _paused", "$3 or frozenset()"),
+        at="services.message_source:MessageTaskSource._active_queues",
+        do=Value("= _paused", "$0 or frozenset()"),
         caught_by=f"{_WORKER}::test_a_worker_that_cannot_know_what_is_paused_begins_nothing",
     ),
     _fault(
         name="one paused queue of a worker stops all of them",
-        at="services.worker.worker:Worker._active_queues",
-        do=Replace("tuple()", "() if paused else self._policy.queues"),
+        at="services.message_source:MessageTaskSource._active_queues",
+        do=Replace("tuple()", "() if paused else worker.queues"),
         caught_by=f"{_WORKER}::test_other_queues_of_a_worker_are_served_meanwhile",
     ),
     _fault(
         name="a queue that is paused is waited for all the same",
-        at="services.worker.worker:Worker._watch_pauses",
-        do=Drop("set() _receive_cancelled"),
+        at="services.message_source:MessageTaskSource._receive",
+        do=Replace("race()", "race($1, asyncio.shield(asyncio.Event().wait()))", nth=2),
         caught_by=f"{_WORKER}::test_other_queues_of_a_worker_are_served_meanwhile",
     ),
     _fault(
         name="a worker without any queue sleeps through the resume",
-        at="services.worker.worker:Worker._watch_pauses",
-        do=Drop("set() _slot_freed"),
+        at="services.message_source:MessageTaskSource._watch_pauses",
+        do=Drop("set()"),
         caught_by=f"{_WORKER}::"
         "test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing",
     ),
     _fault(
         name="what is delivered just when its queue is paused is begun",
-        at="services.worker.worker:Worker._take_work",
-        do=Drop("not in queue"),
+        at="services.message_source:MessageTaskSource._handle",
+        do=Condition("not in queue", False),
         caught_by=f"{_WORKER}::"
         "test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returned",
     ),
     _fault(
         name="a bug where pauses are kept makes a worker deaf to them",
-        at="services.worker.worker:Worker._watch_pauses",
+        at="services.message_source:MessageTaskSource._watch_pauses",
         do=Replace("log_and_continue()", "contextlib.suppress(BackendUnavailable)"),
         caught_by=f"{_WORKER}::test_a_worker_that_cannot_know_what_is_paused_begins_nothing",
     ),
     _fault(
         name="a worker that waits for work ignores a stop",
         at="services.worker.worker:Worker.stop",
-        do=Drop("set() _receive_cancelled"),
+        do=Drop("stop_claims()"),
         caught_by=f"{_WORKER}::test_a_worker_that_waits_for_work_stops_at_once",
     ),
     _fault(

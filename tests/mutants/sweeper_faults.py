@@ -23,8 +23,8 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="an unknown worker counts as dead",
-        at="services.sweeper:Sweeper.reap_dead_workers",
-        do=Condition("in", "$1 not in self.worker_registry.live_workers()"),
+        at="services.message_source:MessageTaskSource.end_worker",
+        do=Condition("worker_id", False),
         caught_by=f"{_SWEEPER}::"
         "test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed",
     ),

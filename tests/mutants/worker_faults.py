@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Before, Condition, Drop, Replace, Value
+from tests.planting import After, Argument, Condition, Drop, Replace, Value
 
 _ATTEMPTS = "unit/services/test_worker_attempts.py"
 _LEASES = "unit/services/test_worker_leases.py"
@@ -120,20 +120,20 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="the message goes before the outcome is there",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Before("_run()", "await self._backend.queue.delete([message.receipt])"),
+        at="services.message_source:MessageTaskSource._try_claim",
+        do=After("= _HeldTask()", "await self._queue.delete([message.receipt])"),
         caught_by=f"{_MESSAGES}::test_the_outcome_is_committed_before_the_message_is_deleted",
     ),
     _fault(
         name="more messages are taken than there are slots",
-        at="services.worker.worker:Worker._take_work",
-        do=Drop("len()"),
+        at="core.turns:TurnPlanner.free",
+        do=Drop("_busy"),
         caught_by=f"{_MESSAGES}::test_no_more_messages_are_taken_than_there_are_free_slots",
     ),
     _fault(
         name="a free slot waits for the others",
         at="services.worker.worker:Worker._on_handled",
-        do=Replace("set()", ("if not self._handling:\n    $0")),
+        do=Replace("slot_freed()", ("if not self._handling:\n    $0")),
         caught_by=f"{_MESSAGES}::test_a_slot_is_filled_again_as_soon_as_it_is_free",
     ),
     _fault(
@@ -150,7 +150,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a claim is trusted from when its answer came",
-        at="services.worker.worker:Worker._claim_and_run",
+        at="services.worker.worker:Worker.on_claimed",
         do=Argument("Attempt()", 2, "self._backend.clock.elapsed()"),
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
@@ -164,28 +164,28 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="one who lost its lease takes the message away",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Drop("if terminal"),
+        at="services.message_source:MessageTaskSource._carry_out",
+        do=Condition("Applied", "isinstance(command.command, c.AttemptCommand)"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker",
     ),
     _fault(
         name="one who could not renew takes the message away",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Condition("terminal", False),
+        at="services.message_source:MessageTaskSource._carry_out",
+        do=Condition("Applied", "not isinstance(answer, Applied)"),
         caught_by=f"{_LEASES}::"
         "test_a_task_whose_worker_could_not_renew_comes_to_another_by_its_message",
     ),
     _fault(
         name="the message of what runs is seen again",
-        at="services.worker.worker:Worker._renew_all",
-        do=Drop("extend()"),
+        at="services.message_source:MessageTaskSource._carry_out",
+        do=Condition("renewed", False),
         caught_by=f"{_LEASES}::test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden",
     ),
     _fault(
         name="leases are not kept while a worker drains",
         at="services.worker.worker:Worker.run",
-        do=After("_take_work()", "keeping[0].cancel()"),
+        do=After("wait_for_claim()", "keeping[0].cancel()"),
         caught_by=f"{_DRAINING}::test_leases_are_kept_while_a_worker_drains",
     ),
     _fault(
@@ -197,26 +197,26 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="what is being claimed at the end is run to its end",
-        at="services.worker.worker:Worker._run",
-        do=Drop("if _releasing"),
+        at="services.worker.worker:Worker.on_claimed",
+        do=Drop("if is_set()"),
         caught_by=f"{_DRAINING}::"
         "test_a_task_that_is_being_claimed_when_all_are_given_back_is_given_back_too",
     ),
     _fault(
         name="a stopping worker claims all the same",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Drop("is_set()"),
+        at="services.worker.turns:TurnLoop.stop_claims",
+        do=Drop("forbid_claims()"),
         caught_by=f"{_DRAINING}::test_a_stopping_worker_claims_nothing_any_more",
     ),
     _fault(
         name="a wake-up during the claim is missed",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Argument("_run()", "woken", "False"),
+        at="services.worker.worker:Worker.on_claimed",
+        do=Argument("_run_attempt()", "woken", "False"),
         caught_by=f"{_CANCELLATIONS}::test_a_cancellation_that_comes_with_the_claim_is_not_missed",
     ),
     _fault(
         name="a message of no task is dropped without a word",
-        at="services.worker.worker:Worker._reject",
+        at="services.message_source:MessageTaskSource._reject",
         do=Drop("append()"),
         caught_by=f"{_MESSAGES}::test_a_message_that_names_no_task_is_recorded_and_removed",
     ),

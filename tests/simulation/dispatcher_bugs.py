@@ -56,18 +56,21 @@ DISPATCHER_BUGS = (
     ),
     Bug(
         "only the first of several dependents is notified",
-        at="services.dispatcher:Dispatcher._notify_dependents",
-        do=Value("for _dependents()", "$0[:1]"),
+        at="core.jobs.settle:parents_completed",
+        do=Value("for keys_by_task", "$0[:1]"),
     ),
     Bug(
         "dependents that were added later are not notified",
-        at="services.dispatcher:Dispatcher._dependents",
+        at="core.jobs.settle:name_dependents",
         do=Condition("number", False),
     ),
     Bug(
         "a task that was added behind a failure is not blocked by it",
-        at="services.dispatcher:Dispatcher._blocked_by",
-        do=Drop("not in number"),
+        at="core.jobs.settle:_needs_graph",
+        do=Condition(
+            "with_added_dependents",
+            "row.state is TaskState.COMPLETED and row.spec.number in job.with_added_dependents",
+        ),
     ),
     Bug(
         "a task that failed is recorded as completed",

@@ -31,13 +31,13 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "a paused queue is served",
-        at="services.worker.worker:Worker._active_queues",
-        do=Replace("_paused", "frozenset()", nth=2),
+        at="services.message_source:MessageTaskSource._active_queues",
+        do=Replace("tuple()", "worker.queues"),
     ),
     Bug(
         "a worker checks for pauses too rarely",
-        at="services.worker.worker:Worker._watch_pauses",
-        do=After("set() _slot_freed", "await self._backend.clock.sleep(20 * _RETRY_PAUSE)"),
+        at="services.message_source:MessageTaskSource._watch_pauses",
+        do=After("set()", "await self.backend.clock.sleep(20 * _RETRY_PAUSE)"),
     ),
     Bug(
         "a health problem is reported at every check",

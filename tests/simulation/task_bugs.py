@@ -84,13 +84,13 @@ TASK_BUGS = (
     ),
     Bug(
         "a message is deleted before the claim is committed",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=After("elapsed()", "await self._backend.queue.delete([message.receipt])"),
+        at="services.message_source:MessageTaskSource._try_claim",
+        do=Before("= Claim()", "await self._queue.delete([message.receipt])"),
     ),
     Bug(
         "a message is deleted before the outcome is committed",
-        at="services.worker.worker:Worker._claim_and_run",
-        do=Before("_run()", "await self._backend.queue.delete([message.receipt])"),
+        at="services.message_source:MessageTaskSource._try_claim",
+        do=After("= _HeldTask()", "await self._queue.delete([message.receipt])"),
     ),
     Bug(
         "an expired lease is renewed",
@@ -99,8 +99,8 @@ TASK_BUGS = (
     ),
     Bug(
         "dependents are dispatched before their parent has completed",
-        at="services.dispatcher:Dispatcher._notify_dependents",
-        do=Condition("state", True),
+        at="core.jobs.settle:name_dependents",
+        do=Condition("COMPLETED", False),
     ),
     Bug(
         "a running task becomes a dead letter",

@@ -154,13 +154,15 @@ class CrashClient:
             message_body(_single_task_id(DELAYED)),
             message_body(_single_task_id(SLOW)),
         )
-        await self._backend.queue.send([OutgoingMessage(queue=QUEUE, body=body) for body in bodies])
+        await self._backend.require_queue().send(
+            [OutgoingMessage(queue=QUEUE, body=body) for body in bodies]
+        )
         # The slow task runs until the first worker is stopped. A worker that has received its
         # message delays it, also while it drains.
         await self._poll(self._is_received)
 
     async def _is_received(self) -> bool:
-        return (await self._backend.queue.depth(QUEUE)).ready == 0
+        return (await self._backend.require_queue().depth(QUEUE)).ready == 0
 
     async def _cancel_deaf(self) -> None:
         await self._poll(lambda: self._has_started(DEAF))
@@ -182,7 +184,7 @@ class CrashClient:
 
     async def _exhaust_message(self) -> None:
         """Receive a message until it becomes a dead letter, then discard it."""
-        queue, dead = self._backend.queue, self._services.dead_letters
+        queue, dead = self._backend.require_queue(), self._services.dead_letters
         await queue.send([OutgoingMessage(queue=UNSERVED_QUEUE, body="exhausted")])
 
         def receive() -> Awaitable[list[Message]]:
@@ -201,7 +203,7 @@ class CrashClient:
         entity = f"JOB#{job_id_of(TENANT, QUICK)}"
         events = await self._backend.events.history(TENANT, entity)
         await self._backend.events.record(events)
-        await self._backend.bus.publish(events)
+        await self._backend.require_bus().publish(events)
 
     async def _has_started(self, key: str) -> bool:
         """Whether the task is running or has ended."""

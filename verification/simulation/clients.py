@@ -301,7 +301,7 @@ class Clients:
         self._simulation.faults.count(Fault.POISON)
         self._simulation.record("client", "poison", body)
         message = OutgoingMessage(queue=rng.choice(QUEUES), body=body)
-        self._simulation.start_task(self._simulation.backend.queue.send([message]))
+        self._simulation.start_task(self._simulation.backend.require_queue().send([message]))
 
     def exhaust_message(self, rng: Random) -> None:
         """Turn a message of a random task into a dead letter."""
@@ -316,7 +316,7 @@ class Clients:
         self._simulation.faults.count(Fault.MESSAGE_EXHAUSTED)
         self._simulation.record("client", "message exhausted", task_id)
         # On a queue of its own, so that other messages are not exhausted too.
-        queue, at_once = self._simulation.backend.queue, timedelta(0)
+        queue, at_once = self._simulation.backend.require_queue(), timedelta(0)
         await queue.send([OutgoingMessage(queue=_EXHAUSTED_QUEUE, body=message_body(task_id))])
         for _ in range(RECEIVE_LIMIT + 1):
             await queue.receive([_EXHAUSTED_QUEUE], limit=1, hidden_for=at_once, wait=at_once)

@@ -178,5 +178,5 @@ class _SimulatedStream:
 
 
 async def _relay_batch(batch: Sequence[StreamRecord], process: Process) -> str | None:
-    relay = Relay(bus=process.services.backend.bus, stream=_SimulatedStream())
+    relay = Relay(bus=process.services.backend.require_bus(), stream=_SimulatedStream())
     return await relay.publish([record._asdict() for record in batch])

@@ -62,7 +62,7 @@ EVENTS: Final[dict[str, dict[str, Kinds]]] = {
         "number": _WHOLE,
     },
     TASK_RETRIED: {**_OUTCOME, "error_category": _TEXT, "due_at_us": _WHOLE},
-    TASK_RELEASED: _OUTCOME,
+    TASK_RELEASED: {**_OUTCOME, "due_at_us": _WHOLE_OR_NOT},
     TASK_PARKED: {**_OUTCOME, "due_at_us": _WHOLE_OR_NOT},
     TASK_UNPARKED: _OF_TASK,
     TASK_BUDGET: _OF_TASK,

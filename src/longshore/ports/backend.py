@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from longshore.errors import UsageError
 from longshore.ports.blobs import BlobStore
 from longshore.ports.clock import Clock
 from longshore.ports.configuration import Budgets, Definitions, Keys, QueueControls
@@ -12,23 +13,50 @@ from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.task_queue import TaskQueue
+from longshore.ports.task_source import TaskSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """All ports of a backend."""
+    """All ports of a backend.
+
+    A backend has a task source of its own, or a queue and a bus, from which the services build one.
+    """
 
     name: str
     clock: Clock
     ledger: Ledger
-    queue: TaskQueue
     queue_controls: QueueControls
     events: EventLog
-    bus: EventBus
     output: OutputLog
     blobs: BlobStore
     definitions: Definitions
     keys: Keys
     budgets: Budgets
+    source: TaskSource | None = None
+    queue: TaskQueue | None = None
+    bus: EventBus | None = None
     # The longest pause between two polls of an idle queue, if each poll costs money; else None.
     idle_poll_limit: timedelta | None = None
+
+    def require_queue(self) -> TaskQueue:
+        """Returns the queue.
+
+        Raises:
+            UsageError: the backend has none.
+        """
+        if self.queue is None:
+            message = f"the backend {self.name!r} has no queue"
+            raise UsageError(message)
+        return self.queue
+
+    def require_bus(self) -> EventBus:
+        """Returns the bus.
+
+        Raises:
+            UsageError: the backend has none.
+        """
+        if self.bus is None:
+            message = f"the backend {self.name!r} has no bus"
+            raise UsageError(message)
+        return self.bus

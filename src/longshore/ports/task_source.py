@@ -16,7 +16,7 @@ from longshore.core.queues import QueueDepth
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import FencedCommand
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import BackendUnavailable
+from longshore.errors import BackendRejected, BackendUnavailable
 
 DefinitionVersion = tuple[str, str, int]
 """The tenant, name and version of a definition."""
@@ -84,12 +84,13 @@ class Applied:
     row: TaskRow
 
 
-Answer = Applied | Refusal | BackendUnavailable
+Answer = Applied | Refusal | BackendUnavailable | BackendRejected
 """The answer to one command.
 
 A refusal changed nothing; the reason of a stale fence is ``RefusalReason.LEASE_LOST``, that of a
 missing task ``RefusalReason.UNKNOWN``. ``BackendUnavailable``: send the command again;
-``OutcomeUnknown``, which is one: it may have happened.
+``OutcomeUnknown``, which is one: it may have happened. ``BackendRejected``: the command cannot be
+carried out, and nothing happened; the same command would fail again.
 """
 
 

@@ -153,7 +153,9 @@ class DeadLetters:
                 yield letter
 
     async def _messages(self, queue: str | None) -> list[DeadMessage]:
-        """Returns the messages in the dead-letter stores."""
+        """Returns the messages in the dead-letter stores; none where there are no messages."""
+        if self.backend.queue is None:
+            return []
         messages = await list_all(partial(self.backend.queue.dead_letters, queue))
         return [dead_message(message) for message in messages]
 
@@ -248,7 +250,7 @@ class DeadLetters:
         await self._reject(
             tenant, letter.message, reason, EventContext(origin="operator", source="user")
         )
-        await self.backend.queue.delete_dead_letter(letter.message.id)
+        await self.backend.require_queue().delete_dead_letter(letter.message.id)
         return letter
 
     async def _reject(
@@ -308,7 +310,7 @@ class DeadLetters:
     async def _settle(self, message: DeadMessage) -> Disposition:
         disposition = await self._decide(message)
         if not isinstance(disposition, KeepMessage):
-            await self.backend.queue.delete_dead_letter(message.id)
+            await self.backend.require_queue().delete_dead_letter(message.id)
         return disposition
 
     async def _decide(self, message: DeadMessage) -> Disposition:

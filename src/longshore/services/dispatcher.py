@@ -14,13 +14,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from longshore.core.documents import Document
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
 from longshore.core.events.types import EVENT_TO_STATE
-from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.ids import split_task_id
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Graph
-from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.jobs.numbers import NO_NUMBERS
+from longshore.core.jobs.settle import (
+    ended_tasks,
+    job_statuses,
+    name_dependents,
+    needs_graph,
+    parents_completed,
+)
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import ParentsCompleted
@@ -85,7 +93,7 @@ class Dispatcher:
 
     async def step(self, wait: timedelta) -> bool:
         """Handle one delivery. Returns whether there was one."""
-        bus = self.backend.bus
+        bus = self.backend.require_bus()
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
             return False
@@ -178,7 +186,8 @@ class Dispatcher:
                 job = await self.transitions.get_job(None, job_id)
                 now = self.backend.clock.now()
                 ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
-                await self._notify_dependents(job, ended)
+                completed = [row for row in ended if row.state is TaskState.COMPLETED]
+                await self._notify_dependents(job, completed)
                 decision = await self._record_ends(job, ended, now, change_id)
                 if isinstance(decision, Refusal):
                     logger.debug("job.unchanged", extra={"job_id": job_id})
@@ -202,36 +211,27 @@ class Dispatcher:
         logger.error("row.outdated", extra={"tasks": list(sequences)})
         return rows
 
-    async def _notify_dependents(self, job: JobRow, ended: list[TaskRow]) -> None:
-        parents_done: dict[str, list[int]] = {}
-        for row in ended:
-            if row.state is TaskState.COMPLETED:
-                for key in await self._dependents(job, row):
-                    dependent = task_id_of(row.spec.job_id, key)
-                    parents_done.setdefault(dependent, []).append(row.spec.number)
-        ids = list(parents_done)
+    async def _notify_dependents(self, job: JobRow, completed: list[TaskRow]) -> None:
+        graph = await self._graph(job) if needs_graph(job, completed) else None
+        keys_by_task = {
+            row.id: await self._load_keys(name_dependents(job, row, graph)) for row in completed
+        }
+        commands = parents_completed(completed, keys_by_task)
+        ids = list(commands)
         for start in range(0, len(ids), _AT_ONCE):
             await self._notify_batch(
-                {task_id: parents_done[task_id] for task_id in ids[start : start + _AT_ONCE]}
+                {task_id: commands[task_id] for task_id in ids[start : start + _AT_ONCE]}
             )
 
-    async def _dependents(self, job: JobRow, row: TaskRow) -> Sequence[str]:
-        """Returns the keys of the tasks that wait for this task.
+    async def _load_keys(self, keys: Sequence[str] | Document) -> Sequence[str]:
+        return await self.documents.load(keys) if isinstance(keys, Document) else keys
 
-        Its spec names those that were submitted with it. The graph is read only if dependents
-        were added later.
-        """
-        if row.spec.number in job.with_added_dependents:
-            graph = await self._graph(job)
-            return [graph.keys[child] for child in graph.dependents.get(row.spec.number, ())]
-        return await self.documents.load(row.spec.dependents) or ()
-
-    async def _notify_batch(self, parents_done: dict[str, list[int]]) -> None:
+    async def _notify_batch(self, commands: Mapping[str, ParentsCompleted]) -> None:
         """Notify dependents, in one commit if the ledger allows, else one by one."""
-        if self.backend.ledger.atomic and await self._notify_atomically(parents_done):
+        if self.backend.ledger.atomic and await self._notify_atomically(commands):
             return
-        for task_id, numbers in parents_done.items():
-            await self._notify_task(task_id, ParentsCompleted(numbers=NumberSet(numbers)))
+        for task_id, done in commands.items():
+            await self._notify_task(task_id, done)
 
     async def _notify_task(self, task_id: str, done: ParentsCompleted) -> bool:
         try:
@@ -245,19 +245,13 @@ class Dispatcher:
             return False
         return True
 
-    async def _notify_atomically(self, parents_done: dict[str, list[int]]) -> bool:
+    async def _notify_atomically(self, commands: Mapping[str, ParentsCompleted]) -> bool:
         now, change_id = self.backend.clock.now(), self.transitions.new_id()
-        rows = await self.backend.ledger.get_tasks(list(parents_done))
-        if len(rows) < len(parents_done):
+        rows = await self.backend.ledger.get_tasks(list(commands))
+        if len(rows) < len(commands):
             return False
         decisions = [
-            tasks.apply(
-                row,
-                ParentsCompleted(numbers=NumberSet(parents_done[row.id])),
-                now=now,
-                change_id=change_id,
-            )
-            for row in rows
+            tasks.apply(row, commands[row.id], now=now, change_id=change_id) for row in rows
         ]
         changes = [decision for decision in decisions if not isinstance(decision, Refusal)]
         try:
@@ -270,33 +264,13 @@ class Dispatcher:
     async def _record_ends(
         self, job: JobRow, rows: list[TaskRow], now: datetime, change_id: str
     ) -> jobs.JobDecision:
-        ended = [
-            jobs.EndedTask(
-                number=row.spec.number,
-                key=row.spec.key,
-                round=row.round,
-                state=row.state,
-                blocks=await self._blocked_by(job, row),
-                usage=row.usage,
-            )
-            for row in rows
-        ]
+        graph = await self._graph(job) if needs_graph(job, rows) else None
+        ended = ended_tasks(rows, graph)
         statuses: dict[str, str | None] = {}
         if jobs.needs_statuses(job, ended):
-            states = await self.backend.ledger.task_states(job.id)
-            statuses = {
-                key: None if state is TaskState.WAITING else state.value
-                for key, state in states.items()
-            }
-        command = jobs.TasksEnded(tasks=tuple(ended), statuses=statuses)
+            statuses = job_statuses(await self.backend.ledger.task_states(job.id))
+        command = jobs.TasksEnded(tasks=ended, statuses=statuses)
         return jobs.apply(job, command, now=now, change_id=change_id)
-
-    async def _blocked_by(self, job: JobRow, row: TaskRow) -> NumberSet:
-        """Returns the tasks that cannot run because this task did not complete."""
-        alone = row.spec.dependents is None and row.spec.number not in job.with_added_dependents
-        if row.state is TaskState.COMPLETED or alone:
-            return NO_NUMBERS
-        return (await self._graph(job)).descendants_of([row.spec.number])
 
     async def _graph(self, job: JobRow) -> Graph:
         key = job.graph.key

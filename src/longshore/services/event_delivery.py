@@ -179,7 +179,7 @@ class UndeliveredEvents:
         """
         letter = await self._get(letter_id)
         events = self.decode(letter.body)
-        if refused := await self.backend.bus.publish(events):
+        if refused := await self.backend.require_bus().publish(events):
             message = f"{len(refused)} of {len(events)} events were not accepted by the bus"
             raise BackendUnavailable(message)
         await self.backend.blobs.delete(letter.key)

@@ -517,6 +517,8 @@ class HealthCheck:
 
     async def _orphan_messages(self) -> list[BacklogItem]:
         """Returns dead messages without a task; the next sweep settles all others."""
+        if self.backend.queue is None:
+            return []
         received = await self.backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
         messages = [dead_message(message) for message in received]
         ids = {message.task_id for message in messages if isinstance(message.task_id, str)}

@@ -19,17 +19,19 @@ from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
 from longshore.core.tasks.lease import Lease
+from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
     CommandRefused,
     NotFound,
     VersionConflict,
 )
 from longshore.ports.backend import Backend
+from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.reads import AT_ONCE, iter_pages, list_all
+from longshore.services.reads import AT_ONCE, iter_pages
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import IntentFinisher, Transitions
 
@@ -56,6 +58,7 @@ class Sweeper:
     """
 
     backend: Backend
+    source: TaskSource
     transitions: Transitions
     dispatcher: Dispatcher
     dead_letters: DeadLetters
@@ -133,17 +136,12 @@ class Sweeper:
 
     async def reap_dead_workers(self) -> None:
         """End the leases of workers on this machine whose process has ended."""
-        dead = [
-            worker_id
-            for worker_id in self.worker_registry.dead_workers()
-            if self._kill_leftovers(worker_id)
-        ]
-        if not dead:
-            return
-        for task_id, lease in await list_all(self.backend.ledger.leased_tasks):
-            if lease.worker_id in dead:
-                await self._end_lease(task_id, lease, holder_gone=True)
-        for worker_id in dead:
+        for worker_id in self.worker_registry.dead_workers():
+            if not self._kill_leftovers(worker_id):
+                continue
+            with log_and_continue(logger, "lease.end_failed", worker_id=worker_id):
+                for row in await self.source.end_worker(worker_id):
+                    await self._record_ended_lease(row, worker_id, holder_gone=True)
             with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
                 self.worker_registry.deregister(worker_id)
 
@@ -162,10 +160,10 @@ class Sweeper:
         while progress:
             expired_by = self.backend.clock.now() - self.skew_margin
             expired = await self.backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
-            progress = any([await self._end_lease(*task, holder_gone=False) for task in expired])
+            progress = any([await self._end_lease(*task) for task in expired])
 
-    async def _end_lease(self, task_id: str, lease: Lease, *, holder_gone: bool) -> bool:
-        command = LeaseEnded(fence=lease.fence, margin=self.skew_margin, holder_dead=holder_gone)
+    async def _end_lease(self, task_id: str, lease: Lease) -> bool:
+        command = LeaseEnded(fence=lease.fence, margin=self.skew_margin)
         row = None
         with (
             log_and_continue(logger, "lease.end_failed", task_id=task_id),
@@ -174,12 +172,15 @@ class Sweeper:
             row = await self.transitions.apply_to_task(task_id, command)
         if row is None:
             return False
-        with log_and_continue(logger, "reservation.release_failed", task_id=task_id):
+        await self._record_ended_lease(row, lease.worker_id, holder_gone=False)
+        return True
+
+    async def _record_ended_lease(self, row: TaskRow, worker_id: str, *, holder_gone: bool) -> None:
+        with log_and_continue(logger, "reservation.release_failed", task_id=row.id):
             await self.budget_operations.reservations.close_lost_attempt(row)
         self.repairs["leases_ended"] += 1
-        extra = {"task_id": task_id, "worker_id": lease.worker_id, "gone": holder_gone}
+        extra = {"task_id": row.id, "worker_id": worker_id, "gone": holder_gone}
         logger.warning("lease.taken_over", extra=extra)
-        return True
 
     async def _finish_intents(self) -> None:
         async for page in iter_pages(self.backend.ledger.open_intents):
@@ -194,7 +195,12 @@ class Sweeper:
                         self.repairs["intents_finished"] += await self.finish_intent(job, intent)
 
     async def _settle_and_enqueue(self) -> None:
-        """Settle dead letters, then enqueue: a task with a dead message must not be enqueued."""
+        """Settle dead letters, then enqueue: a task with a dead message must not be enqueued.
+
+        Without messages, a task that is due is found by its source, and there is nothing to do.
+        """
+        if self.backend.queue is None:
+            return
         with log_and_continue(logger, "repair.failed", repair=self._settle_dead_letters.__name__):
             await self._settle_dead_letters()
         await self._enqueue_again()

@@ -42,8 +42,10 @@ IntentFinisher = Callable[[JobRow, Intent], Awaitable[bool]]
 """Carries out the rest of an intent. Returns False if another process was faster."""
 
 
-def refusal_error(row_id: str, refusal: Refusal) -> CommandRefused:
+def refusal_error(row_id: str, refusal: Refusal) -> CommandRefused | NotFound:
     """Returns a refusal as the error that callers catch."""
+    if refusal.reason is RefusalReason.UNKNOWN:
+        return NotFound("task", row_id)
     kinds = {RefusalReason.LEASE_HELD: LeaseHeld, RefusalReason.LEASE_LOST: LeaseLost}
     return kinds.get(refusal.reason, CommandRefused)(row_id, refusal.detail, refusal.until)
 
@@ -84,24 +86,50 @@ class Transitions:
         return await self.retry_unavailable(lambda: get_job_of(self.backend.ledger, tenant, job_id))
 
     async def apply_to_task(
-        self, task_id: str, command: Command, *, row: TaskRow | None = None
+        self,
+        task_id: str,
+        command: Command,
+        *,
+        row: TaskRow | None = None,
+        change_id: str | None = None,
     ) -> TaskRow:
         """Apply a command to a task and return its new row.
 
         Args:
             row: The row as the caller last read it, which saves the first read. If the row has
                 changed since, the commit conflicts.
+            change_id: The id of an earlier call, which may have been committed.
 
         Raises:
             NotFound: there is no such task.
             CommandRefused: the row does not allow it; nothing was changed.
             BackendUnavailable: the ledger could not be reached, after several tries.
         """
-        change_id, cached = self.new_id(), row
+        applied = await self.try_command(task_id, command, row=row, change_id=change_id)
+        if isinstance(applied, Refusal):
+            raise refusal_error(task_id, applied)
+        return applied
+
+    async def try_command(
+        self,
+        task_id: str,
+        command: Command,
+        *,
+        row: TaskRow | None = None,
+        change_id: str | None = None,
+    ) -> TaskRow | Refusal:
+        """Apply a command to a task like ``apply_to_task``, and return its new row or the refusal.
+
+        Raises:
+            BackendUnavailable: the ledger could not be reached, after several tries.
+        """
+        change_id, cached = change_id or self.new_id(), row
         while True:
             row = cached or await self.read(task_id)
             if row is None:
-                raise NotFound("task", task_id)
+                return Refusal(RefusalReason.UNKNOWN, "there is no such task")
+            if row.change_id == change_id:
+                return row
             decision = tasks.apply(row, command, now=self.backend.clock.now(), change_id=change_id)
             if not isinstance(decision, Refusal):
                 if await self._try_commit(decision):
@@ -111,7 +139,7 @@ class Transitions:
                 return row
             elif cached is None:
                 self.stale_refusals += decision.reason is RefusalReason.LEASE_LOST
-                raise refusal_error(task_id, decision)
+                return decision
             cached = None  # it may be stale: a refusal counts only if the row was just read
 
     async def _try_commit(self, change: AnyChange) -> bool:
@@ -189,7 +217,7 @@ class Transitions:
             for effect in effects
             if isinstance(effect, Enqueue)
         ]
-        if not messages:
+        if not messages or self.backend.queue is None:
             return
         try:
             unsent = await self.backend.queue.send(messages)

@@ -29,6 +29,7 @@ from longshore.errors import NotFound
 from longshore.ports.output import OutputPosition
 from longshore.services.budgets import BudgetReservations
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.message_source import MessageTaskSource
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
 from longshore.services.transitions import Transitions
@@ -62,6 +63,13 @@ class InProcessServices:
             backend=self._backend,
             documents=self._documents,
             new_id=lambda: f"change-{next(ids)}",
+        )
+        self._source = self._backend.source or MessageTaskSource(
+            backend=self._backend,
+            transitions=self._transitions,
+            lease=_LEASE,
+            tenant=_TENANT,
+            app=_APP,
         )
         self._dispatcher = Dispatcher(
             backend=self._backend,
@@ -120,6 +128,7 @@ class InProcessServices:
         context = WorkerContext(
             worker_id="in-process",
             backend=self._backend,
+            source=self._source,
             transitions=self._transitions,
             documents=self._documents,
             reservations=BudgetReservations(self._backend, self._transitions),
@@ -134,9 +143,7 @@ class InProcessServices:
             jitter=lambda: 0.5,
         )
         queues = tuple(dict.fromkeys(task.spec.queue for task in tasks))
-        policy = WorkerPolicy(
-            queues=queues, concurrency=1, poll_wait=_FOREVER, tenant=_TENANT, app=_APP
-        )
+        policy = WorkerPolicy(queues=queues, concurrency=1, poll_wait=_FOREVER)
         return Worker(context, policy)
 
     async def _run_ready_callbacks(self) -> None:

@@ -36,6 +36,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.output import OutputChunk
 from longshore.ports.runner import Runner
+from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import POLL_INTERVAL, Application, Caller
@@ -45,6 +46,7 @@ from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
 from longshore.services.health import AlertSender, HealthCheck
+from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
@@ -140,6 +142,7 @@ class Services:
         """
         idle = wait_until_idle(
             self.backend,
+            self.source,
             self.dispatcher,
             tenant=self.settings.tenant,
             queues=self.settings.worker.queues,
@@ -190,6 +193,7 @@ class Services:
         context = WorkerContext(
             worker_id=name,
             backend=self.backend,
+            source=self.source,
             transitions=self.transitions,
             documents=self.documents,
             reservations=self.reservations,
@@ -213,8 +217,6 @@ class Services:
             concurrency=settings.worker.concurrency,
             poll_wait=settings.worker.poll_wait,
             drain_grace=settings.worker.drain_grace,
-            tenant=settings.tenant,
-            app=settings.app,
         )
         return Worker(context, policy)
 
@@ -225,6 +227,16 @@ class Services:
     @cached_property
     def transitions(self) -> Transitions:
         return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
+
+    @cached_property
+    def source(self) -> TaskSource:
+        return self.backend.source or MessageTaskSource(
+            backend=self.backend,
+            transitions=self.transitions,
+            lease=self.settings.worker,
+            tenant=self.settings.tenant,
+            app=self.settings.app,
+        )
 
     @cached_property
     def queries(self) -> Queries:
@@ -314,6 +326,7 @@ class Services:
     def sweeper(self) -> Sweeper:
         return Sweeper(
             backend=self.backend,
+            source=self.source,
             transitions=self.transitions,
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,

@@ -302,6 +302,29 @@ def test_a_released_task_can_be_taken_at_once_and_has_used_no_attempt() -> None:
     assert change_of(change.row, a_claim()).row.attempt == 3
 
 
+def test_a_task_that_is_released_before_it_has_begun_keeps_its_place() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+
+    change = change_of(row, c.Release(fence=1, reason="shutdown", due_at=NOON))
+
+    assert change.row.due_at == NOON
+    assert change.effects == (Enqueue(row.id, "default", Priority.NORMAL, NOON),)
+    (event,) = change.events
+    assert isinstance(event.body, e.TaskReleased)
+    assert event.body.due_at == NOON
+
+
+def test_the_place_of_a_released_task_is_never_in_the_future() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+
+    change = change_of(row, c.Release(fence=1, reason="shutdown", due_at=LATER + SECOND))
+
+    assert change.row.due_at == LATER
+    (event,) = change.events
+    assert isinstance(event.body, e.TaskReleased)
+    assert event.body.due_at is None
+
+
 def test_the_event_of_a_release_has_its_reason() -> None:
     row = a_task(state=TaskState.PROCESSING)
 

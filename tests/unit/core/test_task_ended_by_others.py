@@ -68,6 +68,24 @@ class TestLeaseEnded:
         assert row.failure is not None
         assert row.failure.message == "worker 'worker-1' stopped: its process is gone"
 
+    def test_an_attempt_that_had_not_begun_is_not_used_up(self) -> None:
+        command = c.LeaseEnded(fence=3, margin=MARGIN, begun=False)
+
+        change = change_of(running(attempts_used=2), command, now=OVER)
+
+        row = change.row
+        assert (row.state, row.lease, row.due_at) == (TaskState.PENDING, None, OVER)
+        assert (row.attempt, row.attempts_used, row.failure) == (3, 2, None)
+        (event,) = change.events
+        assert isinstance(event.body, e.TaskReleased)
+        assert event.body.reason == "worker 'worker-1' stopped: its lease ran out"
+        assert event.context == EventContext(origin="sweeper")
+
+    def test_a_cancelled_task_that_had_not_begun_is_cancelled(self) -> None:
+        command = c.LeaseEnded(fence=3, margin=MARGIN, begun=False)
+
+        assert change_of(running(cancel=True), command, now=OVER).row.state is TaskState.CANCELLED
+
     def test_a_dead_process_counts_only_for_local_workers(self) -> None:
         lease = a_lease(fence=3, local=False)
         row = a_task(state=TaskState.PROCESSING, attempt=3, lease=lease)

@@ -73,7 +73,13 @@ REPORTS: st.SearchStrategy[Any] = st.one_of(
         until=st.none() | st.just(NOON + SECOND),
         usage=st.just(SPENT),
     ),
-    st.builds(c.LeaseEnded, fence=st.just(0), margin=st.just(MARGIN), holder_dead=st.booleans()),
+    st.builds(
+        c.LeaseEnded,
+        fence=st.just(0),
+        margin=st.just(MARGIN),
+        holder_dead=st.booleans(),
+        begun=st.booleans(),
+    ),
 )
 ADDITIONS = st.builds(
     c.AddBudget,
@@ -293,7 +299,8 @@ def _some_ends_do_not_count(before: TaskRow, command: c.Command, change: TaskCha
     limited = isinstance(command, c.AttemptFailed) and (
         command.failure.category is ErrorCategory.RATE_LIMIT
     )
-    if limited or isinstance(command, c.Release | c.Park):
+    unbegun = isinstance(command, c.LeaseEnded) and not command.begun
+    if limited or unbegun or isinstance(command, c.Release | c.Park):
         assert change.row.attempts_used == before.attempts_used
 
 

@@ -26,9 +26,11 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
+from longshore.ports.task_source import Answer, LeaseCommand, TaskSource
 from longshore.services.budgets import BudgetOperations, BudgetReservations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer
@@ -114,6 +116,9 @@ class ServiceHarness:
             documents=self.documents,
             new_id=lambda: f"change-{next(_ids)}",
         )
+        self.source: TaskSource = backend.source or MessageTaskSource(
+            backend=backend, transitions=self.transitions, lease=LEASE, tenant=TENANT, app=APP
+        )
         parts = {"transitions": self.transitions, "documents": self.documents}
         self.dispatcher = Dispatcher(
             backend=backend,
@@ -164,6 +169,7 @@ class ServiceHarness:
     def build_sweeper(self, **fields: Any) -> Sweeper:
         options: dict[str, Any] = {
             "backend": self.backend,
+            "source": self.source,
             "transitions": self.transitions,
             "dispatcher": self.dispatcher,
             "dead_letters": self.dead_letters,
@@ -188,6 +194,7 @@ class ServiceHarness:
         options: dict[str, Any] = {
             "worker_id": worker_id,
             "backend": self.backend,
+            "source": self.source,
             "transitions": self.transitions,
             "documents": self.documents,
             "reservations": self.reservations,
@@ -207,8 +214,7 @@ class ServiceHarness:
     def worker(
         self, worker_id: str = "worker-1", *, context: dict[str, Any] | None = None, **policy: Any
     ) -> Worker:
-        options = {"tenant": TENANT, "app": APP, **policy}
-        return Worker(self.worker_context(worker_id, **(context or {})), WorkerPolicy(**options))
+        return Worker(self.worker_context(worker_id, **(context or {})), WorkerPolicy(**policy))
 
     @asynccontextmanager
     async def running_worker(
@@ -229,6 +235,15 @@ class ServiceHarness:
                     break
                 await self.advance(SECOND)
             await running
+
+    async def send(self, command: LeaseCommand) -> Answer:
+        """The answer to a command of an attempt that runs outside a worker."""
+        worker = await self.source.join(
+            "worker-1", ["default"], process_id=1, lease_duration=LEASE.duration
+        )
+        turn = await self.source.turn(worker, [command], turn_id="turn-1")
+        await self.source.leave(worker)
+        return turn.answers[0]
 
     async def advance(self, duration: timedelta) -> None:
         """Time passes, and everybody does what is to be done meanwhile."""

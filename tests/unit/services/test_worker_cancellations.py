@@ -139,7 +139,7 @@ async def test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled(
         await harness.claim(task_id("a"))
         row = await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        await Attempt(harness.worker_context(), row, harness.clock.elapsed()).run()
+        await Attempt(harness.worker_context(), row, harness.clock.elapsed(), harness.send).run()
 
         assert (await harness.task("a")).state is TaskState.CANCELLED
         assert harness.runner.alive == []

@@ -237,7 +237,12 @@ async def test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon
 
             def nothing_left(horizon: timedelta) -> Any:
                 return wait_until_idle(
-                    backend, harness.dispatcher, tenant=TENANT, queues=["default"], horizon=horizon
+                    backend,
+                    harness.source,
+                    harness.dispatcher,
+                    tenant=TENANT,
+                    queues=["default"],
+                    horizon=horizon,
                 )
 
             await asyncio.wait_for(nothing_left(SECOND), 10)

@@ -329,7 +329,7 @@ async def test_what_is_known_of_the_row_never_goes_back(kind: str, tmp_path: Pat
         await harness.submit(make_task())
         began = harness.clock.elapsed()
         claimed = await harness.claim(task_id("a"))
-        attempt = Attempt(harness.worker_context(), claimed, began)
+        attempt = Attempt(harness.worker_context(), claimed, began, harness.send)
         renewed = await harness.transitions.apply_to_task(task_id("a"), attempt.renewal())
         saved = await harness.transitions.apply_to_task(
             task_id("a"), c.SaveCheckpoint(fence=attempt.fence, key="step")
@@ -349,7 +349,7 @@ async def test_only_a_claimed_task_can_be_attempted(kind: str, tmp_path: Path) -
         await harness.submit(make_task())
 
         with pytest.raises(UsageError):
-            Attempt(harness.worker_context(), await harness.task("a"), NO_WAIT)
+            Attempt(harness.worker_context(), await harness.task("a"), NO_WAIT, harness.send)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

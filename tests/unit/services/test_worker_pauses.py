@@ -369,7 +369,12 @@ async def test_a_worker_that_waits_for_work_stops_at_once(kind: str, tmp_path: P
 
 def wait_until_idle_with(harness: ServiceHarness) -> Any:
     return wait_until_idle(
-        harness.backend, harness.dispatcher, tenant=TENANT, queues=QUEUES, horizon=SECOND
+        harness.backend,
+        harness.source,
+        harness.dispatcher,
+        tenant=TENANT,
+        queues=QUEUES,
+        horizon=SECOND,
     )
 
 

@@ -169,6 +169,7 @@ class TaskReleased(TaskEvent):
     attempt_number: int
     last_output: int | None = None
     usage: Usage | None = None
+    due_at: datetime | None = None  # its place in the queue; only when earlier than the event
 
 
 @value

@@ -75,9 +75,13 @@ class SaveCheckpoint(FencedCommand):
 
 @value
 class Release(AttemptCommand):
-    """The lease holder releases the task unfinished."""
+    """The lease holder releases the task unfinished.
+
+    A task that had not begun keeps its place in the queue, which is ``due_at``.
+    """
 
     reason: str
+    due_at: datetime | None = None  # None: the task had begun
 
 
 @value
@@ -144,6 +148,7 @@ class LeaseEnded(FencedCommand):
 
     margin: timedelta
     holder_dead: bool = False
+    begun: bool = True  # False: the attempt had not begun, and is not used up
 
 
 @value

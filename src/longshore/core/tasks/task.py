@@ -180,16 +180,19 @@ def save_checkpoint(step: TaskTransition, command: c.SaveCheckpoint) -> TaskDeci
 
 def release(step: TaskTransition, command: c.Release) -> TaskDecision:
     row = step.row
+    # Not later than now: another clock may have written ``due_at``.
+    place = step.now if command.due_at is None else min(to_tick(command.due_at), step.now)
     released = e.TaskReleased(
         **step.ids,
         reason=command.reason,
         attempt_number=row.attempt,
         last_output=command.last_output,
         usage=command.usage,
+        due_at=place if place < step.now else None,
     )
     return step.pending(
         released,
-        at=step.now,
+        at=place,
         lease=None,
         last_output=command.last_output,
         usage=row.usage + command.usage,
@@ -279,9 +282,11 @@ def lease_ended(step: TaskTransition, command: c.LeaseEnded) -> TaskDecision:
     if step.row.cancel is not None:
         return cancel_task(step, step.row.cancel, usage=_lease_usage(lease))
     why = "its process is gone" if dead else "its lease ran out"
-    failure = Failure(
-        category=ErrorCategory.CRASH, message=f"worker {lease.worker_id!r} stopped: {why}"
-    )
+    message = f"worker {lease.worker_id!r} stopped: {why}"
+    if not command.begun:
+        released = e.TaskReleased(**step.ids, reason=message, attempt_number=step.row.attempt)
+        return step.pending(released, at=step.now, lease=None)
+    failure = Failure(category=ErrorCategory.CRASH, message=message)
     # The death of a worker is no reason to wait: without jitter the task is due at once.
     return _end_attempt(
         step, failure, jitter=0.0, ran_for=_lease_age(step, lease), usage=_lease_usage(lease)

@@ -1,8 +1,8 @@
 """One attempt, from the claimed row to the committed outcome.
 
 An attempt is prepared, run, classified and reported. At the end the order is always: the child is
-dead, its files and its output are stored, the outcome is committed, the message is deleted. A crash
-between any two of these loses nothing and repeats nothing that a caller can observe.
+dead, its files and its output are stored, the outcome is committed. A crash between any two of
+these loses nothing and repeats nothing that a caller can observe.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.documents import task_document_key
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
+    BackendError,
+    BackendRejected,
     BackendUnavailable,
     CommandRefused,
     LeaseLost,
@@ -38,7 +41,9 @@ from longshore.ports.runner import (
     StepReport,
     UsageReport,
 )
+from longshore.ports.task_source import Answer, Applied, LeaseCommand
 from longshore.services.resilience import log_and_continue, pauses_within, race, retry_unavailable
+from longshore.services.transitions import refusal_error
 from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.attempt_specs import ConversationLog, build_attempt_spec
 from longshore.services.worker.budget_check import (
@@ -58,13 +63,29 @@ ResultT = TypeVar("ResultT")
 
 
 class Attempt:
-    """One run of a claimed task."""
+    """One run of a claimed task.
 
-    def __init__(self, context: WorkerContext, row: TaskRow, claimed_at: timedelta) -> None:
+    Args:
+        claimed_at: A moment of the clock that is not later than the start of the lease.
+        send: Sends a command under the lease to the task source.
+        due_at: The task's place in the queue before it was claimed.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        row: TaskRow,
+        claimed_at: timedelta,
+        send: Callable[[LeaseCommand], Awaitable[Answer]],
+        *,
+        due_at: datetime | None = None,
+    ) -> None:
         if row.lease is None:
             message = f"{row.id!r} is not claimed"
             raise UsageError(message)
         self._context = context
+        self._send = send
+        self._due_at = due_at
         self.row = row
         self.fence = row.lease.fence
         self._trusted_until = claimed_at + context.lease.trusted_for
@@ -121,12 +142,10 @@ class Attempt:
         """Renew the lease and record activity and usage. Returns whether that succeeded."""
         sent_at, extra = self._context.backend.clock.elapsed(), {"task_id": self.task_id}
         try:
-            row = await self._context.transitions.apply_to_task(
-                self.task_id, self.renewal(), row=self.row
-            )
+            row = await self._apply(self.renewal())
         except LeaseLost:
             self.stop(AttemptStopReason.FENCED)
-        except (BackendUnavailable, CommandRefused, NotFound) as error:
+        except (BackendError, CommandRefused, NotFound) as error:
             logger.warning("renewal.failed", extra={**extra, "error": str(error)})
             return False
         except Exception:  # one task must not cost all others their leases
@@ -153,7 +172,9 @@ class Attempt:
         """Carry out the attempt and commit its outcome."""
         if self.row.cancel is not None:
             self.stop(AttemptStopReason.CANCELLED)
-        logger.info("attempt.started", extra={"task_id": self.task_id, "attempt": self.row.attempt})
+        logger.debug(
+            "attempt.started", extra={"task_id": self.task_id, "attempt": self.row.attempt}
+        )
         if (outcome := await self._execute()) is None:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
         else:
@@ -163,8 +184,8 @@ class Attempt:
         """Store the output, commit the outcome, then release what the attempt held."""
         try:
             await self._store_output()
-            await self._retry_unavailable(lambda: self._commit_outcome(outcome))
-            logger.info(
+            await self._commit_final(outcome)
+            logger.debug(
                 "attempt.ended",
                 extra={
                     "task_id": self.task_id,
@@ -185,10 +206,23 @@ class Attempt:
     async def _store_output(self) -> None:
         try:
             await self._retry_unavailable(self._pump.settle)
-        except Exception:  # an error of the output log; _commit_outcome tries again
+        except Exception:  # an error of the output log; _try_outcome tries again
             logger.exception("output.unavailable", extra={"task_id": self.task_id})
 
+    async def _commit_final(self, outcome: Outcome) -> None:
+        """Commit the outcome; one that the source cannot store becomes a failed attempt."""
+        try:
+            await self._commit_outcome(outcome)
+        except BackendRejected as error:
+            logger.exception("outcome.rejected", extra={"task_id": self.task_id})
+            await self._commit_outcome(self._outcomes.worker_error(error))
+
     async def _commit_outcome(self, command: Outcome) -> None:
+        """Commit a command that ends the attempt, through an outage."""
+        change_id = self._context.transitions.new_id()
+        await self._retry_unavailable(lambda: self._try_outcome(command, change_id))
+
+    async def _try_outcome(self, command: Outcome, change_id: str) -> None:
         """Commit the outcome. If the output log stays unavailable, name only what is stored."""
         if not self._pump.settled:
             # Go on only if the ledger is available and the log is not: both may recover together.
@@ -198,12 +232,20 @@ class Attempt:
             except Exception:  # an error of the output log must not cost the work
                 logger.exception("output.abandoned", extra={"task_id": self.task_id})
                 command = replace(command, last_output=self._pump.last_stored)
-        await self._commit(command)
+        self._update_row(await self._apply(command, change_id))
 
-    async def _commit(self, command: c.Command) -> None:
-        self._update_row(
-            await self._context.transitions.apply_to_task(self.task_id, command, row=self.row)
-        )
+    async def _apply(self, command: c.FencedCommand, change_id: str | None = None) -> TaskRow:
+        """Returns the row after a command under the lease.
+
+        Raises:
+            NotFound, CommandRefused: nothing was changed.
+            BackendUnavailable, BackendRejected: the command was not carried out.
+        """
+        change_id = change_id or self._context.transitions.new_id()
+        answer = await self._send(LeaseCommand(self.task_id, command, change_id))
+        if isinstance(answer, Applied):
+            return answer.row
+        raise refusal_error(self.task_id, answer) if isinstance(answer, Refusal) else answer
 
     async def _retry_unavailable(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Repeat a call through an outage, for as long as a lease lasts."""
@@ -241,7 +283,7 @@ class Attempt:
         context = self._context
         self._runner = spec.definition.runner
         if not await context.agent_slots.acquire(spec, self._stop_reason):
-            return self._outcomes.stopped(self._stop_reason.result())
+            return self._outcomes.stopped(self._stop_reason.result(), due_at=self._due_at)
         try:
             self._budget_check = await open_budget_check(spec, context, self)
             return await self._run_child(replace(spec, has_budget=self._budget_check is not None))
@@ -260,6 +302,8 @@ class Attempt:
         if not self._lease_trusted:
             # Preparing took too long: another worker may have claimed the task.
             return None
+        if self._stop_reason.done():
+            return self._outcomes.stopped(self._stop_reason.result(), due_at=self._due_at)
         try:
             child = self._child = await context.runner.start(spec)
             self._child_may_live = True
@@ -398,7 +442,7 @@ class Attempt:
             lambda: self._context.documents.store_key(key, document)
         )
         try:
-            await self._commit(c.SaveCheckpoint(fence=self.fence, key=key))
+            self._update_row(await self._apply(c.SaveCheckpoint(fence=self.fence, key=key)))
         except CommandRefused:
             self.stop(AttemptStopReason.FENCED)
             return

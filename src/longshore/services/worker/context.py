@@ -16,6 +16,7 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import TaskRow
 from longshore.ports.backend import Backend
 from longshore.ports.runner import AttemptSpec, Runner
+from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetReservations
 from longshore.services.spill import DocumentStore
@@ -88,6 +89,7 @@ class WorkerContext:
 
     worker_id: str
     backend: Backend
+    source: TaskSource
     transitions: Transitions
     documents: DocumentStore
     reservations: BudgetReservations

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
+from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.reads import iter_tasks
@@ -101,6 +102,7 @@ class WorkerGroup:
 
 async def wait_until_idle(
     backend: Backend,
+    source: TaskSource,
     dispatcher: Dispatcher,
     *,
     tenant: str,
@@ -113,15 +115,15 @@ async def wait_until_idle(
     waits does not wait for anything of these queues.
     """
     while True:
-        if not await _has_work(backend, tenant, queues, horizon):
+        if not await _has_work(backend, source, tenant, queues, horizon):
             dispatched = await dispatcher.step(timedelta(0))
-            if not dispatched and not await _has_work(backend, tenant, queues, horizon):
+            if not dispatched and not await _has_work(backend, source, tenant, queues, horizon):
                 return
         await backend.clock.sleep(_POLL_INTERVAL)
 
 
 async def _has_work(
-    backend: Backend, tenant: str, queues: Sequence[str], horizon: timedelta
+    backend: Backend, source: TaskSource, tenant: str, queues: Sequence[str], horizon: timedelta
 ) -> bool:
     soon = backend.clock.now() + horizon
     # A hold that ends within the horizon counts like a task that becomes due within it.
@@ -129,7 +131,7 @@ async def _has_work(
     paused = {pause.name for pause in pauses if pause.is_active(soon)}
     served = [queue for queue in queues if queue not in paused]
     for queue in served:
-        if (await backend.queue.depth(queue)).ready:
+        if (await source.depth(queue)).ready:
             return True
     # A pause does not stop running tasks.
     for state, among in ((TaskState.PROCESSING, queues), (TaskState.PENDING, served)):

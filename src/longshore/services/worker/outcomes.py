@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
@@ -134,13 +134,19 @@ class Outcomes:
             **self._facts,
         )
 
-    def stopped(self, reason: AttemptStopReason) -> Outcome | None:
-        """The attempt was asked to stop; None: nothing may be reported."""
+    def stopped(
+        self, reason: AttemptStopReason, *, due_at: datetime | None = None
+    ) -> Outcome | None:
+        """The attempt was asked to stop; None: nothing may be reported.
+
+        Args:
+            due_at: The place of a task that had not begun; None: it had begun.
+        """
         match reason:
             case AttemptStopReason.CANCELLED:
                 return c.ConfirmCancel(**self._facts)
             case AttemptStopReason.DRAINED:
-                return self.released("the worker stops")
+                return self.released("the worker stops", due_at=due_at)
             case AttemptStopReason.FENCED:
                 return None
 
@@ -156,9 +162,10 @@ class Outcomes:
             **self._facts,
         )
 
-    def released(self, reason: str) -> c.Release:
+    def released(self, reason: str, *, due_at: datetime | None = None) -> c.Release:
         """The task is released unfinished, and the attempt does not count."""
         return c.Release(
             reason=error_text(reason),
+            due_at=due_at,
             **self._facts,
         )

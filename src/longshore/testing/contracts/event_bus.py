@@ -113,7 +113,7 @@ class EventBusContract(PortContract):
         while delivery := await _receive(backend, limit=3):
             assert 1 <= len(delivery.events) <= 3
             came += delivery.events
-            await backend.bus.acknowledge("dispatcher", delivery.receipt)
+            await backend.require_bus().acknowledge("dispatcher", delivery.receipt)
 
         assert _numbers(came) == [1, 2, 3, 4, 5, 6, 7]
 
@@ -139,7 +139,7 @@ class EventBusContract(PortContract):
         delivery = await _receive(backend)
         assert delivery is not None
 
-        await backend.bus.acknowledge("dispatcher", delivery.receipt)
+        await backend.require_bus().acknowledge("dispatcher", delivery.receipt)
 
         clock.advance(timedelta(hours=1))
         assert await _receive(backend) is None
@@ -211,11 +211,11 @@ class EventBusContract(PortContract):
 
             assert delivery is not None
             assert _numbers(delivery.events) == [number]
-            await backend.bus.acknowledge("dispatcher", delivery.receipt)
+            await backend.require_bus().acknowledge("dispatcher", delivery.receipt)
 
     @clause
     async def test_a_published_event_comes(self, backend: Backend) -> None:
-        refused = await backend.bus.publish([an_event(1), an_event(2)])
+        refused = await backend.require_bus().publish([an_event(1), an_event(2)])
 
         assert refused == []
         assert _numbers(await _receive_all(backend)) == [1, 2]
@@ -231,7 +231,7 @@ class LogBusContract(PortContract):
         longer = await _receive(backend, limit=2)
         assert longer is not None
 
-        await backend.bus.acknowledge("dispatcher", longer.receipt)
+        await backend.require_bus().acknowledge("dispatcher", longer.receipt)
 
         assert _numbers(await _receive_all(backend)) == [3]
 
@@ -244,7 +244,7 @@ class LogBusContract(PortContract):
         assert longer is not None
 
         for delivery in (longer, longer, shorter):
-            await backend.bus.acknowledge("dispatcher", delivery.receipt)
+            await backend.require_bus().acknowledge("dispatcher", delivery.receipt)
 
         assert _numbers(await _receive_all(backend)) == [3]
 
@@ -254,7 +254,7 @@ class LogBusContract(PortContract):
         await commit(backend, created)
         before = await _receive_all(backend, types=["Task Pending"])
 
-        refused = await backend.bus.publish(created.events)
+        refused = await backend.require_bus().publish(created.events)
 
         assert refused == []
         assert len(before) == 1
@@ -267,7 +267,7 @@ class LogBusContract(PortContract):
         await backend.events.record([an_event(1)])
         impostor = an_event(1, reason="another reason")
 
-        refused = await backend.bus.publish([impostor, an_event(2)])
+        refused = await backend.require_bus().publish([impostor, an_event(2)])
 
         assert refused == [impostor]
         assert _sorted(await _receive_all(backend)) == _sorted([an_event(1), an_event(2)])
@@ -284,7 +284,7 @@ class EventBusSharedContract(PortContract):
             await before.events.record([an_event(1), an_event(2), an_event(3)])
             delivery = await _receive(before, limit=2)
             assert delivery is not None
-            await before.bus.acknowledge("dispatcher", delivery.receipt)
+            await before.require_bus().acknowledge("dispatcher", delivery.receipt)
             await _receive(before)
 
         async with open_backend() as again:
@@ -311,7 +311,7 @@ class EventBusSharedContract(PortContract):
             delivery = await _receive(first)
             assert delivery is not None
 
-            await second.bus.acknowledge("dispatcher", delivery.receipt)
+            await second.require_bus().acknowledge("dispatcher", delivery.receipt)
 
             assert await _receive(first) is None
 
@@ -324,7 +324,7 @@ def _receive(
     limit: int = 10,
     wait: timedelta = NO_WAIT,
 ) -> Coroutine[Any, Any, Delivery | None]:
-    return backend.bus.receive(consumer, types=list(types), limit=limit, wait=wait)
+    return backend.require_bus().receive(consumer, types=list(types), limit=limit, wait=wait)
 
 
 async def _receive_all(
@@ -337,7 +337,7 @@ async def _receive_all(
         if delivery is None:
             return events
         events += delivery.events
-        await backend.bus.acknowledge(consumer, delivery.receipt)
+        await backend.require_bus().acknowledge(consumer, delivery.receipt)
     message = f"{MAX_DELIVERIES} deliveries of a few events, and still no end"
     raise AssertionError(message)
 

@@ -40,7 +40,7 @@ class SendClauses(PortContract):
     async def test_a_batch_is_sent_whole(self, backend: Backend) -> None:
         bodies = [f"m{number}" for number in range(25)]
 
-        refused = await backend.queue.send(
+        refused = await backend.require_queue().send(
             [OutgoingMessage(queue="default", body=b) for b in bodies]
         )
 
@@ -51,13 +51,15 @@ class SendClauses(PortContract):
 
     @clause
     async def test_sending_nothing_is_no_mistake(self, backend: Backend) -> None:
-        assert await backend.queue.send([]) == []
+        assert await backend.require_queue().send([]) == []
 
     @clause
     async def test_a_queue_without_messages_is_empty(self, backend: Backend) -> None:
         assert await receive_now(backend, "never") == []
-        assert await backend.queue.depth("never") == QueueDepth(ready=0, hidden=0, dead_letters=0)
-        assert await backend.queue.dead_letters("never", limit=10) == []
+        assert await backend.require_queue().depth("never") == QueueDepth(
+            ready=0, hidden=0, dead_letters=0
+        )
+        assert await backend.require_queue().dead_letters("never", limit=10) == []
 
     @clause
     async def test_no_more_messages_come_than_the_limit(self, backend: Backend) -> None:
@@ -114,9 +116,13 @@ class SendClauses(PortContract):
         await send(backend, "elsewhere", queue="other")
         await receive_now(backend, limit=1, hidden_for=HIDDEN)
 
-        assert await backend.queue.depth("default") == QueueDepth(ready=2, hidden=2, dead_letters=0)
+        assert await backend.require_queue().depth("default") == QueueDepth(
+            ready=2, hidden=2, dead_letters=0
+        )
         clock.advance(HIDDEN)
-        assert await backend.queue.depth("default") == QueueDepth(ready=3, hidden=1, dead_letters=0)
+        assert await backend.require_queue().depth("default") == QueueDepth(
+            ready=3, hidden=1, dead_letters=0
+        )
 
 
 class ReceiptClauses(PortContract):
@@ -156,7 +162,7 @@ class ReceiptClauses(PortContract):
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(10 * SECOND)
 
-        stale = await backend.queue.extend([message.receipt], hidden_for=HIDDEN)
+        stale = await backend.require_queue().extend([message.receipt], hidden_for=HIDDEN)
 
         assert stale == []
         clock.advance(HIDDEN - TICK)
@@ -169,7 +175,7 @@ class ReceiptClauses(PortContract):
         await send(backend, "a")
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        await backend.queue.extend([message.receipt], hidden_for=SECOND)
+        await backend.require_queue().extend([message.receipt], hidden_for=SECOND)
 
         clock.advance(SECOND - TICK)
         assert await receive_now(backend) == []
@@ -184,7 +190,7 @@ class ReceiptClauses(PortContract):
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
         for _ in range(5):
-            assert await backend.queue.extend([message.receipt], hidden_for=HIDDEN) == []
+            assert await backend.require_queue().extend([message.receipt], hidden_for=HIDDEN) == []
 
         clock.advance(HIDDEN)
         assert [again.receive_count for again in await receive_now(backend)] == [2]
@@ -196,12 +202,14 @@ class ReceiptClauses(PortContract):
         await send(backend, "a")
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        stale = await backend.queue.delete([message.receipt])
+        stale = await backend.require_queue().delete([message.receipt])
 
         assert stale == []
         clock.advance(2 * HIDDEN)
         assert await receive_now(backend) == []
-        assert await backend.queue.depth("default") == QueueDepth(ready=0, hidden=0, dead_letters=0)
+        assert await backend.require_queue().depth("default") == QueueDepth(
+            ready=0, hidden=0, dead_letters=0
+        )
 
     @clause
     async def test_a_receipt_is_current_until_the_next_delivery(
@@ -211,8 +219,8 @@ class ReceiptClauses(PortContract):
         first, second = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(2 * HIDDEN)
 
-        assert await backend.queue.delete([first.receipt]) == []
-        assert await backend.queue.extend([second.receipt], hidden_for=HIDDEN) == []
+        assert await backend.require_queue().delete([first.receipt]) == []
+        assert await backend.require_queue().extend([second.receipt], hidden_for=HIDDEN) == []
         assert await receive_now(backend) == []
 
     @clause
@@ -222,7 +230,7 @@ class ReceiptClauses(PortContract):
         clock.advance(HIDDEN)
         await receive_now(backend, hidden_for=HIDDEN)
 
-        stale = await backend.queue.extend([old.receipt], hidden_for=10 * HIDDEN)
+        stale = await backend.require_queue().extend([old.receipt], hidden_for=10 * HIDDEN)
 
         assert stale == [old.receipt]
         clock.advance(HIDDEN)
@@ -235,10 +243,10 @@ class ReceiptClauses(PortContract):
         clock.advance(HIDDEN)
         (current,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        stale = await backend.queue.delete([old.receipt])
+        stale = await backend.require_queue().delete([old.receipt])
 
         assert stale == [old.receipt]
-        assert await backend.queue.delete([current.receipt]) == []
+        assert await backend.require_queue().delete([current.receipt]) == []
 
     @clause
     async def test_an_old_receipt_puts_nothing_off(
@@ -250,7 +258,7 @@ class ReceiptClauses(PortContract):
         await receive_now(backend, hidden_for=HIDDEN)
 
         with pytest.raises(ReceiptExpired):
-            await backend.queue.delay(old.receipt, until=clock.now())
+            await backend.require_queue().delay(old.receipt, until=clock.now())
 
         assert await receive_now(backend) == []
 
@@ -258,21 +266,23 @@ class ReceiptClauses(PortContract):
     async def test_the_receipt_of_a_deleted_message_is_not_current(self, backend: Backend) -> None:
         await send(backend, "a")
         (gone,) = await receive_now(backend)
-        await backend.queue.delete([gone.receipt])
+        await backend.require_queue().delete([gone.receipt])
 
-        assert await backend.queue.delete([gone.receipt]) == [gone.receipt]
-        assert await backend.queue.extend([gone.receipt], hidden_for=HIDDEN) == [gone.receipt]
+        assert await backend.require_queue().delete([gone.receipt]) == [gone.receipt]
+        assert await backend.require_queue().extend([gone.receipt], hidden_for=HIDDEN) == [
+            gone.receipt
+        ]
         with pytest.raises(ReceiptExpired):
-            await backend.queue.delay(gone.receipt, until=START)
+            await backend.require_queue().delay(gone.receipt, until=START)
 
     @clause
     async def test_text_that_is_no_receipt_is_not_current(self, backend: Backend) -> None:
         nonsense = ["", "nonsense", "1", "1.2", "-1", "ä", "1;2", "²"]
 
-        assert await backend.queue.delete(nonsense) == nonsense
-        assert await backend.queue.extend(nonsense, hidden_for=HIDDEN) == nonsense
+        assert await backend.require_queue().delete(nonsense) == nonsense
+        assert await backend.require_queue().extend(nonsense, hidden_for=HIDDEN) == nonsense
         with pytest.raises(ReceiptExpired):
-            await backend.queue.delay("nonsense", until=START)
+            await backend.require_queue().delay("nonsense", until=START)
 
     @clause
     async def test_a_batch_answers_for_each_receipt(
@@ -280,12 +290,12 @@ class ReceiptClauses(PortContract):
     ) -> None:
         await send(backend, "a", "b", "c")
         a, b, c = await receive_now(backend, hidden_for=HIDDEN)
-        await backend.queue.delete([b.receipt])
+        await backend.require_queue().delete([b.receipt])
 
-        extended = await backend.queue.extend(
+        extended = await backend.require_queue().extend(
             [a.receipt, b.receipt, c.receipt], hidden_for=2 * HIDDEN
         )
-        deleted = await backend.queue.delete([b.receipt, a.receipt, c.receipt])
+        deleted = await backend.require_queue().delete([b.receipt, a.receipt, c.receipt])
 
         assert (extended, deleted) == ([b.receipt], [b.receipt])
         clock.advance(2 * HIDDEN)
@@ -298,7 +308,7 @@ class ReceiptClauses(PortContract):
         await send(backend, "a")
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        await backend.queue.delay(message.receipt, until=START + 3 * HIDDEN)
+        await backend.require_queue().delay(message.receipt, until=START + 3 * HIDDEN)
 
         clock.advance(3 * HIDDEN - TICK)
         assert await receive_now(backend) == []
@@ -310,7 +320,7 @@ class ReceiptClauses(PortContract):
         await send(backend, "a")
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        await backend.queue.delay(message.receipt, until=START)
+        await backend.require_queue().delay(message.receipt, until=START)
 
         assert len(await receive_now(backend)) == 1
 
@@ -320,7 +330,7 @@ class ReceiptClauses(PortContract):
     ) -> None:
         await send(backend, "a")
         (first,) = await receive_now(backend, hidden_for=HIDDEN)
-        await backend.queue.delay(first.receipt, until=START)
+        await backend.require_queue().delay(first.receipt, until=START)
 
         (second,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(HIDDEN)

@@ -44,7 +44,7 @@ class PriorityClauses(PortContract):
             messages = await receive_now(backend, limit=3)
 
             orders[tuple(message.priority for message in messages)] += 1
-            await backend.queue.delete([message.receipt for message in messages])
+            await backend.require_queue().delete([message.receipt for message in messages])
 
         assert orders[Priority.HIGH, Priority.NORMAL, Priority.LOW] > 16
 
@@ -121,7 +121,7 @@ class KeyClauses(PortContract):
         (working_on,) = await receive_now(backend, hidden_for=HIDDEN)
         await send(backend, "look", merge_key="t1")
 
-        await backend.queue.delete([working_on.receipt])
+        await backend.require_queue().delete([working_on.receipt])
 
         assert await drain(backend) == ["look"]
 
@@ -133,7 +133,7 @@ class KeyClauses(PortContract):
         (working_on,) = await receive_now(backend, hidden_for=HIDDEN)
         await send(backend, "look", merge_key="t1", visible_at=START + 90 * SECOND)
 
-        await backend.queue.delete([working_on.receipt])
+        await backend.require_queue().delete([working_on.receipt])
 
         clock.advance(90 * SECOND - TICK)
         assert await receive_now(backend) == []
@@ -149,7 +149,7 @@ class KeyClauses(PortContract):
         await send(backend, "look", merge_key="t1")
 
         with suppress(ReceiptExpired):
-            await backend.queue.delay(working_on.receipt, until=START + HIDDEN)
+            await backend.require_queue().delay(working_on.receipt, until=START + HIDDEN)
 
         assert len(await receive_now(backend)) >= 1
 
@@ -162,7 +162,7 @@ class KeyClauses(PortContract):
         clock.advance(2 * HIDDEN)
         await send(backend, "look", merge_key="t1")
 
-        await backend.queue.delete([slow.receipt])
+        await backend.require_queue().delete([slow.receipt])
 
         assert await drain(backend) == ["look"]
 
@@ -189,7 +189,7 @@ class DeadLetterClauses(PortContract):
 
         assert counts == list(range(1, RECEIVE_LIMIT + 1))
         assert await receive_now(backend) == []
-        (dead,) = await backend.queue.dead_letters("default", limit=10)
+        (dead,) = await backend.require_queue().dead_letters("default", limit=10)
         assert (dead.queue, dead.body, dead.sent_at) == ("default", "poison", START)
         assert dead.receive_count >= RECEIVE_LIMIT
 
@@ -209,7 +209,7 @@ class DeadLetterClauses(PortContract):
         await _exhaust_receives(backend, clock)
         await receive_now(backend)
 
-        depth = await backend.queue.depth("default")
+        depth = await backend.require_queue().depth("default")
 
         assert (depth.ready, depth.hidden, depth.dead_letters) == (0, 0, 1)
 
@@ -224,10 +224,10 @@ class DeadLetterClauses(PortContract):
         await _exhaust_receives(backend, clock)
         await receive_now(backend)
 
-        dead = await backend.queue.dead_letters("default", limit=2)
+        dead = await backend.require_queue().dead_letters("default", limit=2)
 
         assert [message.body for message in dead] == ["a", "b"]
-        assert await backend.queue.dead_letters("other", limit=2) == []
+        assert await backend.require_queue().dead_letters("other", limit=2) == []
 
     @clause
     async def test_dead_letters_of_every_queue_come_together(
@@ -240,13 +240,13 @@ class DeadLetterClauses(PortContract):
         await _exhaust_receives(backend, clock, "other")
         await receive_now(backend, "other")
 
-        dead = await backend.queue.dead_letters(None, limit=10)
+        dead = await backend.require_queue().dead_letters(None, limit=10)
 
         assert [(message.queue, message.body) for message in dead] == [
             ("default", "a"),
             ("other", "b"),
         ]
-        assert await backend.queue.dead_letters(None, limit=1) == dead[:1]
+        assert await backend.require_queue().dead_letters(None, limit=1) == dead[:1]
 
     @clause
     async def test_a_dead_letter_has_the_time_its_key_was_last_enqueued(
@@ -258,7 +258,7 @@ class DeadLetterClauses(PortContract):
         await _exhaust_receives(backend, clock)
         await receive_now(backend)
 
-        dead = await backend.queue.dead_letters("default", limit=10)
+        dead = await backend.require_queue().dead_letters("default", limit=10)
 
         assert max(message.sent_at for message in dead) == START + SECOND
 
@@ -270,31 +270,31 @@ class DeadLetterClauses(PortContract):
         await _exhaust_receives(backend, clock)
         await receive_now(backend)
 
-        first = await backend.queue.dead_letters("default", limit=10)
+        first = await backend.require_queue().dead_letters("default", limit=10)
 
         assert len(first) == 1
-        assert await backend.queue.dead_letters("default", limit=10) == first
+        assert await backend.require_queue().dead_letters("default", limit=10) == first
 
     @clause
     async def test_a_dead_letter_is_dropped_once(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "poison", "other")
         await _exhaust_receives(backend, clock)
         await receive_now(backend)
-        first, second = await backend.queue.dead_letters("default", limit=10)
+        first, second = await backend.require_queue().dead_letters("default", limit=10)
 
-        dropped = [await backend.queue.delete_dead_letter(first.id) for _ in range(2)]
+        dropped = [await backend.require_queue().delete_dead_letter(first.id) for _ in range(2)]
 
         assert dropped == [True, False]
-        assert await backend.queue.dead_letters("default", limit=10) == [second]
-        assert await backend.queue.delete_dead_letter("nonsense") is False
+        assert await backend.require_queue().dead_letters("default", limit=10) == [second]
+        assert await backend.require_queue().delete_dead_letter("nonsense") is False
 
     @clause
     async def test_a_live_message_is_no_dead_letter(self, backend: Backend) -> None:
         await send(backend, "healthy")
         (message,) = await receive_now(backend)
 
-        assert await backend.queue.delete_dead_letter(message.id) is False
-        assert await backend.queue.delete([message.receipt]) == []
+        assert await backend.require_queue().delete_dead_letter(message.id) is False
+        assert await backend.require_queue().delete([message.receipt]) == []
 
     @clause
     async def test_a_message_that_is_only_delayed_never_becomes_a_dead_letter(
@@ -304,7 +304,7 @@ class DeadLetterClauses(PortContract):
 
         for _ in range(2 * RECEIVE_LIMIT):
             (message,) = await receive_now(backend)
-            await backend.queue.delay(message.receipt, until=START)
+            await backend.require_queue().delay(message.receipt, until=START)
 
         assert len(await receive_now(backend)) == 1
 

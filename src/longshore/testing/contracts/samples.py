@@ -137,7 +137,7 @@ async def leased_task(
 async def carry_out(backend: Backend, effects: Sequence[Effect]) -> None:
     """Send the messages that the ledger did not send itself, as a service does."""
     enqueues = [effect for effect in effects if isinstance(effect, Enqueue)]
-    refused = await backend.queue.send([outgoing(enqueue) for enqueue in enqueues])
+    refused = await backend.require_queue().send([outgoing(enqueue) for enqueue in enqueues])
     assert refused == []
 
 
@@ -155,7 +155,7 @@ def outgoing(enqueue: Enqueue) -> OutgoingMessage:
 async def send(backend: Backend, *bodies: str, queue: str = "default", **fields: Any) -> None:
     """Put messages on a queue."""
     messages = [OutgoingMessage(queue=queue, body=body, **fields) for body in bodies]
-    assert await backend.queue.send(messages) == []
+    assert await backend.require_queue().send(messages) == []
 
 
 async def receive_now(
@@ -165,7 +165,7 @@ async def receive_now(
     hidden_for: timedelta = timedelta(seconds=30),
 ) -> list[Message]:
     """What is on the queues now (``default`` if none is named), without waiting."""
-    return await backend.queue.receive(
+    return await backend.require_queue().receive(
         queues or ("default",), limit=limit, hidden_for=hidden_for, wait=NO_WAIT
     )
 
@@ -174,7 +174,7 @@ async def drain(backend: Backend, queue: str = "default") -> list[str]:
     """Remove every message that can be seen now; their bodies."""
     bodies: list[str] = []
     while messages := await receive_now(backend, queue):
-        assert await backend.queue.delete([message.receipt for message in messages]) == []
+        assert await backend.require_queue().delete([message.receipt for message in messages]) == []
         bodies += [message.body for message in messages]
     return bodies
 

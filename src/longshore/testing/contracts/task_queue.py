@@ -100,7 +100,7 @@ class WaitClauses(PortContract):
         (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
         async with running(_wait(backend, 20 * SECOND)) as waiting:
-            await backend.queue.delay(message.receipt, until=START)
+            await backend.require_queue().delay(message.receipt, until=START)
 
             assert [again.id for again in await without_time_passing(waiting)] == [message.id]
 
@@ -112,7 +112,7 @@ class WaitClauses(PortContract):
         (message,) = await receive_now(backend, hidden_for=timedelta(hours=1))
 
         async with running(_wait(backend, 60 * SECOND)) as waiting:
-            await backend.queue.extend([message.receipt], hidden_for=10 * SECOND)
+            await backend.require_queue().extend([message.receipt], hidden_for=10 * SECOND)
             messages = await advance_until_done(waiting, clock, step=SECOND)
 
         assert [again.receive_count for again in messages] == [2]
@@ -138,7 +138,7 @@ class WaitClauses(PortContract):
             (message,) = await without_time_passing(receive)
 
             assert message.body == f"m{number}"
-            await backend.queue.delete([message.receipt])
+            await backend.require_queue().delete([message.receipt])
 
     @clause
     async def test_one_message_ends_the_wait_of_one_receiver(self, backend: Backend) -> None:
@@ -182,7 +182,7 @@ class ManyReceiversClauses(PortContract):
 
             received = _received(answers)
             assert sorted(message.body for message in received) == sorted(bodies)
-            await backend.queue.delete([message.receipt for message in received])
+            await backend.require_queue().delete([message.receipt for message in received])
 
     @clause
     async def test_many_waiting_receivers_share_what_comes(self, backend: Backend) -> None:
@@ -195,7 +195,7 @@ class ManyReceiversClauses(PortContract):
 
             received = _received(answers[:CALLERS])
             assert sorted(message.body for message in received) == sorted(bodies)
-            await backend.queue.delete([message.receipt for message in received])
+            await backend.require_queue().delete([message.receipt for message in received])
 
     @clause
     async def test_of_many_who_delete_one_message_one_succeeds(self, backend: Backend) -> None:
@@ -204,7 +204,7 @@ class ManyReceiversClauses(PortContract):
             (message,) = await receive_now(backend)
 
             answers = await gather_all(
-                backend.queue.delete([message.receipt]) for _ in range(CALLERS)
+                backend.require_queue().delete([message.receipt]) for _ in range(CALLERS)
             )
 
             assert sorted(answers, key=str) == [[message.receipt]] * (CALLERS - 1) + [[]]
@@ -212,7 +212,7 @@ class ManyReceiversClauses(PortContract):
     @clause
     async def test_many_senders_lose_nothing(self, backend: Backend) -> None:
         await gather_all(
-            backend.queue.send(
+            backend.require_queue().send(
                 [OutgoingMessage(queue="default", body=f"{sender}-{n}") for n in range(5)]
             )
             for sender in range(CALLERS)
@@ -226,7 +226,7 @@ class ManyReceiversClauses(PortContract):
 def _wait(
     backend: Backend, wait: timedelta, *, limit: int = 10
 ) -> Coroutine[Any, Any, list[Message]]:
-    return backend.queue.receive(["default"], limit=limit, hidden_for=HIDDEN, wait=wait)
+    return backend.require_queue().receive(["default"], limit=limit, hidden_for=HIDDEN, wait=wait)
 
 
 def _received(answers: list[Any]) -> list[Message]:
@@ -264,7 +264,7 @@ class TaskQueueSharedContract(PortContract):
 
                 received = [m for answer in answers if isinstance(answer, list) for m in answer]
                 assert sorted(message.body for message in received) == sorted(bodies)
-                await second.queue.delete([message.receipt for message in received])
+                await second.require_queue().delete([message.receipt for message in received])
 
     @clause
     async def test_a_receipt_is_good_in_every_instance(
@@ -274,9 +274,9 @@ class TaskQueueSharedContract(PortContract):
             await send(first, "a", "b", "c")
             a, b, c = await receive_now(first, hidden_for=30 * SECOND)
 
-            assert await second.queue.delete([a.receipt]) == []
-            assert await second.queue.extend([b.receipt], hidden_for=60 * SECOND) == []
-            await second.queue.delay(c.receipt, until=START + 90 * SECOND)
+            assert await second.require_queue().delete([a.receipt]) == []
+            assert await second.require_queue().extend([b.receipt], hidden_for=60 * SECOND) == []
+            await second.require_queue().delay(c.receipt, until=START + 90 * SECOND)
 
             clock.advance(30 * SECOND)
             assert await receive_now(first) == []
@@ -286,7 +286,7 @@ class TaskQueueSharedContract(PortContract):
         self, open_backend: Opener, clock: FakeClock
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            receive = second.queue.receive(
+            receive = second.require_queue().receive(
                 ["default"], limit=1, hidden_for=30 * SECOND, wait=60 * SECOND
             )
             async with running(receive) as waiting:
@@ -306,7 +306,7 @@ class TaskQueueSharedContract(PortContract):
             (hidden,) = await receive_now(before, limit=1, hidden_for=30 * SECOND)
 
         async with open_backend() as again:
-            assert await again.queue.depth("default") == QueueDepth(
+            assert await again.require_queue().depth("default") == QueueDepth(
                 ready=1, hidden=2, dead_letters=0
             )
             clock.advance(60 * SECOND)

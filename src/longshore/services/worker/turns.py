@@ -1,0 +1,309 @@
+"""The worker's exchange with its task source: commands of attempts, and claims for free slots.
+
+What to send and when is decided by ``core.turns.TurnPlanner``; here it is carried out. A turn whose
+answer is lost is repeated with its id, so that it is carried out once. Where that does not succeed
+for as long as a lease lasts, its commands are answered with the error: what the turn may have
+claimed has expired by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal, RefusalReason
+from longshore.core.turns import SendTurn, StartClaim, StopClaim, TurnPlanner
+from longshore.errors import BackendUnavailable, OutcomeUnknown, WorkerGone
+from longshore.ports.task_source import (
+    Answer,
+    ClaimedTask,
+    LeaseCommand,
+    Room,
+    Turn,
+    WorkerInstance,
+)
+from longshore.services.resilience import log_and_continue
+from longshore.services.worker.context import WorkerContext
+
+logger = logging.getLogger(__name__)
+
+_RETRY_PAUSE = timedelta(seconds=1)
+_FIRST_PAUSE = timedelta(milliseconds=50)
+
+ResultT = TypeVar("ResultT")
+
+
+class TurnObserver(Protocol):
+    """What happens to the worker by its exchange with the source."""
+
+    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> None:
+        """A task was claimed by a call that was sent at this moment of the clock."""
+        ...
+
+    async def on_gone(self) -> None:
+        """Another process has ended the leases. Returns when every attempt has ended."""
+        ...
+
+
+class TurnLoop:
+    """Sends commands and claims tasks until ``close``."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        observer: TurnObserver,
+        *,
+        queues: Sequence[str],
+        slots: int,
+        poll_wait: timedelta,
+    ) -> None:
+        self._context = context
+        self._observer = observer
+        self._source = context.source
+        self._clock = context.backend.clock
+        self._queues = tuple(queues)
+        self._poll_wait = poll_wait
+        self._planner = TurnPlanner(
+            slots=slots, claims_with_commands=self._source.claims_with_commands
+        )
+        self._turn_numbers = count(1)
+        self._worker: WorkerInstance | None = None
+        self._waiting: list[tuple[LeaseCommand, asyncio.Future[Answer]]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._claim: asyncio.Task[None] | None = None
+        self._scheduled: asyncio.Handle | None = None
+        self._stopped = False  # claims end
+        self._closed = False  # everything ends
+        self._gone: WorkerInstance | None = None  # whose leases were ended
+
+    @property
+    def worker(self) -> WorkerInstance | None:
+        """The current instance of the worker; None before it has joined."""
+        return self._worker
+
+    async def join(self) -> None:
+        """Join the source as a new instance, as soon as that is possible; then claims begin."""
+        while not self._stopped:
+            with log_and_continue(logger, "join.failed", unavailable="join.unavailable"):
+                self._worker = await self._source.join(
+                    self._context.worker_id,
+                    self._queues,
+                    process_id=self._context.process_id,
+                    lease_duration=self._context.lease.duration,
+                )
+                self._turn_numbers = count(1)
+                if not self._stopped:
+                    self._planner.allow_claims()
+                    self._schedule()
+                return
+            await self._clock.sleep(_RETRY_PAUSE)
+
+    def stop_claims(self) -> None:
+        """Claim no more, and cancel the claim that waits."""
+        self._stopped = True
+        self._planner.forbid_claims()
+        self._act()
+
+    async def wait_for_claim(self) -> None:
+        """Return when what was being claimed is handed over or released."""
+        if self._claim is not None:
+            await asyncio.gather(self._claim, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel all calls and leave the source."""
+        self._stopped = self._closed = True
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        for _, answer in self._waiting:
+            answer.cancel()
+        if self._worker is not None:
+            with log_and_continue(logger, "leave.failed", unavailable="leave.unavailable"):
+                await self._source.leave(self._worker)
+
+    def slot_freed(self) -> None:
+        """An attempt has ended."""
+        self._planner.slot_freed()
+        self._schedule()
+
+    async def send(self, command: LeaseCommand) -> Answer:
+        """Returns the source's answer to a command."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((command, answer))
+        self._planner.command_added(ends_attempt=isinstance(command.command, c.AttemptCommand))
+        self._schedule()
+        return await answer
+
+    def _schedule(self) -> None:
+        """Act after the callbacks that are ready: commands that come together are sent together."""
+        if self._scheduled is None:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._act)
+
+    def _act(self) -> None:
+        self._scheduled = None
+        if self._closed:
+            return
+        for action in self._planner.decide():
+            match action:
+                case SendTurn(slots=slots):
+                    batch, self._waiting = self._waiting, []
+                    self._start(self._run_turn(batch, slots))
+                case StartClaim(slots=slots):
+                    self._claim = self._start(self._run_claim(slots))
+                case StopClaim():
+                    if self._claim is not None:
+                        self._claim.cancel()
+
+    def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    # Turns --------------------------------------------------------------------------------------
+
+    async def _run_turn(
+        self, batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], slots: int
+    ) -> None:
+        claimed = 0
+        try:
+            claimed = await self._exchange(batch, slots)
+        except BaseException as error:
+            # No attempt may wait for ever.
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            logger.exception("turn.failed")  # no error may end the worker
+        self._planner.turn_ended(claimed=claimed)
+        self._schedule()
+
+    async def _exchange(
+        self, batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], slots: int
+    ) -> int:
+        """Carry out a turn and deliver its answers. Returns how many tasks it claimed."""
+        worker = self._current_worker()
+        room = Room(slots=slots) if slots else None
+        commands = [command for command, _ in batch]
+        turn_id = self._next_turn_id()
+        try:
+            turn, sent_at = await self._repeat(
+                lambda: self._source.turn(worker, commands, turn_id=turn_id, room=room)
+            )
+        except WorkerGone as error:
+            self._on_gone(worker)
+            lost = Refusal(RefusalReason.LEASE_LOST, str(error))
+            # Commands that end attempts are decided by their fence, whoever sends them.
+            others = [pair for pair in batch if not isinstance(pair[0].command, c.Renew)]
+            _deliver([pair for pair in batch if pair not in others], lost)
+            return await self._exchange(others, 0) if others else 0
+        except BackendUnavailable as error:
+            _deliver(batch, error)
+            return 0
+        self._deliver_turn(batch, turn, sent_at)
+        return len(turn.claimed)
+
+    def _deliver_turn(
+        self,
+        batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]],
+        turn: Turn,
+        sent_at: timedelta,
+    ) -> None:
+        for (_, answer), given in zip(batch, turn.answers, strict=True):
+            if not answer.done():
+                answer.set_result(given)
+        for task in turn.claimed:
+            self._observer.on_claimed(task, sent_at)
+
+    # Claims -------------------------------------------------------------------------------------
+
+    async def _run_claim(self, slots: int) -> None:
+        claimed: tuple[ClaimedTask, ...] = ()
+        try:
+            claimed = await self._claim_tasks(slots)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+        self._claim = None
+        self._planner.claim_ended(claimed=len(claimed))
+        self._schedule()
+
+    async def _claim_tasks(self, slots: int) -> tuple[ClaimedTask, ...]:
+        worker, turn_id = self._current_worker(), self._next_turn_id()
+        try:
+            claimed, sent_at = await self._repeat(
+                lambda: self._source.claim(
+                    worker, Room(slots=slots), turn_id=turn_id, wait=self._poll_wait
+                )
+            )
+        except WorkerGone:
+            self._on_gone(worker)
+            return ()
+        except BackendUnavailable:
+            return ()
+        except Exception:  # no error may end the worker
+            logger.exception("claim.failed")
+            await self._clock.sleep(_RETRY_PAUSE)
+            return ()
+        for task in claimed:
+            self._observer.on_claimed(task, sent_at)
+        return claimed
+
+    # Both ---------------------------------------------------------------------------------------
+
+    def _current_worker(self) -> WorkerInstance:
+        worker = self._worker
+        if worker is None:
+            message = "the worker has not joined its source"
+            raise RuntimeError(message)
+        return worker
+
+    def _next_turn_id(self) -> str:
+        """Returns an id that is greater, as text, than those of this instance before."""
+        return f"{self._current_worker().number}.{next(self._turn_numbers):012d}"
+
+    async def _repeat(self, call: Callable[[], Awaitable[ResultT]]) -> tuple[ResultT, timedelta]:
+        """Repeat a call through an outage, for as long as a lease lasts.
+
+        Returns the answer, and a moment that is not later than that of its first effect.
+        """
+        started = sent_at = self._clock.elapsed()
+        pause, unknown = _FIRST_PAUSE, False
+        while True:
+            if not unknown:
+                sent_at = self._clock.elapsed()
+            try:
+                return await call(), sent_at
+            except BackendUnavailable as error:
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                logger.warning("source.unavailable", extra={"error": str(error)})
+                if self._clock.elapsed() - started >= self._context.lease.duration:
+                    raise
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, _RETRY_PAUSE)
+
+    def _on_gone(self, worker: WorkerInstance) -> None:
+        if self._gone is not worker:
+            self._gone = worker
+            logger.warning("worker.gone", extra={"worker_id": worker.worker_id})
+            self._planner.forbid_claims()
+            self._start(self._join_again())
+
+    async def _join_again(self) -> None:
+        # No attempt of the old instance may be alive when the new one claims its task.
+        await self._observer.on_gone()
+        await self.join()
+
+
+def _deliver(batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], given: Answer) -> None:
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_result(given)
