@@ -37,6 +37,7 @@ from longshore.adapters.sqlite.rows import (
 )
 from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.core.events.types import JobCompleted, JobCreated
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.job import JobChange
 from longshore.core.queues import message_body
@@ -93,7 +94,7 @@ class Commit:
         written = 0
         for change in self._changes:  # jobs first, because tasks refer to them
             if isinstance(change.row, JobRow):
-                written += _write_job(transaction, change, tasks)
+                written += write_job(transaction, change, tasks)
         for change in tasks:
             written += write_task(transaction, change)
         if not written:
@@ -118,7 +119,7 @@ class Commit:
         connection.executemany(_UPSERT_WAKEUP, [(effect.worker_id,) for effect in self._woken])
 
 
-def _write_job(
+def write_job(
     transaction: StoreTransaction, change: JobChange, tasks: Sequence[TaskChange]
 ) -> bool:
     """Write a job's row and its events. Returns False if the row has this change already.
@@ -225,7 +226,10 @@ def _add_events(
     events, row = change.events, change.row
     if not events:
         return history
-    tasks_stored = isinstance(row, JobRow) and _all_stored(transaction, row, entity, created)
+    lists_tasks = any(isinstance(event.body, JobCreated | JobCompleted) for event in events)
+    tasks_stored = (
+        lists_tasks and isinstance(row, JobRow) and _all_stored(transaction, row, entity, created)
+    )
     position = transaction.position
     records = [
         pack_event(

@@ -244,8 +244,8 @@ class SqliteQueueControls:
         return self._active_pauses()
 
     def _active_pauses(self) -> list[QueuePause]:
-        now = self._database.clock.now()
         pauses = map(_pause_from_row, self._database.point(_PAUSES))
+        now = self._database.clock.now()
         return [pause for pause in pauses if pause.is_active(now)]
 
     async def paused_queues(
@@ -270,3 +270,9 @@ def _pause_from_row(row: Row) -> QueuePause:
     name, by, reason, at_us, until_us = row
     until = None if until_us is None else codec.from_us(until_us)
     return QueuePause(name=name, by=by, reason=reason, at=codec.from_us(at_us), until=until)
+
+
+def active_pauses(connection: apsw.Connection, now: datetime) -> dict[str, QueuePause]:
+    """The queues that are paused or held now, by name."""
+    pauses = map(_pause_from_row, rows(connection, _PAUSES))
+    return {pause.name: pause for pause in pauses if pause.is_active(now)}

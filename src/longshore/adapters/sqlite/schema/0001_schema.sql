@@ -166,11 +166,14 @@ CREATE TABLE dead_messages (
 ) STRICT;
 CREATE INDEX dead_messages_by_queue ON dead_messages (queue, id);
 
--- Workers that have joined. ``turn`` is the id of the last turn of the instance.
+-- Workers that have joined. ``turn`` and ``claim`` are the ids of the instance's last turn and of its
+-- last claim that waited. ``ended`` is 1 after another process has ended its leases.
 CREATE TABLE workers (
     name     INTEGER PRIMARY KEY,
     instance INTEGER NOT NULL,
-    turn     TEXT
+    turn     TEXT NOT NULL DEFAULT '',
+    claim    TEXT NOT NULL DEFAULT '',
+    ended    INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE output (

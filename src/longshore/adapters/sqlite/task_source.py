@@ -1,0 +1,832 @@
+"""The task source in SQLite: the index of ready tasks is the queue, and a turn is one transaction.
+
+A turn reads the rows of its commands, decides, and writes them; then it settles the jobs of ended
+tasks; then it claims. Core decides, except for the usual case, whose rules are written here a
+second time because they run for every task: a claim, and the completion, of a task whose row has
+only usual values (no ``rest``), and the end of its job of one task. Tests compare both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import apsw
+
+from longshore.adapters.shared import codec
+from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite.commit import write_job, write_task
+from longshore.adapters.sqlite.configuration import active_pauses
+from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.history import (
+    BY_DISPATCHER,
+    COMPLETED,
+    JOB_COMPLETED,
+    STARTED,
+    pack_record,
+    pack_started,
+)
+from longshore.adapters.sqlite.names import TaskKind
+from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.rows import (
+    JOB_STATE_NUMBERS,
+    NUMBER_BITS,
+    NUMBER_MASK,
+    SELECT_JOB,
+    SELECT_TASK,
+    TASK_COLUMNS,
+    TASK_NO,
+    TASK_STATE_NUMBERS,
+    TASK_STATES,
+    RowReader,
+    from_ms,
+    pack_change_id,
+    pack_document,
+    pack_job_id,
+    to_ms,
+)
+from longshore.adapters.sqlite.store_file import rows
+from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.core.claims import Candidate, ClaimPosition, Room, choose
+from longshore.core.events.types import Usage
+from longshore.core.ids import split_task_id
+from longshore.core.jobs.settle import settle
+from longshore.core.queues import QueueDepth
+from longshore.core.tasks import commands as c
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.changes import Refusal, RefusalReason
+from longshore.core.tasks.lease import next_fence
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState, Priority, TaskState
+from longshore.errors import BackendRejected, WorkerGone
+from longshore.ports.task_source import (
+    Answer,
+    Applied,
+    ClaimedTask,
+    LeaseCommand,
+    Turn,
+    WorkerInstance,
+)
+
+logger = logging.getLogger(__name__)
+
+Values = tuple[Any, ...]
+
+_MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
+_NO_USAGE = Usage()
+_MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
+_PENDING, _PROCESSING, _COMPLETED = (
+    TASK_STATE_NUMBERS[state]
+    for state in (TaskState.PENDING, TaskState.PROCESSING, TaskState.COMPLETED)
+)
+_JOB_RUNNING, _JOB_COMPLETED = (
+    JOB_STATE_NUMBERS[state] for state in (JobState.RUNNING, JobState.COMPLETED)
+)
+_COLUMN = {name: index for index, name in enumerate(TASK_COLUMNS)}
+_NO, _KIND, _TENANT, _QUEUE, _LANE = (
+    _COLUMN[name] for name in ("no", "kind", "tenant", "queue", "lane")
+)
+_CREATED, _STATE, _VERSION, _UPDATED, _EVENT, _SEQUENCE = (
+    _COLUMN[name]
+    for name in ("created_us", "state", "version", "updated_ms", "event_ms", "sequence")
+)
+_ATTEMPT, _FENCE, _WORKER, _DUE, _HISTORY, _REST = (
+    _COLUMN[name] for name in ("attempt", "fence", "worker", "due_us", "history", "rest")
+)
+_CHANGE, _DEPENDENTS, _LEASE, _STARTED, _FINISHED = (
+    _COLUMN[name] for name in ("change_id", "dependents", "lease_ms", "started_ms", "finished_ms")
+)
+_RAN, _LAST_OUTPUT, _RESULT, _UNSETTLED = (
+    _COLUMN[name] for name in ("ran_us", "last_output", "result", "unsettled")
+)
+
+_TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
+
+_READY = (
+    f"{SELECT_TASK.replace('tasks AS t', 'tasks AS t INDEXED BY tasks_ready', 1)}"
+    f" WHERE t.state = {_PENDING} AND t.queue = ? AND t.lane = ? AND t.tenant = ?"
+    " AND t.due_us < ? ORDER BY t.due_us, t.no LIMIT ?"
+)
+_NEXT_TENANT = (
+    "SELECT tenant FROM tasks INDEXED BY tasks_ready"
+    f" WHERE state = {_PENDING} AND queue = ? AND lane = ? AND tenant > ? ORDER BY tenant LIMIT 1"
+)
+_EARLIEST = (
+    "SELECT min(due_us) FROM tasks INDEXED BY tasks_ready"
+    f" WHERE state = {_PENDING} AND queue = ? AND lane = ? AND tenant = ?"
+)
+_CLAIM = (
+    "UPDATE tasks SET state=?, version=?, change_id=?, updated_ms=?, event_ms=?, sequence=?,"
+    " attempt=?, fence=?, worker=?, lease_ms=?, due_us=?, started_ms=?, ran_us=?, last_output=?,"
+    " history=? WHERE no=?"
+)
+_COMPLETE = (
+    "UPDATE tasks SET state=?, version=?, change_id=?, updated_ms=?, event_ms=?, sequence=?,"
+    " worker=?, lease_ms=?, finished_ms=?, ran_us=?, last_output=?, result=?, unsettled=?,"
+    " history=? WHERE no=?"
+)
+_JOB = (
+    "SELECT created_us, updated_ms, event_ms, sequence, history, state, total, intents, rest"
+    " FROM jobs WHERE no = ?"
+)
+_COMPLETE_JOB = (
+    f"UPDATE jobs SET state={_JOB_COMPLETED}, version=version+1, change_id=?, updated_ms=?,"
+    " event_ms=?, sequence=sequence+1, completed=NULL, finished_ms=?, history=? WHERE no=?"
+)
+_HELD = f"{SELECT_TASK} WHERE t.lease_ms IS NOT NULL AND t.worker = ?"
+_CLAIMED_IN = f"{_HELD} AND t.change_id = ? ORDER BY t.due_us, t.no"
+
+
+@dataclass(eq=False)
+class SqliteClaimedTask:
+    """See ``ports.task_source.ClaimedTask``; the row is decoded when it is needed."""
+
+    values: Values
+    due_at: datetime
+    _reader: RowReader
+
+    @cached_property
+    def row(self) -> TaskRow:
+        return self._reader.task(self.values)
+
+
+class LazilyApplied(Applied):
+    """The answer to a command whose row is decoded when it is needed."""
+
+    _reader: RowReader
+    _values: Values
+
+    def __init__(self, reader: RowReader, values: Values) -> None:
+        object.__setattr__(self, "_reader", reader)
+        object.__setattr__(self, "_values", values)
+
+    @property
+    def row(self) -> TaskRow:
+        """The row after the command."""
+        return self._reader.task(self._values)
+
+
+@dataclass(eq=False)
+class SqliteTaskSource:
+    """See ``ports.task_source.TaskSource``."""
+
+    _database: Database
+    _position: ClaimPosition = field(default_factory=ClaimPosition)
+    _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
+
+    @property
+    def claims_with_commands(self) -> bool:
+        return True
+
+    async def join(
+        self,
+        worker_id: str,
+        queues: Sequence[str],
+        *,
+        process_id: int,
+        lease_duration: timedelta,
+        local: bool = True,
+    ) -> WorkerInstance:
+        def work(connection: apsw.Connection) -> int:
+            name = self._database.names.number_of(connection, worker_id)
+            connection.execute(
+                "INSERT INTO workers (name, instance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE"
+                " SET instance = instance + 1, turn = '', claim = '', ended = 0",
+                (name,),
+            )
+            sql = "SELECT instance FROM workers WHERE name = ?"
+            return int(rows(connection, sql, (name,))[0][0])
+
+        number = await self._database.write(work, durable=False)
+        return WorkerInstance(
+            worker_id=worker_id,
+            number=number,
+            queues=tuple(queues),
+            process_id=process_id,
+            lease_duration=lease_duration,
+            local=local,
+        )
+
+    async def leave(self, worker: WorkerInstance) -> None:
+        def work(connection: apsw.Connection) -> None:
+            name = self._database.names.number_of(connection, worker.worker_id)
+            connection.execute(
+                "UPDATE workers SET ended = 1 WHERE name = ? AND instance = ?",
+                (name, worker.number),
+            )
+
+        await self._database.write(work, durable=False)
+
+    # Claims -------------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: WorkerInstance, room: Room, *, turn_id: str, wait: timedelta
+    ) -> tuple[ClaimedTask, ...]:
+        clock = self._database.clock
+        deadline = clock.elapsed() + wait
+        while True:
+            ready = await self._database.waiters[Topic.QUEUE].wait_until(
+                lambda: self._anything_ready(worker),
+                wait=max(deadline - clock.elapsed(), timedelta(0)),
+                next_change=lambda: self._next_change(worker),
+            )
+            if ready is None:
+                return ()
+            work = TurnWork(self._database, worker, (), turn_id, room, self._position, waits=True)
+            claiming = self._database.write(work, durable=not worker.local)
+            try:
+                turn = await asyncio.shield(claiming)
+            except asyncio.CancelledError:
+                claiming.add_done_callback(lambda done: self._give_back(worker, done))
+                raise
+            self._position = work.position
+            if turn.claimed or work.repeated:
+                return turn.claimed
+
+    def _give_back(self, worker: WorkerInstance, claiming: asyncio.Future[Turn]) -> None:
+        """Release the tasks of a claim that was cancelled."""
+        if claiming.cancelled() or claiming.exception():
+            return
+        commands = [
+            LeaseCommand(
+                task.row.id,
+                c.Release(
+                    fence=task.row.fence, reason="the claim was given up", due_at=task.due_at
+                ),
+                f"given-up-{task.row.change_id}-{task.row.fence}",
+            )
+            for task in claiming.result().claimed
+        ]
+        if commands:
+            work = TurnWork(self._database, worker, commands, "", None, self._position)
+            self._database.write(work, durable=False, topics=(Topic.QUEUE,))
+
+    def _lanes(self, connection: apsw.Connection, worker: WorkerInstance) -> list[tuple[int, int]]:
+        paused = active_pauses(connection, self._database.clock.now())
+        names = self._database.names
+        queues = [names.find(connection, name) for name in worker.queues if name not in paused]
+        return [(queue, int(lane)) for queue in queues if queue is not None for lane in Priority]
+
+    def _anything_ready(self, worker: WorkerInstance) -> bool | None:
+        connection = self._database.point_connection
+        if self._is_gone(connection, worker):
+            return True  # the claim reports it
+        limit = _due_limit_us(self._database.clock.now())
+        for lane in self._lanes(connection, worker):
+            for tenant in _tenants(connection, lane):
+                ((earliest,),) = rows(connection, _EARLIEST, (*lane, tenant))
+                if earliest is not None and earliest < limit:
+                    return True
+        return None
+
+    def _is_gone(self, connection: apsw.Connection, worker: WorkerInstance) -> bool:
+        name = self._database.names.find(connection, worker.worker_id)
+        sql = "SELECT instance, ended FROM workers WHERE name = ?"
+        found = rows(connection, sql, (name,))
+        return not found or found[0] != (worker.number, 0)
+
+    def _next_change(self, worker: WorkerInstance) -> timedelta | None:
+        """The time until a task is due or a hold ends."""
+        connection, now = self._database.point_connection, self._database.clock.now()
+        moments = [
+            earliest
+            for lane in self._lanes(connection, worker)
+            for tenant in _tenants(connection, lane)
+            for (earliest,) in rows(connection, _EARLIEST, (*lane, tenant))
+            if earliest is not None
+        ]
+        pauses = active_pauses(connection, now)
+        ends = [
+            pause.until for pause in pauses.values() if pause.until and pause.name in worker.queues
+        ]
+        times = [codec.from_us(moment) - now for moment in moments]
+        times += [end - now for end in ends]
+        return max(min(times), _MILLISECOND) if times else None
+
+    # Turns --------------------------------------------------------------------------------------
+
+    async def turn(
+        self,
+        worker: WorkerInstance,
+        commands: Sequence[LeaseCommand],
+        *,
+        turn_id: str,
+        room: Room | None = None,
+    ) -> Turn:
+        work = TurnWork(self._database, worker, commands, turn_id, room, self._position)
+        turn = await self._database.write(work, durable=work.durable, topics=work.topics)
+        self._position = work.position
+        return turn
+
+    async def wait_for_wake(self, worker: WorkerInstance) -> None:
+        worker_id = worker.worker_id
+        seen = self._wakeups_seen.setdefault(worker_id, self._count_wakeups(worker_id))
+
+        def look() -> int | None:
+            count = self._count_wakeups(worker_id)
+            return count if count != seen else None
+
+        waiters = self._database.waiters[Topic.WAKEUP]
+        self._wakeups_seen[worker_id] = await waiters.wait_until(look) or 0
+
+    def _count_wakeups(self, worker_id: str) -> int:
+        sql = "SELECT count FROM wakeups WHERE worker_id = ?"
+        return self._database.point_value(sql, (worker_id,)) or 0
+
+    async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
+        def look() -> int | None:
+            sql = "SELECT 1 FROM tasks INDEXED BY tasks_unsettled WHERE unsettled > 0 LIMIT 1"
+            return 1 if self._database.point(sql) else None
+
+        await self._database.waiters[Topic.EVENTS].wait_until(look, wait=timeout)
+        return seen + 1
+
+    async def end_worker(
+        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+    ) -> list[TaskRow]:
+        now = self._database.clock.now()
+
+        def work(connection: apsw.Connection) -> list[TaskRow]:
+            transaction = StoreTransaction(connection, self._database.names)
+            reader = RowReader(self._database.names, connection)
+            name = transaction.number_of(worker_id)
+            connection.execute("UPDATE workers SET ended = 1 WHERE name = ?", (name,))
+            ended = []
+            for values in transaction.select(_HELD, (name,)):
+                row = reader.task(values)
+                command = c.LeaseEnded(
+                    fence=row.fence,
+                    margin=timedelta(0),
+                    holder_dead=True,
+                    begun=begun is None or (row.id, row.fence) in begun,
+                )
+                change_id = f"{worker_id}.{row.fence}.ended"
+                change = tasks.apply(row, command, now=now, change_id=change_id)
+                if not isinstance(change, Refusal):
+                    write_task(transaction, change)
+                    ended.append(change.row)
+            transaction.close()
+            return ended
+
+        topics = (Topic.EVENTS, Topic.QUEUE)
+        return await self._database.write(work, topics=topics)
+
+    async def depth(self, queue: str) -> QueueDepth:
+        number = self._database.find_name(queue)
+        limit = _due_limit_us(self._database.clock.now())
+        ((ready, later),) = await self._database.scan(
+            "SELECT count(*) FILTER (WHERE due_us < ?1), count(*) FILTER (WHERE due_us >= ?1)"
+            f" FROM tasks INDEXED BY tasks_ready WHERE state = {_PENDING} AND queue = ?2",
+            (limit, number),
+        )
+        ((held,),) = await self._database.scan(
+            "SELECT count(*) FROM tasks WHERE lease_ms IS NOT NULL AND queue = ?", (number,)
+        )
+        return QueueDepth(ready=ready, hidden=later + held, dead_letters=0)
+
+
+def _due_limit_us(now: datetime) -> int:
+    """Tasks that are due before this are due now, in whole milliseconds."""
+    return (to_ms(now) + 1) * 1000
+
+
+def _tenants(connection: apsw.Connection, lane: tuple[int, int]) -> list[int]:
+    """The tenants with ready tasks in a lane, each found by one jump along the index."""
+    tenants: list[int] = []
+    while found := rows(connection, _NEXT_TENANT, (*lane, tenants[-1] if tenants else 0)):
+        tenants.append(found[0][0])
+    return tenants
+
+
+class TurnWork:
+    """A turn, as work for the writer."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker: WorkerInstance,
+        commands: Sequence[LeaseCommand],
+        turn_id: str,
+        room: Room | None,
+        position: ClaimPosition,
+        *,
+        waits: bool = False,
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._commands = commands
+        self._turn_id = turn_id
+        self._room = room
+        self._column = "claim" if waits else "turn"
+        self._start = position
+        self.position = position
+        self.repeated = False  # whether the turn had been committed before
+        renewals = [item for item in commands if isinstance(item.command, c.Renew)]
+        self._renews = bool(renewals)
+        self.durable = len(renewals) < len(commands) or not worker.local
+        self.durable |= any(
+            isinstance(item.command, c.Renew) and item.command.usage != _NO_USAGE
+            for item in renewals
+        )
+        self.topics = (Topic.EVENTS, Topic.QUEUE) if len(renewals) < len(commands) else ()
+
+    def __call__(self, connection: apsw.Connection) -> Turn:
+        self.position = self._start
+        connection.execute("SAVEPOINT turn")
+        try:
+            turn = self._run(connection, one_by_one=False)
+        except (apsw.Error, WorkerGone):
+            raise
+        except Exception:
+            # One item must not cost the others their commit.
+            logger.exception("turn.failed", extra={"worker_id": self._worker.worker_id})
+            connection.execute("ROLLBACK TO turn")
+            turn = self._run(connection, one_by_one=True)
+        connection.execute("RELEASE turn")
+        return turn
+
+    def _run(self, connection: apsw.Connection, *, one_by_one: bool) -> Turn:
+        """Carry out the turn.
+
+        Args:
+            one_by_one: Core decides each command in its own savepoint, and nothing is claimed.
+        """
+        database = self._database
+        self._transaction = StoreTransaction(connection, database.names)
+        self._reader = RowReader(database.names, connection)
+        self._now = database.clock.now()
+        self._now_ms = to_ms(self._now)
+        self._name = self._transaction.number_of(self._worker.worker_id)
+        self._completions: list[Values] = []
+        self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
+        last = self._last_turn()
+        self.repeated = bool(self._turn_id) and last == self._turn_id
+        if one_by_one:
+            answers = tuple([self._answer_alone(item) for item in self._commands])
+        else:
+            answers = tuple([self._answer(item, usual=True) for item in self._commands])
+        if self._completions:
+            connection.executemany(_COMPLETE, self._completions)
+        self._settle_jobs()
+        claimed: tuple[ClaimedTask, ...] = ()
+        if self._room is not None and self.repeated:
+            claimed = self._claimed_before()
+        elif self._room is not None and not one_by_one and (last is None or self._turn_id > last):
+            claimed = self._claim(self._room)
+        if last is not None and self._turn_id > last:
+            connection.execute(
+                f"UPDATE workers SET {self._column} = ? WHERE name = ?",
+                (self._turn_id, self._name),
+            )
+        reach("write.rows_written")
+        self._transaction.close()
+        return Turn(answers, claimed)
+
+    def _last_turn(self) -> str | None:
+        """The id of the instance's last turn; None if the instance has ended.
+
+        Raises:
+            WorkerGone: it has ended, and the turn claims or renews.
+        """
+        sql = f"SELECT instance, ended, {self._column} FROM workers WHERE name = ?"
+        found = self._transaction.select(sql, (self._name,))
+        if found and found[0][:2] == (self._worker.number, 0):
+            return str(found[0][2])
+        if self._room is not None or self._renews:
+            raise WorkerGone(self._worker.worker_id)
+        return None
+
+    # Commands -----------------------------------------------------------------------------------
+
+    def _answer_alone(self, item: LeaseCommand) -> Answer:
+        """Carry out a command that may fail without affecting the others."""
+        connection = self._transaction.connection
+        connection.execute("SAVEPOINT command")
+        try:
+            answer = self._answer(item, usual=False)
+        except apsw.Error:
+            raise
+        except Exception as error:
+            logger.exception("command.failed", extra={"task_id": item.task_id})
+            connection.execute("ROLLBACK TO command")
+            answer = BackendRejected(f"{type(error).__name__}: {error}")
+        connection.execute("RELEASE command")
+        return answer
+
+    def _answer(self, item: LeaseCommand, *, usual: bool) -> Answer:
+        job_id, key = split_task_id(item.task_id)
+        found = self._transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
+        if not found:
+            return Refusal(RefusalReason.UNKNOWN, "there is no such task")
+        values = found[0]
+        if values[_CHANGE] == pack_change_id(item.change_id):
+            return Applied(self._reader.task(values))
+        if usual and self._is_usual_completion(values, item.command):
+            return self._complete(values, item)
+        row = self._reader.task(values)
+        change = tasks.apply(row, item.command, now=self._now, change_id=item.change_id)
+        if isinstance(change, Refusal):
+            return change
+        write_task(self._transaction, change)
+        if change.row.state.terminal:
+            ended = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))
+            self._ended.setdefault(values[_NO] >> NUMBER_BITS, []).append(ended[0])
+        return Applied(change.row)
+
+    def _is_usual_completion(self, values: Values, command: c.FencedCommand) -> bool:
+        return (
+            isinstance(command, c.Complete)
+            and values[_REST] is None
+            and values[_STATE] == _PROCESSING
+            and values[_FENCE] == command.fence
+            and command.usage == _NO_USAGE
+            and command.exit_code == 0
+            and not self._kind(values).requires_review
+        )
+
+    def _kind(self, values: Values) -> TaskKind:
+        return self._database.names.kind(self._transaction.connection, values[_KIND])
+
+    def _complete(self, values: Values, item: LeaseCommand) -> Applied:
+        """Complete a task with usual values; see ``core.tasks.task.complete``."""
+        command = item.command
+        assert isinstance(command, c.Complete)  # noqa: S101 - for the type checker
+        transaction, now_ms = self._transaction, self._now_ms
+        at_ms = self._event_ms(values)
+        record = pack_record(
+            COMPLETED,
+            at_ms - values[_CREATED] // 1000,
+            transaction.position,
+            values[_WORKER],
+            (
+                values[_ATTEMPT],
+                command.duration // _MILLISECOND,
+                0,
+                command.last_output,
+                None,
+            ),
+        )
+        no, sequence = values[_NO], values[_SEQUENCE] + 1
+        history = transaction.grown_history(no, values[_HISTORY], sequence - 1, (record,))
+        changed = {
+            _STATE: _COMPLETED,
+            _VERSION: values[_VERSION] + 1,
+            _CHANGE: pack_change_id(item.change_id),
+            _UPDATED: now_ms,
+            _EVENT: None if at_ms == now_ms else at_ms,
+            _SEQUENCE: sequence,
+            _WORKER: None,
+            _LEASE: None,
+            _FINISHED: now_ms,
+            _RAN: command.duration // _MICROSECOND,
+            _LAST_OUTPUT: command.last_output,
+            _RESULT: pack_document(command.result),
+            _UNSETTLED: 1,
+            _HISTORY: history,
+        }
+        after = list(values)
+        for index, value in changed.items():
+            after[index] = value
+        self._completions.append((*changed.values(), no))
+        transaction.record(COMPLETED, values[_TENANT], self._app(values), no, sequence)
+        self._ended.setdefault(no >> NUMBER_BITS, []).append(tuple(after))
+        return LazilyApplied(self._database.point_reader, tuple(after))
+
+    def _event_ms(self, values: Values) -> int:
+        """The time of a row's next event; see ``core.events.event.next_moment``."""
+        if not values[_SEQUENCE]:
+            return self._now_ms
+        last: int = values[_UPDATED] if values[_EVENT] is None else values[_EVENT]
+        return max(self._now_ms, last + 1)
+
+    def _app(self, values: Values) -> int:
+        return self._transaction.number_of(self._kind(values).app)
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def _settle_jobs(self) -> None:
+        """Record the ends in their jobs, and make dependents ready."""
+        for job_no, ended in self._ended.items():
+            job = self._transaction.select(_JOB, (job_no,))[0]
+            usual = job[-4:] == (_JOB_RUNNING, 1, 0, None)
+            if usual and ended[0][_STATE] == _COMPLETED and ended[0][_DEPENDENTS] is None:
+                self._complete_job(job_no, ended[0], *job[:-4])
+            else:
+                self._settle(job_no, ended)
+
+    def _complete_job(
+        self,
+        job_no: int,
+        task: Values,
+        created_us: int,
+        updated_ms: int,
+        event_ms: int | None,
+        sequence: int,
+        history: bytes,
+    ) -> None:
+        """End a job of one task whose row has usual values; see ``core.jobs.job``."""
+        transaction, now_ms = self._transaction, self._now_ms
+        last_ms = updated_ms if event_ms is None else event_ms
+        at_ms = max(now_ms, last_ms + 1) if sequence else now_ms
+        record = pack_record(
+            JOB_COMPLETED,
+            at_ms - created_us // 1000,
+            transaction.position,
+            BY_DISPATCHER,
+            (1, 1),
+        )
+        transaction.execute(
+            _COMPLETE_JOB,
+            (
+                f"{self._turn_id}.settle",
+                now_ms,
+                None if at_ms == now_ms else at_ms,
+                now_ms,
+                transaction.grown_history(-job_no, history, sequence, (record,)),
+                job_no,
+            ),
+        )
+        transaction.execute("UPDATE tasks SET unsettled = 0 WHERE no = ?", (task[_NO],))
+        transaction.record(JOB_COMPLETED, task[_TENANT], self._app(task), -job_no, sequence + 1)
+
+    def _settle(self, job_no: int, ended: Sequence[Values]) -> None:
+        transaction = self._transaction
+        jobs = transaction.select(f"{SELECT_JOB} WHERE no = ? AND version > 0", (job_no,))
+        if not jobs:
+            return
+        connection = transaction.connection
+        connection.execute("SAVEPOINT settle")
+        try:
+            settlement = settle(
+                self._reader.job(jobs[0]),
+                [self._reader.task(values) for values in ended],
+                _SettleReader(transaction, self._reader),
+                now=self._now,
+                change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
+            )
+            # Otherwise the dispatcher finds the ends.
+            if settlement is not None and len(settlement.dependents) <= _MAX_DEPENDENTS:
+                for change in settlement.dependents:
+                    write_task(transaction, change)
+                if settlement.job is not None:
+                    write_job(transaction, settlement.job, ())
+        except apsw.Error:
+            raise
+        except Exception:  # the outcomes stay, and the dispatcher tries again
+            logger.exception("job.settle_failed", extra={"job": job_no})
+            connection.execute("ROLLBACK TO settle")
+        connection.execute("RELEASE settle")
+
+    # Claims -------------------------------------------------------------------------------------
+
+    def _claim(self, room: Room) -> tuple[ClaimedTask, ...]:
+        transaction, names = self._transaction, self._database.names
+        connection, limit = transaction.connection, room.total
+        paused = active_pauses(connection, self._now)
+        due_us = _due_limit_us(self._now)
+        groups: list[list[Values]] = []
+        for queue_name in self._worker.queues:
+            queue = None if queue_name in paused else names.find(connection, queue_name)
+            if queue is None:
+                continue
+            for lane in Priority:
+                for tenant in _tenants(connection, (queue, int(lane))):
+                    values = (queue, int(lane), tenant, due_us, limit)
+                    if group := transaction.select(_READY, values):
+                        groups.append(group)
+        if len(groups) == 1 and not room.ahead:
+            chosen = groups[0][: room.slots]
+        else:
+            chosen = self._choose(groups, room)
+        self._leased: list[Values] = []
+        self._packed_claim_id = pack_change_id(self._claim_id)
+        claimed = tuple([self._lease(values) for values in chosen])
+        if self._leased:
+            connection.executemany(_CLAIM, self._leased)
+        return claimed
+
+    def _choose(self, groups: Sequence[Sequence[Values]], room: Room) -> list[Values]:
+        names, connection = self._database.names, self._transaction.connection
+        candidates: dict[str, Values] = {}
+        listed = []
+        for group in groups:
+            tenant = names.text_of(connection, group[0][_TENANT])
+            queue = names.text_of(connection, group[0][_QUEUE])
+            for values in group:
+                kind = self._kind(values)
+                key = str(values[_NO])
+                candidates[key] = values
+                listed.append(
+                    Candidate(
+                        task_id=key,
+                        queue=queue,
+                        lane=Priority(values[_LANE]),
+                        line=tenant,
+                        due_at=self._now,
+                        definition=(tenant, kind.definition, kind.definition_version),
+                    )
+                )
+        chosen, self.position = choose(listed, room, self.position)
+        return [candidates[candidate.task_id] for candidate in chosen]
+
+    def _lease(self, values: Values) -> ClaimedTask:
+        """Claim a pending task; see ``core.tasks.task.claim``."""
+        transaction, now_ms, worker = self._transaction, self._now_ms, self._worker
+        no, reader = values[_NO], self._database.point_reader
+        due_at = codec.from_us(values[_DUE])
+        if values[_REST] is not None or not worker.local:
+            self._lease_by_core(values)
+            leased = transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (no,))[0]
+            return SqliteClaimedTask(leased, due_at, reader)
+        fence = next_fence(values[_FENCE], self._database.epoch)
+        at_ms, sequence = self._event_ms(values), values[_SEQUENCE] + 1
+        until_ms = now_ms + worker.lease_duration // _MILLISECOND
+        started = pack_started(
+            self._name,
+            at_ms,
+            started_ms=now_ms,
+            until_ms=until_ms,
+            process_id=worker.process_id,
+            attempt=values[_ATTEMPT] + 1,
+            fence=fence,
+        )
+        ms, position = at_ms - values[_CREATED] // 1000, transaction.position
+        record = pack_record(STARTED, ms, position, self._name, started)
+        changed = {
+            _STATE: _PROCESSING,
+            _VERSION: values[_VERSION] + 1,
+            _CHANGE: self._packed_claim_id,
+            _UPDATED: now_ms,
+            _EVENT: None if at_ms == now_ms else at_ms,
+            _SEQUENCE: sequence,
+            _ATTEMPT: values[_ATTEMPT] + 1,
+            _FENCE: fence,
+            _WORKER: self._name,
+            _LEASE: until_ms,
+            _DUE: None,
+            _STARTED: now_ms,
+            _RAN: None,
+            _LAST_OUTPUT: None,
+            _HISTORY: transaction.grown_history(no, values[_HISTORY], sequence - 1, (record,)),
+        }
+        after = list(values)
+        for index, value in changed.items():
+            after[index] = value
+        self._leased.append((*changed.values(), no))
+        transaction.record(STARTED, values[_TENANT], self._app(values), no, sequence)
+        return SqliteClaimedTask(tuple(after), due_at, reader)
+
+    def _lease_by_core(self, values: Values) -> None:
+        worker = self._worker
+        command = c.Claim(
+            worker_id=worker.worker_id,
+            process_id=worker.process_id,
+            lease_duration=worker.lease_duration,
+            epoch=self._database.epoch,
+            local=worker.local,
+        )
+        row = self._reader.task(values)
+        change = tasks.apply(row, command, now=self._now, change_id=self._claim_id)
+        if not isinstance(change, Refusal):  # it is pending and due
+            write_task(self._transaction, change)
+
+    @property
+    def _claim_id(self) -> str:
+        """The change id of this turn's claims."""
+        return f"{self._worker.number}.{self._turn_id}.{self._column}"
+
+    def _claimed_before(self) -> tuple[ClaimedTask, ...]:
+        """The tasks that this turn claimed when it was committed before."""
+        values = (self._name, pack_change_id(self._claim_id))
+        return tuple(
+            SqliteClaimedTask(found, from_ms(found[_UPDATED]), self._database.point_reader)
+            for found in self._transaction.select(_CLAIMED_IN, values)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _SettleReader:
+    """Reads rows for ``settle``."""
+
+    transaction: StoreTransaction
+    reader: RowReader
+
+    def task(self, task_id: str) -> TaskRow | None:
+        job_id, key = split_task_id(task_id)
+        sql = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
+        found = self.transaction.select(sql, (pack_job_id(job_id), key))
+        return self.reader.task(found[0]) if found else None
+
+    def task_states(self, job_id: str) -> Mapping[str, TaskState]:
+        jobs = self.transaction.select("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),))
+        first = jobs[0][0] << NUMBER_BITS
+        found = self.transaction.select(
+            "SELECT key, state FROM tasks WHERE no >= ? AND no <= ? ORDER BY no",
+            (first, first | NUMBER_MASK),
+        )
+        return {key: TASK_STATES[state] for key, state in found}
