@@ -8,6 +8,7 @@ interface that received the key.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -22,7 +23,8 @@ from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
-from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.events.wire import to_ms
+from longshore.core.ids import new_request_id, split_task_id, task_id_of
 from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
@@ -165,7 +167,10 @@ class Application:
     poll: timedelta = POLL_INTERVAL
 
     def _new_request_id(self) -> str:
-        return self.services.transitions.new_id() + self.services.transitions.new_id()
+        transitions = self.services.transitions
+        text = transitions.new_id() + transitions.new_id()
+        bits = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=9).digest(), "big")
+        return new_request_id(to_ms(self.services.backend.clock.now()), bits)
 
     # Jobs and tasks -----------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         functools.update_wrapper(self, function)
         self._function = function
         self._definition = definition
+        self._importable: Definition | None = None  # once a worker can import the function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnT:
         """Call the function in this process."""
@@ -93,12 +94,17 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         Raises:
             UsageError: a worker could not import the function; the message says what to do.
         """
+        if self._importable is not None and not in_process:
+            return self._importable
         module, name = self.__module__, self.__qualname__
         source = ImportPath(module, name) if in_process else import_path_of(self, module, name)
         options: dict[str, Any] = {"function": source.path, "typed": True}
         if source.source_dir is not None:
             options["path"] = [source.source_dir]
-        return replace(self._definition, name=self.name, options=options)
+        definition = replace(self._definition, name=self.name, options=options)
+        if not in_process:
+            self._importable = definition
+        return definition
 
     def _import_parts(self) -> tuple[str, str]:
         try:

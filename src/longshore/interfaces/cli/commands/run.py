@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -39,6 +38,7 @@ from longshore.interfaces.cli.options import GlobalOptions, argument, command, o
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
+from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
 from longshore.services.worker.group import WorkerGroup
 
@@ -113,7 +113,7 @@ async def run(
             return ExitCode.NOT_EXECUTABLE
         print_stderr(f"longshore: command {argv[0]!r} not found; is it in your PATH?")
         return ExitCode.COMMAND_NOT_FOUND
-    request_id = request_id or secrets.token_hex(8)
+    request_id = request_id or draw_request_id()
     job_id = job_id_of(base.tenant, request_id)
     flags: dict[str, Any] = {"worker.task_timeout": timeout or _NO_LIMIT}
     if queue is None:

@@ -7,7 +7,6 @@ as a progress bar, elsewhere as a line for each event.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.document_files import read_document
+from longshore.interfaces.request_ids import draw_request_id
 from longshore.services.documents import AcceptedJobDocument, JobDetailDocument
 from longshore.services.resilience import race
 from longshore.services.worker.group import WorkerGroup
@@ -78,7 +78,7 @@ async def submit(
     """
     document = read_document(file)
     async with open_client(options, create=True) as client:
-        job = await client.app.submit_file(document, request_id=request_id or secrets.token_hex(8))
+        job = await client.app.submit_file(document, request_id=request_id or draw_request_id())
         if not options.json:
             await _print_accepted(client, job, wait=wait)
         elif not wait:
