@@ -19,13 +19,20 @@ import socket
 import sys
 import termios
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver.linux import close_other_fds, die_with_parent, set_process_name
-from longshore.execution.protocol import CHANNEL_FD, FDS_PER_START, REPLIES_FD
+from longshore.execution.protocol import (
+    ATTEMPT_VARIABLE,
+    CHANNEL_FD,
+    FDS_PER_START,
+    REPLIES_FD,
+    TASK_VARIABLE,
+)
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 
@@ -34,6 +41,7 @@ _CHILD_FDS = (_OUTPUT, _ERRORS, CHANNEL_FD, REPLIES_FD)
 _FIRST_FREE_FD = REPLIES_FD + 1
 _CHUNK_BYTES = 64 * 1024
 _START = b"\n"
+_RAW_TASK, _RAW_ATTEMPT = TASK_VARIABLE.encode(), ATTEMPT_VARIABLE.encode()
 PREFORKED_NAME, _RUNNING_NAME = b"longshore-idle", b"longshore-task"
 _RLIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
@@ -111,6 +119,18 @@ def _wait_for_start(
     if not message:
         os._exit(0)  # the reaper has ended
     begin(files)
+
+
+def run_in_fork(main: Callable[[], NoReturn]) -> NoReturn:
+    """Run ``main`` in this fork and exit; never return to the code of the parent process."""
+    try:
+        # The wake-up descriptor belongs to the fork server.
+        signal.set_wakeup_fd(-1)
+        main()
+    except BaseException:  # noqa: BLE001 - the outermost frame of this process: log it
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)
 
 
 def warm_up(times: int) -> None:
@@ -219,6 +239,34 @@ def _apply_environment(target: Mapping[str, str], current: Mapping[str, str]) ->
     for name, value in target.items():
         if current.get(name) != value:
             os.environ[name] = value  # noqa: TID251
+
+
+class TaskEnvironment:
+    """The environment variables of this process, set anew for each of its tasks.
+
+    Attributes:
+        base: What every task finds, besides its own variables.
+    """
+
+    def __init__(self) -> None:
+        self.base = current_environment()
+        # The names and values as the C library has them: reading them as text would cost more
+        # than a small task. A private name of the standard library.
+        self._raw: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: TID251
+        self._applied: dict[bytes, bytes] = {}
+        self._had_variables = True
+
+    def apply(self, task_id: str, attempt: int, variables: Mapping[str, str]) -> None:
+        """Set exactly the base, the variables of the attempt and ``variables``."""
+        if variables or self._had_variables or self._raw != self._applied:
+            target = {**self.base, **variables}
+            _apply_environment(target, current_environment())
+            self._applied = dict(self._raw)
+            self._had_variables = bool(variables)
+        for name, value in ((_RAW_TASK, task_id.encode()), (_RAW_ATTEMPT, b"%d" % attempt)):
+            if self._raw.get(name) != value:
+                os.putenv(name, value)
+                self._raw[name] = self._applied[name] = value
 
 
 def _write_spec_file(spec: Mapping[str, Any]) -> str:
