@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -96,8 +96,14 @@ class ChildStatus:
 
     def encode(self) -> bytes:
         """Returns the record, to be written to the pipe in one write."""
-        *numbers, cause = astuple(self)
-        return _STATUS.pack(*numbers, cause.encode())
+        return _STATUS.pack(
+            self.number,
+            self.ended,
+            self.child_pid,
+            self.wait_status,
+            self.peak_bytes,
+            self.cause.encode(),
+        )
 
 
 def decode_statuses(records: bytes) -> list[ChildStatus]:

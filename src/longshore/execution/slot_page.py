@@ -43,10 +43,11 @@ class SlotPage:
     """One page of the file.
 
     Args:
-        file: The file's descriptor, which may be closed afterwards; the file has this page.
+        file: The file's descriptor, which may be closed afterwards; the file has this page. -1: a
+            page that is in no file.
     """
 
-    def __init__(self, file: int, index: int) -> None:
+    def __init__(self, file: int, index: int = 0) -> None:
         self._memory = mmap.mmap(file, PAGE_BYTES, offset=index * PAGE_BYTES)
 
     def close(self) -> None:

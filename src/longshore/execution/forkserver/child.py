@@ -41,7 +41,9 @@ _CHILD_FDS = (_OUTPUT, _ERRORS, CHANNEL_FD, REPLIES_FD)
 _FIRST_FREE_FD = REPLIES_FD + 1
 _CHUNK_BYTES = 64 * 1024
 _START = b"\n"
-_RAW_TASK, _RAW_ATTEMPT = TASK_VARIABLE.encode(), ATTEMPT_VARIABLE.encode()
+_RAW_TASK, _RAW_ATTEMPT, _RAW_FOLDER = (
+    name.encode() for name in (TASK_VARIABLE, ATTEMPT_VARIABLE, "PWD")
+)
 PREFORKED_NAME, _RUNNING_NAME = b"longshore-idle", b"longshore-task"
 _RLIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
@@ -253,20 +255,31 @@ class TaskEnvironment:
         # The names and values as the C library has them: reading them as text would cost more
         # than a small task. A private name of the standard library.
         self._raw: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: TID251
-        self._applied: dict[bytes, bytes] = {}
-        self._had_variables = True
+        self._applied = dict(self._raw)
+        self._has_own_variables = False
 
-    def apply(self, task_id: str, attempt: int, variables: Mapping[str, str]) -> None:
+    def apply(
+        self, task_id: str, attempt: int, folder: str, variables: Mapping[str, str] | None
+    ) -> None:
         """Set exactly the base, the variables of the attempt and ``variables``."""
-        if variables or self._had_variables or self._raw != self._applied:
-            target = {**self.base, **variables}
-            _apply_environment(target, current_environment())
-            self._applied = dict(self._raw)
-            self._had_variables = bool(variables)
-        for name, value in ((_RAW_TASK, task_id.encode()), (_RAW_ATTEMPT, b"%d" % attempt)):
-            if self._raw.get(name) != value:
+        raw, applied = self._raw, self._applied
+        if variables or self._has_own_variables or raw != applied:
+            _apply_environment({**self.base, **(variables or {})}, current_environment())
+            applied = self._applied = dict(raw)
+            self._has_own_variables = bool(variables)
+        for name, text in (
+            (_RAW_TASK, task_id),
+            (_RAW_ATTEMPT, str(attempt)),
+            (_RAW_FOLDER, folder),
+        ):
+            value = text.encode()
+            if raw.get(name) != value:
                 os.putenv(name, value)
-                self._raw[name] = self._applied[name] = value
+                raw[name] = applied[name] = value
+
+    def restore(self) -> None:
+        """Set exactly the base."""
+        _apply_environment(self.base, current_environment())
 
 
 def _write_spec_file(spec: Mapping[str, Any]) -> str:
@@ -293,10 +306,14 @@ def apply_resource_limits(limits: Mapping[str, int | None]) -> None:
 
 def exit_process(code: int) -> NoReturn:
     """Exit as an interpreter does, but skip what belongs to the process it was forked from."""
-    # Private names of the standard library; multiprocessing ends its forks with them too.
-    for module, name in ((threading, "_shutdown"), (atexit, "_run_exitfuncs")):
+    # Private names of the standard library; multiprocessing ends its forks with them too. Most
+    # children need neither, and pay for each page of memory that they use for the first time.
+    if threading.active_count() > 1:
         with contextlib.suppress(Exception):
-            getattr(module, name)()
+            threading._shutdown()  # type: ignore[attr-defined]
+    if atexit._ncallbacks():
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -31,6 +31,7 @@ from longshore.execution.forkserver.reaper import (
     Reaper,
     write_status,
 )
+from longshore.execution.forkserver.slot_child import warm_up_slots
 from longshore.execution.forkserver.slot_reaper import SlotReaper
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
@@ -96,6 +97,7 @@ class ForkServer:
         ):
             self._selector.register(file, selectors.EVENT_READ, callback)
         warm_up(WARMUP_RUNS)
+        warm_up_slots(WARMUP_RUNS)
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()

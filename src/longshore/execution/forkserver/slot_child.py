@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -22,11 +22,9 @@ from typing import Any, NamedTuple, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import python_settings
 from longshore.execution.forkserver.child import TaskEnvironment, exit_process
-from longshore.execution.forkserver.linux import become_subreaper, close_other_fds, set_process_name
+from longshore.execution.forkserver.linux import become_subreaper, set_process_name
 from longshore.execution.protocol import ChildMessage
 from longshore.execution.runners.channel import (
-    check_length,
-    encode_json,
     encode_message,
     require_confirmation,
     write_all,
@@ -37,7 +35,7 @@ from longshore.execution.runners.executor import (
     EXIT_OK,
     call_function,
     describe_error,
-    result_errors,
+    encode_result,
     write_traceback,
 )
 from longshore.execution.slot_page import SlotPage
@@ -51,6 +49,7 @@ from longshore.execution.slot_protocol import (
     TaskRecord,
     TooLateFrame,
     decode_record,
+    encode,
     encode_boundary,
     encode_frame,
 )
@@ -63,6 +62,7 @@ _REPLY_BYTES = 64 * 1024
 _MAX_TASKS = 10_000
 _MAX_GROWTH_KIB = 128 * 1024
 _GROWTH_CHECK_TASKS = 64
+_decode_at_start = json.JSONDecoder().raw_decode
 
 
 class SlotFiles(NamedTuple):
@@ -111,39 +111,52 @@ class _SlotChannel:
 
 
 class SlotChild:
-    """A child after its fork."""
+    """The children of a slot: prepared once by their reaper, then forked one after another.
+
+    A forked process pays most when it first writes to its memory, so everything that is the same
+    for every child is done before the fork.
+
+    Args:
+        close_fds: What a child closes: the files that only its reaper needs.
+    """
 
     def __init__(
-        self, settings: SlotSettings, files: SlotFiles, page: SlotPage, generation: int
+        self, settings: SlotSettings, files: SlotFiles, page: SlotPage, close_fds: Sequence[int]
     ) -> None:
         self._settings = settings
         self._files = files
         self._page = page
-        self._generation = generation
+        self._close_fds = close_fds
+        self._generation = 0
         self._token = bytes.fromhex(settings.token)
         self._in_pool = settings.isolation == Isolation.POOL
-        self._folder = f"{settings.child_folder}.{generation}"
+        self._folder = ""
         self._definitions: dict[int, dict[str, Any]] = {}
         self._buffer = bytearray(RECORD_LIMIT_BYTES + 1)
         self._view = memoryview(self._buffer)
         self._send_lock = threading.Lock()
         self.request_lock = threading.Lock()
-
-    def run(self) -> NoReturn:
-        """Take tasks and execute them; never returns."""
-        self._page.child_pid = os.getpid()
-        files = self._files
-        os.dup2(files.output, _OUTPUT)
-        os.dup2(files.errors, _ERRORS)
-        close_other_fds(files)
         self._tasks = socket.socket(fileno=files.tasks)
         self.replies = socket.socket(fileno=files.replies)
         self._environment = TaskEnvironment()
+
+    def run(self, generation: int) -> NoReturn:
+        """Take tasks and execute them; never returns."""
+        self._generation = generation
+        os.dup2(self._files.output, _OUTPUT)
+        os.dup2(self._files.errors, _ERRORS)
+        for file in self._close_fds:
+            os.close(file)
+        set_process_name(b"longshore-pool" if self._in_pool else b"longshore-task")
         if self._in_pool:
-            set_process_name(b"longshore-pool")
             self._serve_pool()
-        set_process_name(b"longshore-idle")
         self._serve_one()
+
+    def close(self) -> None:
+        """Close the sockets and the page."""
+        self._tasks.close()
+        self.replies.close()
+        self._page.close()
 
     def send(self, frame: Frame) -> None:
         """Send a frame to the worker."""
@@ -171,7 +184,6 @@ class SlotChild:
 
     def _serve_one(self) -> NoReturn:
         record = self._next_task()
-        set_process_name(b"longshore-task")
         self._tasks.close()
         frame = self._execute(record)
         self.send(frame)
@@ -180,10 +192,10 @@ class SlotChild:
     def _serve_pool(self) -> NoReturn:
         # Processes that a task leaves behind become children of this one, which can then see them.
         become_subreaper()
+        self._folder = f"{self._settings.child_folder}.{self._generation}"
         os.makedirs(self._folder, mode=_FOLDER_MODE, exist_ok=True)
         os.chdir(self._folder)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._environment.base["PWD"] = self._folder
         streams = sys.stdout, sys.stderr
         peak_kib = _peak_kib()
         for count in range(1, _MAX_TASKS + 1):
@@ -243,16 +255,15 @@ class SlotChild:
     def _call(self, record: TaskRecord, folder: _AttemptFolder, channel: _SlotChannel) -> str:
         """Call the function. Returns its result as JSON."""
         options = self._definitions[record.definition]
-        task_input = json.loads(record.input)
+        task_input = _decode(record.input, None)
         settings = python_settings(options, task_input)
-        variables = settings.get("env", {})
         create_folder: Callable[[], str] | None = folder.create
+        cwd = self._folder
         if not self._in_pool:
-            path = folder.create()
-            os.chdir(path)
-            variables = {"PWD": path, **variables}
+            cwd = folder.create()
+            os.chdir(cwd)
             create_folder = None
-        self._environment.apply(record.task_id, record.attempt, variables)
+        self._environment.apply(record.task_id, record.attempt, cwd, settings.get("env"))
         spec = {
             "options": options,
             "input": task_input,
@@ -260,19 +271,38 @@ class SlotChild:
             "task_id": record.task_id,
             "job_id": record.job_id,
             "attempt": record.attempt,
-            "dependency_outputs": _decode(record.dependency_outputs),
-            "checkpoints": _decode(record.checkpoints),
+            "dependency_outputs": _decode(record.dependency_outputs, {}),
+            "checkpoints": _decode(record.checkpoints, {}),
             "feedback": record.feedback,
-            "previous_output": json.loads(record.previous_output or "null"),
+            "previous_output": _decode(record.previous_output, None),
         }
         result = call_function(spec, Context(spec, channel, create_folder=create_folder))
-        if result is None:
-            return "null"
-        with result_errors():
-            text = encode_json(result)
-            if len(text) > RECORD_LIMIT_BYTES:
-                check_length("result", len(text.encode()))
-        return text
+        return "null" if result is None else encode_result(result)
+
+    def warm_up(self, task: TaskRecord, sender: socket.socket) -> None:
+        """Execute a task and restore the process."""
+        sender.send(encode(task))
+        self.send(self._execute(self._next_task()))
+        self._page.finish()
+        self._environment.restore()
+
+
+def warm_up_slots(times: int) -> None:
+    """Execute a task that does nothing, ``times`` times, with its reports discarded; see
+    ``child.warm_up``."""
+    null_fd = os.open(os.devnull, os.O_RDWR)
+    near, far = socket.socketpair()
+    page = SlotPage(-1)
+    page.deadline_ns = 2**63 - 1
+    settings = SlotSettings(isolation=Isolation.POOL, token="", work_folder="", child_folder="")
+    files = SlotFiles(far.detach(), os.dup(near.fileno()), null_fd, null_fd, null_fd)
+    child = SlotChild(settings, files, page, close_fds=())
+    options = '{"function":"os:getpid","path":[]}'
+    for number in range(1, times + 1):
+        child.warm_up(TaskRecord(0, number, 1, 0, options, "a", "a", 1, "null"), near)
+    child.close()
+    near.close()
+    os.close(null_fd)
 
 
 class _AttemptFolder:
@@ -292,9 +322,16 @@ class _AttemptFolder:
         return self.path
 
 
-def _decode(text: str | None) -> dict[str, Any]:
-    value: dict[str, Any] = {} if text is None else json.loads(text)
-    return value
+def _decode(text: str | None, default: Any) -> Any:
+    """Returns the value of a JSON text."""
+    if text is None:
+        return default
+    try:
+        # What is stored has no whitespace around it: this is half of what `loads` costs.
+        value, end = _decode_at_start(text)
+    except ValueError:
+        return json.loads(text)
+    return value if end == len(text) else json.loads(text)
 
 
 def _read_record(path: str) -> TaskRecord:

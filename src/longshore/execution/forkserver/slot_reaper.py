@@ -10,8 +10,8 @@ when the worker or the fork server has ended, after it has killed all its descen
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -68,33 +68,44 @@ class SlotReaper:
         self._page = SlotPage(page_file, self._settings.pop("page"))
         os.close(page_file)
         reset_process_state()
-        self._child_settings = SlotSettings(**self._settings)
-        self._files = SlotFiles(*child_files)
+        self._child = SlotChild(
+            SlotSettings(**self._settings),
+            SlotFiles(*child_files),
+            self._page,
+            close_fds=(control, lifeline, *inherited_fds),
+        )
         self._lifeline = lifeline
         self._control = socket.socket(fileno=control)
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
+        # Everything that is there now stays: a collection would only make children copy pages.
+        gc.freeze()
         generation = 0
         while True:
             generation += 1
             begun_count = self._page.begun_count
-            self._run_child(generation)
-            if self._page.begun_count == begun_count:
+            failed = self._run_child(generation)
+            if failed and self._page.begun_count == begun_count:
                 self._wait(_FORK_INTERVAL_MS, generation)
 
-    def _run_child(self, generation: int) -> None:
-        """Fork a child, wait until nothing of it is left, and report that to the worker."""
+    def _run_child(self, generation: int) -> bool:
+        """Fork a child, wait until nothing of it is left, and report that to the worker.
+
+        Returns:
+            Whether the child ended by itself, and not in order.
+        """
         processes = ReapedProcesses(self._fork(generation))
-        # The child sets it too: either may be first.
         self._page.child_pid = processes.child_pid
-        with contextlib.ExitStack() as opened:
-            if sys.platform == "linux":
-                pidfd = os.pidfd_open(processes.child_pid)
-                opened.callback(os.close, pidfd)
-                self._poll.register(pidfd, select.POLLIN)
-                opened.callback(self._poll.unregister, pidfd)
+        if sys.platform == "linux":
+            pidfd = os.pidfd_open(processes.child_pid)
+            self._poll.register(pidfd, select.POLLIN)
             self._supervise(processes, generation)
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
+        else:
+            self._supervise(processes, generation)
+        failed = bool(processes.wait_status)
         reported = False
 
         def report_end() -> None:
@@ -104,6 +115,7 @@ class SlotReaper:
                 self._report(processes, generation)
 
         processes.kill_all(report_end)
+        return failed
 
     def _report(self, processes: ReapedProcesses, generation: int) -> None:
         self._page.finish()
@@ -123,13 +135,13 @@ class SlotReaper:
                 self._wait(_FORK_INTERVAL_MS, generation)
                 continue
             if process_id == 0:
-                run_in_fork(lambda: self._child_main(reaper, generation))
+                run_in_fork(lambda: self._run_in_child(reaper, generation))
             return process_id
 
-    def _child_main(self, reaper: int, generation: int) -> NoReturn:
+    def _run_in_child(self, reaper: int, generation: int) -> NoReturn:
         os.setsid()
         die_with_parent(reaper)
-        SlotChild(self._child_settings, self._files, self._page, generation).run()
+        self._child.run(generation)
 
     def _supervise(self, processes: ReapedProcesses, generation: int) -> None:
         """Return when the child has ended or has to be killed."""

@@ -187,7 +187,7 @@ class _GivenTask:
     task: SlotTask
     has_options: bool  # its record has the options of its definition
     file: str | None  # contains its record
-    open_streams: int  # whose boundary has not been read
+    open_streams: int  # whose boundary has not been read; in fork there are no boundaries
     frame: OutcomeFrame | TooLateFrame | None = None
 
 
@@ -374,7 +374,9 @@ class _ChildSlot:
             return False
         reach("slot.task_given")
         self._sent.add(definition)
-        self._unfinished[number] = _GivenTask(task, has_options, file, len(self._outputs))
+        self._unfinished[number] = _GivenTask(
+            task, has_options, file, len(self._outputs) if self._in_pool else 0
+        )
         self._unreported.append(number)
         for pipe in self._outputs:
             pipe.tasks.append(number)
@@ -566,9 +568,9 @@ class _ChildSlot:
             self._listener.report(self.number, frame.number, report)
 
     def _finish(self, entry: _GivenTask) -> None:
-        """Hand over how a task of a pool ended, unless its child has to end first."""
+        """Hand over how a task ended, unless its child has to end first."""
         frame = entry.frame
-        if isinstance(frame, OutcomeFrame) and frame.child_ends:
+        if isinstance(frame, OutcomeFrame) and (frame.child_ends or not self._in_pool):
             return
         number = entry.task.number
         del self._unfinished[number]
@@ -577,6 +579,9 @@ class _ChildSlot:
             self._child_pid = self._child_pid or self.page.child_pid
             self._listener.outcome(self.number, self._outcome(entry.task, frame, self._child_pid))
         else:
+            if not self._in_pool:
+                for pipe in self._outputs:
+                    pipe.tasks.clear()  # without boundaries
             self._listener.too_late(self.number, number)
         if self._end_is_unsent:
             self._send_end()

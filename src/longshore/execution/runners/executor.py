@@ -6,16 +6,20 @@ that failed from one that crashed.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, failure_of
 from longshore.core.text.sanitise import mask_secrets
 from longshore.execution.runners import command, context, python
-from longshore.execution.runners.channel import Channel, MessageTooLong
+from longshore.execution.runners.channel import (
+    Channel,
+    MessageTooLong,
+    check_length,
+    encode_json,
+)
 
 EXIT_FAILED = 1
 EXIT_OK = 0
@@ -68,20 +72,33 @@ def run_and_report(
 
 
 def _send_result(channel: Channel, result: Any) -> None:
-    with result_errors():
-        channel.send("result", value=result)
-
-
-@contextlib.contextmanager
-def result_errors() -> Iterator[None]:
-    """Explain the error of a block that encodes a result."""
     try:
-        yield
+        channel.send("result", value=result)
     except MessageTooLong:
         raise
     except (TypeError, ValueError) as error:
-        message = f"the result cannot be stored as JSON: {error}"
-        raise TypeError(message) from error
+        raise _not_json(error) from error
+
+
+def encode_result(result: Any) -> str:
+    """Returns a result as JSON text.
+
+    Raises:
+        TypeError: it cannot be stored as JSON.
+        MessageTooLong: the worker would not read it.
+    """
+    try:
+        text = encode_json(result)
+        check_length("result", len(text))  # the encoder escapes all but ASCII
+    except MessageTooLong:
+        raise
+    except (TypeError, ValueError) as error:
+        raise _not_json(error) from error
+    return text
+
+
+def _not_json(error: Exception) -> TypeError:
+    return TypeError(f"the result cannot be stored as JSON: {error}")
 
 
 def _report_error(channel: Channel, error: BaseException, *, print_traceback: bool) -> None:
