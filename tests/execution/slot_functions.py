@@ -12,6 +12,8 @@ from typing import Any
 
 from longshore.execution.runners.context import current
 
+# The third of the files that a child has from its slot.
+_REPORTS = 66
 _forever = threading.Event()
 
 
@@ -166,26 +168,21 @@ def raises(message: str) -> None:
 
 
 def writes_garbage(kind: str) -> None:
-    """To the pipe for reports; the slot's files have high numbers."""
+    """To the pipe for reports."""
     data = {
         "text": b"this is no frame" * 10,
         "length": b"\xff\xff\xff\x7f",
         "content": b"\x03\0\0\0abc",
     }[kind]
-    os.write(_reports_file(), data)
+    os.write(_REPORTS, data)
     _forever.wait()
-
-
-def _reports_file() -> int:
-    """The third of the files that a child has from its slot."""
-    return sorted(int(item) for item in os.listdir("/proc/self/fd") if int(item) >= 64)[2]
 
 
 def forges_an_outcome(number: int, fence: int) -> None:
     from longshore.execution.slot_protocol import OutcomeFrame, encode_frame
 
     frame = OutcomeFrame(number, fence, 0, 0, False, False, '"forged"', None)
-    os.write(_reports_file(), encode_frame(frame))
+    os.write(_REPORTS, encode_frame(frame))
     _forever.wait()
 
 

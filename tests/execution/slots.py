@@ -139,10 +139,10 @@ class Harness:
 
 
 @asynccontextmanager
-async def harness(folder: Path) -> AsyncIterator[Harness]:
+async def harness(folder: Path, recorder: Recorder | None = None) -> AsyncIterator[Harness]:
     forkserver = ForkServerClient(ENVIRONMENT)
     cleaner = FolderCleaner(keep=False)
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     page_path = folder / "w1.begun"
     slots = ProcessSlots(
         forkserver,

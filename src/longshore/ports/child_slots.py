@@ -117,7 +117,7 @@ class SlotListener(Protocol):
         ...
 
     def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        """A task wrote to its standard output or error."""
+        """A task wrote to its standard output or error, or to its log."""
         ...
 
     def report(self, slot: int, number: int, report: ChildReport) -> None:
@@ -142,7 +142,7 @@ class ChildSlots(Protocol):
         Nothing is begun before the first ``trust_until``.
 
         Raises:
-            UsageError: a configured module cannot be loaded, or the system lacks what is needed.
+            UsageError: a configured module cannot be loaded, or the system is not Linux.
             BackendUnavailable: no process can be started now.
         """
         ...
@@ -152,8 +152,8 @@ class ChildSlots(Protocol):
 
         Returns False, and does nothing, if the slot cannot take it now: its queue is full, its
         child is about to end (an event follows), or, in ``fork``, it has a task. The worker gives
-        at most ``BEGUN_CAPACITY`` tasks before it has stored the outcomes of the earlier ones;
-        otherwise the record of what was begun is incomplete.
+        at most 600 tasks before it has stored the outcomes of the earlier ones; otherwise the
+        record of what was begun is incomplete.
 
         Raises:
             ValueError: the slot has a task of that number, or its child has served another tenant:
@@ -175,7 +175,8 @@ class ChildSlots(Protocol):
         ...
 
     def replace(self, slot: int) -> None:
-        """End the child when it has finished what it was given; ``child_ended`` follows."""
+        """End the child of a ``pool`` when it has finished what it was given; ``child_ended``
+        follows. In ``fork`` this is needed for an idle child only: there each task has its own."""
         ...
 
     def trust_until(self, slot: int, deadline_ns: int) -> None:

@@ -16,7 +16,6 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -27,7 +26,7 @@ from longshore.execution.forkserver.linux import (
     die_with_parent,
     set_process_name,
 )
-from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, ReapedProcesses
+from longshore.execution.forkserver.reaper import ReapedProcesses
 from longshore.execution.forkserver.slot_child import SlotChild, SlotFiles, SlotSettings
 from longshore.execution.protocol import KillCause
 from longshore.execution.slot_page import SlotPage, clock_ns
@@ -97,14 +96,11 @@ class SlotReaper:
         """
         processes = ReapedProcesses(self._fork(generation))
         self._page.child_pid = processes.child_pid
-        if sys.platform == "linux":
-            pidfd = os.pidfd_open(processes.child_pid)
-            self._poll.register(pidfd, select.POLLIN)
-            self._supervise(processes, generation)
-            self._poll.unregister(pidfd)
-            os.close(pidfd)
-        else:
-            self._supervise(processes, generation)
+        pidfd = os.pidfd_open(processes.child_pid)
+        self._poll.register(pidfd, select.POLLIN)
+        self._supervise(processes, generation)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
         failed = bool(processes.wait_status)
         reported = False
 
@@ -160,11 +156,7 @@ class SlotReaper:
         """Returns how long no deadline has to be checked; None: until the worker changes it."""
         left_ns = self._page.deadline_ns - clock_ns()
         # One more, as a child that has just begun may not be visible in the page at the deadline.
-        left_ms = min(left_ns // 1_000_000 + 2, _MAX_WAIT_MS) if left_ns > 0 else None
-        if sys.platform == "linux":
-            return left_ms
-        interval = int(KILL_INTERVAL_S * 1000)
-        return interval if left_ms is None else min(left_ms, interval)
+        return min(left_ns // 1_000_000 + 2, _MAX_WAIT_MS) if left_ns > 0 else None
 
     def _wait(
         self,

@@ -28,7 +28,7 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
-from longshore.errors import BackendUnavailable
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
@@ -72,6 +72,7 @@ _READ_BYTES = 64 * 1024
 # More than a pipe can hold: what comes after so many reads was not written by the child.
 _MAX_READS_AT_END = 64
 _FOLDER_MODE = 0o700
+_MAX_DEFINITIONS = 1000
 _SEND_BUFFER_BYTES = 4 * 1024 * 1024
 # The reaper sleeps until the deadline that it has read last. If that is so near, wake it.
 _WAKE_MARGIN_NS = 1_000_000_000
@@ -112,6 +113,9 @@ class ProcessSlots:
         self._opening: set[int] = set()
 
     async def open_slot(self, isolation: Isolation) -> int:
+        if sys.platform != "linux":
+            message = "child slots need Linux; use 'isolation: spawn' on this system"
+            raise UsageError(message)
         number = next(item for item in range(sys.maxsize) if item not in self._numbers())
         self._opening.add(number)
         try:
@@ -219,6 +223,7 @@ class _ChildSlot:
         self._child_folder = slots.folder / f"slot-{os.getpid()}-{number}"
         self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
         self._definitions: dict[int, tuple[Definition, int]] = {}  # by identity, with their numbers
+        self._last_definition = 0
         self._output_paused = False
         self._closing = False
         self._control_open = True
@@ -289,8 +294,7 @@ class _ChildSlot:
         self, theirs: contextlib.ExitStack | None = None
     ) -> tuple[socket.socket, socket.socket]:
         """Returns our end of a new pair and the other one, which is closed with ``theirs``."""
-        kind = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
-        ours, other = socket.socketpair(socket.AF_UNIX, kind)
+        ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._resources.enter_context(ours)
         (theirs or self._resources).enter_context(other)
         return ours, other
@@ -386,7 +390,10 @@ class _ChildSlot:
         # The value has a reference to the definition, so its identity is not used again.
         entry = self._definitions.get(id(definition))
         if entry is None:
-            entry = self._definitions[id(definition)] = (definition, len(self._definitions))
+            if len(self._definitions) >= _MAX_DEFINITIONS:
+                self._definitions.clear()
+            self._last_definition += 1
+            entry = self._definitions[id(definition)] = (definition, self._last_definition)
         return entry[1]
 
     def _write_record(self, number: int, packet: bytes) -> str:
