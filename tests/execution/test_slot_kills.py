@@ -1,4 +1,4 @@
-"""Whatever is killed or stopped, nothing of an attempt survives and every task is accounted for."""
+"""If a process is killed or stopped, nothing of an attempt survives and no task is lost."""
 
 import os
 import random
@@ -88,12 +88,12 @@ async def test_every_task_is_accounted_for_once_whenever_a_process_is_killed(
 ) -> None:
     chance = random.Random(which)
     async with harness(tmp_path) as here:
-        slot, given = await here.open(), 0
+        slot, total = await here.open(), 0
         for _ in range(12):
             ended = len(here.recorder.endings)
             finished = len(here.recorder.outcomes) + chance.randrange(40)
             for _ in range(50):
-                given += here.slots.give(slot, a_task("echo", given, number=given + 1))
+                total += here.slots.give(slot, a_task("echo", total, number=total + 1))
             await here.recorder.until(
                 lambda finished=finished: len(here.recorder.outcomes) >= finished
             )
@@ -103,7 +103,7 @@ async def test_every_task_is_accounted_for_once_whenever_a_process_is_killed(
                 await here.recorder.until(lambda ended=ended: len(here.recorder.endings) > ended)
             if which != "child":
                 slot = await here.open()
-        await here.recorder.until(lambda: len(here.recorder.accounted) == given)
+        await here.recorder.until(lambda: len(here.recorder.accounted) == total)
 
         begun = begun_tasks(here.page_path.read_bytes(), read_boot_id())
         assert begun is not None
