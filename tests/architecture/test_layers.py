@@ -21,7 +21,7 @@ _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
 _EXECUTION = {
     *("execution", "execution.forkserver", "execution.host", "execution.process_table"),
-    "execution.runners",
+    *("execution.runners", "execution.slot_page"),
 }
 # Layer -> layers that it may import besides its own. The longest prefix of a module's name counts.
 # An adapter's own layer is its folder; adapters/shared has what several adapters need.
@@ -36,9 +36,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "services": _PURE | {"ports", "settings"},
     "execution": _PURE,
     "execution.process_table": set(),  # reads /proc for the host and for the fork server
-    "execution.forkserver": _PURE | {"execution", "execution.process_table", "execution.runners"},
+    "execution.slot_page": set(),  # memory that the host shares with the fork server's children
+    "execution.forkserver": _PURE
+    | {"execution", "execution.process_table", "execution.runners", "execution.slot_page"},
     "execution.host": _PURE
-    | {"execution", "execution.process_table", "ports", "adapters.shared.failpoints"},
+    | {"execution", "execution.process_table", "execution.slot_page", "ports"}
+    | {"adapters.shared.failpoints"},
     "execution.runners": _PURE | {"execution", "ports"},
     "interfaces": _INNER - {"ports"},
     "wiring": _INNER | _EXECUTION | {"adapters", "interfaces"},
@@ -68,6 +71,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},
     "interfaces.web": {"fastapi", "starlette"},
+    "execution.slot_protocol": {"msgspec"},
     "execution.runners.agent": {"aiohttp", "claude_agent_sdk", "jsonschema"},
     "audit": {"apsw", "msgspec"},
     "testing.contracts": {"hypothesis", "pytest"},

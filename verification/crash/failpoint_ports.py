@@ -85,6 +85,26 @@ PACKAGE_FAILPOINTS: Final = (
     "attempt.folder_removed",
 )
 """The names in the package, each with what has just happened or is about to happen."""
+SLOT_FAILPOINTS: Final = (
+    "slot.opening",
+    "slot.opened",
+    "slot.task_giving",
+    "slot.task_given",
+    "slot.record_writing",
+    "slot.record_written",
+    "slot.tasks_taking_back",
+    "slot.tasks_taken_back",
+    "slot.child_stopping",
+    "slot.child_killing",
+    "slot.child_replacing",
+    "slot.child_ended",
+    "slot.step_answering",
+    "slot.step_answered",
+    "slot.closing",
+    "slot.page_removing",
+    "slot.page_removed",
+)
+"""The names in the child slots, which no worker uses yet: ``tests/execution`` kills at each."""
 PORT_FAILPOINTS: Final = tuple(
     f"{port}.{call}:{when}"
     for port, calls in WRITE_CALLS.items()

@@ -3,7 +3,8 @@
 A private socket carries JSON packets between the worker and its fork server. The worker chooses a
 number for every attempt; it sends ``{"number": 7, "isolation": "fork", "memory": null}`` to start a
 child, with the child's ends of four pipes (output, errors, channel, replies), and ``{"number": 7,
-"kill": false}`` to stop it. The fork server sends ``{"number": 0}`` when everything is loaded, and
+"kill": false}`` to stop it. A message with ``slot`` instead opens a slot; see
+``execution.slot_protocol``. The fork server sends ``{"number": 0}`` when everything is loaded, and
 ``{"number": 7, "error": "…"}`` when it cannot start a child. Its messages to a reaper are alike. A
 pipe that the fork server shares with its reapers carries fixed-size records: the start and the end
 of each attempt, written by the process that learns of it first.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -56,6 +57,7 @@ ChildMessage = Literal[
 """The type of a message on the channel; standard output and error are only output."""
 
 FDS_PER_START = 4
+FDS_PER_SLOT = 7
 MESSAGE_LIMIT_BYTES = 64 * 1024
 EXIT_CANNOT_LOAD = 78
 """The fork server's exit code when one of its modules cannot be loaded."""
@@ -66,6 +68,7 @@ class KillCause(StrEnum):
 
     NONE = ""
     MEMORY = "memory"
+    DEADLINE = "deadline"  # a task was running when its lease was no longer trusted
     LOST = "lost"  # the reaper was killed: how the child ended is unknown
 
 
@@ -93,8 +96,14 @@ class ChildStatus:
 
     def encode(self) -> bytes:
         """Returns the record, to be written to the pipe in one write."""
-        *numbers, cause = astuple(self)
-        return _STATUS.pack(*numbers, cause.encode())
+        return _STATUS.pack(
+            self.number,
+            self.ended,
+            self.child_pid,
+            self.wait_status,
+            self.peak_bytes,
+            self.cause.encode(),
+        )
 
 
 def decode_statuses(records: bytes) -> list[ChildStatus]:

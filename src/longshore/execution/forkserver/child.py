@@ -19,13 +19,20 @@ import socket
 import sys
 import termios
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver.linux import close_other_fds, die_with_parent, set_process_name
-from longshore.execution.protocol import CHANNEL_FD, FDS_PER_START, REPLIES_FD
+from longshore.execution.protocol import (
+    ATTEMPT_VARIABLE,
+    CHANNEL_FD,
+    FDS_PER_START,
+    REPLIES_FD,
+    TASK_VARIABLE,
+)
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 
@@ -34,6 +41,9 @@ _CHILD_FDS = (_OUTPUT, _ERRORS, CHANNEL_FD, REPLIES_FD)
 _FIRST_FREE_FD = REPLIES_FD + 1
 _CHUNK_BYTES = 64 * 1024
 _START = b"\n"
+_RAW_TASK, _RAW_ATTEMPT, _RAW_FOLDER = (
+    name.encode() for name in (TASK_VARIABLE, ATTEMPT_VARIABLE, "PWD")
+)
 PREFORKED_NAME, _RUNNING_NAME = b"longshore-idle", b"longshore-task"
 _RLIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
@@ -111,6 +121,18 @@ def _wait_for_start(
     if not message:
         os._exit(0)  # the reaper has ended
     begin(files)
+
+
+def run_in_fork(main: Callable[[], NoReturn]) -> NoReturn:
+    """Run ``main`` in this fork and exit; never return to the code of the parent process."""
+    try:
+        # The wake-up descriptor belongs to the fork server.
+        signal.set_wakeup_fd(-1)
+        main()
+    except BaseException:  # noqa: BLE001 - the outermost frame of this process: log it
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)
 
 
 def warm_up(times: int) -> None:
@@ -221,6 +243,45 @@ def _apply_environment(target: Mapping[str, str], current: Mapping[str, str]) ->
             os.environ[name] = value  # noqa: TID251
 
 
+class TaskEnvironment:
+    """The environment variables of this process, set anew for each of its tasks.
+
+    Attributes:
+        base: What every task finds, besides its own variables.
+    """
+
+    def __init__(self) -> None:
+        self.base = current_environment()
+        # The names and values as the C library has them: reading them as text would cost more
+        # than a small task. A private name of the standard library.
+        self._raw: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: TID251
+        self._applied = dict(self._raw)
+        self._has_own_variables = False
+
+    def apply(
+        self, task_id: str, attempt: int, folder: str, variables: Mapping[str, str] | None
+    ) -> None:
+        """Set exactly the base, the variables of the attempt and ``variables``."""
+        raw, applied = self._raw, self._applied
+        if variables or self._has_own_variables or raw != applied:
+            _apply_environment({**self.base, **(variables or {})}, current_environment())
+            applied = self._applied = dict(raw)
+            self._has_own_variables = bool(variables)
+        for name, text in (
+            (_RAW_TASK, task_id),
+            (_RAW_ATTEMPT, str(attempt)),
+            (_RAW_FOLDER, folder),
+        ):
+            value = text.encode()
+            if raw.get(name) != value:
+                os.putenv(name, value)
+                raw[name] = applied[name] = value
+
+    def restore(self) -> None:
+        """Set exactly the base."""
+        _apply_environment(self.base, current_environment())
+
+
 def _write_spec_file(spec: Mapping[str, Any]) -> str:
     """Write the spec to a file for the interpreter that replaces this one. Returns its path."""
     path = os.path.join(spec["folder"], "spec.json")
@@ -245,10 +306,14 @@ def apply_resource_limits(limits: Mapping[str, int | None]) -> None:
 
 def exit_process(code: int) -> NoReturn:
     """Exit as an interpreter does, but skip what belongs to the process it was forked from."""
-    # Private names of the standard library; multiprocessing ends its forks with them too.
-    for module, name in ((threading, "_shutdown"), (atexit, "_run_exitfuncs")):
+    # Private names of the standard library; multiprocessing ends its forks with them too. Most
+    # children need neither, and pay for each page of memory that they use for the first time.
+    if threading.active_count() > 1:
         with contextlib.suppress(Exception):
-            getattr(module, name)()
+            threading._shutdown()  # type: ignore[attr-defined]
+    if atexit._ncallbacks():
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

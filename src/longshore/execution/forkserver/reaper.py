@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from longshore.execution.forkserver import child, pool
@@ -106,19 +106,75 @@ class Reaper:
         return request["kill"] if request["number"] == number else None
 
 
-class _ReapedAttempt:
-    """One child and all its descendants."""
+class ReapedProcesses:
+    """A child and all its descendants, as their reaper sees them."""
+
+    def __init__(self, child_pid: int = 0) -> None:
+        self.child_pid = child_pid
+        self.wait_status: int | None = None  # None: the child has not ended
+        self.peak_bytes = 0
+        self.cause = KillCause.NONE
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to the child's process group."""
+        try:
+            os.killpg(self.child_pid, number)
+        except ProcessLookupError:
+            # The child has not made its group yet; it is not waited for, so its id is not reused.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.child_pid, number)
+
+    def reap(self) -> bool:
+        """Wait for all children that have ended. Returns whether any child is left."""
+        while True:
+            try:
+                process_id, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if process_id == 0:
+                return True
+            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * _RSS_UNIT)
+            if process_id == self.child_pid:
+                self.wait_status = status
+
+    def kill_all(self, report_end: Callable[[], None]) -> None:
+        """Kill until the kernel reports no child; call ``report_end`` then, or when it takes very
+        long, once or several times."""
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while self.reap():
+            if self.wait_status is None:
+                self.signal_group(signal.SIGKILL)
+            for process_id in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process_id, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                report_end()
+            time.sleep(KILL_INTERVAL_S)  # noqa: TID251 - no event loop in this process
+        report_end()
+
+    def status(self, number: int, *, ended: bool) -> ChildStatus:
+        """Returns what the worker learns of the child's start or end."""
+        wait_status = signal.SIGKILL if self.wait_status is None else self.wait_status
+        return ChildStatus(
+            number=number,
+            ended=ended,
+            child_pid=self.child_pid,
+            wait_status=wait_status if ended else 0,
+            peak_bytes=self.peak_bytes,
+            cause=self.cause,
+        )
+
+
+class _ReapedAttempt(ReapedProcesses):
+    """The processes of one attempt."""
 
     def __init__(self, message: dict[str, Any], files: Sequence[int], reaper: Reaper) -> None:
+        super().__init__()
         self._number: int = message["number"]
         self._memory_bytes: int | None = message["memory"]
         self._fds = files
         self._in_pool = len(files) < FDS_PER_START
         self._reaper = reaper
-        self._child_pid = 0
-        self._wait_status: int | None = None
-        self._peak_bytes = 0
-        self._cause = KillCause.NONE
         self._end_reported = False
 
     def supervise(self, preforked: child.PreforkedChild | None) -> None:
@@ -126,10 +182,10 @@ class _ReapedAttempt:
         self._start_child(preforked)
         for number in self._fds:
             os.close(number)
-        if self._child_pid:
-            self._report(ChildStatus(number=self._number, ended=False, child_pid=self._child_pid))
+        if self.child_pid:
+            self._report(self.status(self._number, ended=False))
             self._wait_for_end()
-        self._kill_descendants()
+        self.kill_all(self._report_end)
 
     def _start_child(self, preforked: child.PreforkedChild | None) -> None:
         # The preforked child may have been killed while it waited.
@@ -137,9 +193,9 @@ class _ReapedAttempt:
             with contextlib.suppress(OSError):
                 started = candidate or self._reaper.prefork_child()
                 started.start(self._fds)
-                self._child_pid = started.process_id
+                self.child_pid = started.process_id
                 return
-        self._wait_status = os.EX_OSERR << 8
+        self.wait_status = os.EX_OSERR << 8
 
     def _wait_for_end(self) -> None:
         """Wait until the child has ended or the attempt must be killed."""
@@ -149,81 +205,37 @@ class _ReapedAttempt:
         timeout_ms = _MEMORY_CHECK_S * 1000 if self._memory_bytes else None
         with contextlib.ExitStack() as opened:
             if sys.platform == "linux":
-                pidfd = os.pidfd_open(self._child_pid)
+                pidfd = os.pidfd_open(self.child_pid)
                 opened.callback(os.close, pidfd)
                 poll.register(pidfd, select.POLLIN)
             else:
                 timeout_ms = KILL_INTERVAL_S * 1000
-            while self._wait_status is None:
+            while self.wait_status is None:
                 ready = {number for number, _ in poll.poll(timeout_ms)}
                 if control in ready and self._kill_requested():
                     return
-                self._reap()
+                self.reap()
                 if self._exceeds_memory():
-                    self._cause = KillCause.MEMORY
+                    self.cause = KillCause.MEMORY
                     return
 
     def _kill_requested(self) -> bool:
         kill = self._reaper.receive_signal(self._number)
         if kill is False:
-            self._signal_group(signal.SIGTERM)
+            self.signal_group(signal.SIGTERM)
         return bool(kill)
-
-    def _signal_group(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._child_pid, number)
-        except ProcessLookupError:
-            # The child has not made its group yet; it is not waited for, so its id is not reused.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child_pid, number)
 
     def _exceeds_memory(self) -> bool:
         if self._memory_bytes is None:
             return False
         used = sum(descendants(os.getpid()).values())
-        self._peak_bytes = max(self._peak_bytes, used)
+        self.peak_bytes = max(self.peak_bytes, used)
         return used > self._memory_bytes
-
-    def _reap(self) -> bool:
-        """Wait for all children that have ended. Returns whether any child is left."""
-        while True:
-            try:
-                process_id, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if process_id == 0:
-                return True
-            self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * _RSS_UNIT)
-            if process_id == self._child_pid:
-                self._wait_status = status
-
-    def _kill_descendants(self) -> None:
-        """Kill until the kernel reports no child; only then report the end of the attempt."""
-        deadline = time.monotonic() + KILL_TIMEOUT_S
-        while self._reap():
-            if self._wait_status is None:
-                self._signal_group(signal.SIGKILL)
-            for process_id in descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process_id, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                self._report_end()
-            time.sleep(KILL_INTERVAL_S)  # noqa: TID251 - no event loop in this process
-        self._report_end()
 
     def _report_end(self) -> None:
         if not self._end_reported:
             self._end_reported = True
-            self._report(
-                ChildStatus(
-                    number=self._number,
-                    ended=True,
-                    child_pid=self._child_pid,
-                    wait_status=signal.SIGKILL if self._wait_status is None else self._wait_status,
-                    peak_bytes=self._peak_bytes,
-                    cause=self._cause,
-                )
-            )
+            self._report(self.status(self._number, ended=True))
 
     def _report(self, status: ChildStatus) -> None:
         # The fork server first: the worker may start another attempt at once, for which the fork

@@ -18,14 +18,12 @@ import selectors
 import signal
 import socket
 import time
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver import pool
-from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
+from longshore.execution.forkserver.child import WARMUP_RUNS, run_in_fork, warm_up
 from longshore.execution.forkserver.linux import become_subreaper
 from longshore.execution.forkserver.reaper import (
     KILL_INTERVAL_S,
@@ -33,8 +31,11 @@ from longshore.execution.forkserver.reaper import (
     Reaper,
     write_status,
 )
+from longshore.execution.forkserver.slot_child import warm_up_slots
+from longshore.execution.forkserver.slot_reaper import SlotReaper
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
+    FDS_PER_SLOT,
     FDS_PER_START,
     MESSAGE_LIMIT_BYTES,
     STATUS_READ_BYTES,
@@ -78,6 +79,9 @@ class ForkServer:
         self._reaper_reports, self._server_pipe = os.pipe()
         os.set_blocking(self._reaper_reports, False)
         self._reapers: dict[int, _ReaperSlot] = {}  # by process id
+        self._slot_numbers: dict[int, int] = {}  # of slots, by the process ids of their reapers
+        # It closes when this process ends, and only then: no other process has its writing end.
+        self._lifeline, self._lifeline_end = os.pipe()
         self._end_numbers = itertools.count(1)
         self._pool_assignments = itertools.count(-1, -1)
         self._selector = selectors.DefaultSelector()
@@ -93,6 +97,7 @@ class ForkServer:
         ):
             self._selector.register(file, selectors.EVENT_READ, callback)
         warm_up(WARMUP_RUNS)
+        warm_up_slots(WARMUP_RUNS)
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()
@@ -113,7 +118,7 @@ class ForkServer:
     def _receive(self) -> bool:
         """Handle the worker's messages. Returns False when the worker has ended."""
         try:
-            data, files, _, _ = socket.recv_fds(self._worker, MESSAGE_LIMIT_BYTES, FDS_PER_START)
+            data, files, _, _ = socket.recv_fds(self._worker, MESSAGE_LIMIT_BYTES, FDS_PER_SLOT)
         except ConnectionError:
             return False
         if not data:
@@ -135,9 +140,12 @@ class ForkServer:
     def _start(self, request: dict[str, Any], files: list[int]) -> None:
         number = request["number"]
         try:
-            if len(files) < FDS_PER_START:  # the kernel drops those that this process cannot hold
+            expected = FDS_PER_SLOT if "slot" in request else FDS_PER_START
+            if len(files) < expected:  # the kernel drops those that this process cannot hold
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            if request["isolation"] == Isolation.POOL:
+            if "slot" in request:
+                self._start_slot(number, request["slot"], files)
+            elif request["isolation"] == Isolation.POOL:
                 self._start_in_pool(number, files)
             else:
                 slot = self._idle_reaper()
@@ -149,6 +157,15 @@ class ForkServer:
         finally:
             for file in files:
                 os.close(file)
+
+    def _start_slot(self, number: int, settings: dict[str, Any], files: list[int]) -> None:
+        process_id = os.fork()
+        if process_id == 0:
+            run_in_fork(
+                lambda: SlotReaper(settings, files).run(self._lifeline, self._inherited_fds)
+            )
+        self._slot_numbers[process_id] = number
+        self._report(ChildStatus(number=number, ended=False, child_pid=process_id))
 
     def _idle_reaper(self) -> _ReaperSlot:
         # The worker may have read the end of an attempt that is still unread here.
@@ -168,7 +185,7 @@ class ForkServer:
         with reaper.reaper_end:
             process_id = os.fork()
             if process_id == 0:
-                _run_in_fork(
+                run_in_fork(
                     lambda: reaper.run(
                         self._server_pipe, self._worker_pipe, inherited_fds=self._inherited_fds
                     )
@@ -250,6 +267,9 @@ class ForkServer:
             if process_id in self._reapers:
                 self._read_reapers()
                 self._handle_lost_reaper(self._reapers.pop(process_id))
+            elif (number := self._slot_numbers.pop(process_id, None)) is not None:
+                self._kill_orphans()
+                self._report(ChildStatus(number=number, ended=True, cause=KillCause.LOST))
 
     def _handle_lost_reaper(self, slot: _ReaperSlot) -> None:
         """Kill the orphans of a killed reaper and report its attempt as lost."""
@@ -274,18 +294,8 @@ class ForkServer:
 
     def _orphans(self) -> set[int]:
         supervised = {
-            process_id for reaper in self._reapers for process_id in (reaper, *descendants(reaper))
+            process_id
+            for reaper in (*self._reapers, *self._slot_numbers)
+            for process_id in (reaper, *descendants(reaper))
         }
         return descendants(os.getpid()).keys() - supervised
-
-
-def _run_in_fork(main: Callable[[], NoReturn]) -> NoReturn:
-    """Run ``main`` in this fork and exit; never return to the fork server's code."""
-    try:
-        # The wake-up descriptor belongs to the fork server.
-        signal.set_wakeup_fd(-1)
-        main()
-    except BaseException:  # noqa: BLE001 - the outermost frame of this process: log it
-        traceback.print_exc()
-    finally:
-        os._exit(os.EX_SOFTWARE)

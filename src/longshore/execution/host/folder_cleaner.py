@@ -45,13 +45,16 @@ class FolderCleaner:
 
     async def remove_soon(self, folder: Path) -> None:
         """Remove an empty folder a moment later, together with others."""
-        if self._keep:
-            return
-        self._pending.add(folder)
-        if self._removal is None:
-            self._removal = asyncio.ensure_future(self._remove_pending())
-        if len(self._pending) > _MAX_PENDING:
+        self.remove_later(folder)
+        if self._removal is not None and len(self._pending) > _MAX_PENDING:
             await asyncio.shield(self._removal)
+
+    def remove_later(self, folder: Path) -> None:
+        """Remove a folder and its content a moment later, together with others."""
+        if not self._keep:
+            self._pending.add(folder)
+            if self._removal is None:
+                self._removal = asyncio.ensure_future(self._remove_pending())
 
     async def _remove_pending(self) -> None:
         while self._pending:

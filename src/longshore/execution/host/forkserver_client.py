@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Isolation
@@ -147,9 +148,24 @@ class ForkServerClient:
             BackendUnavailable: no child can be started now. ``ForkedChild.started`` may raise it
                 too.
         """
+        return await self._start(fds, {"isolation": isolation, "memory": memory_bytes})
+
+    async def start_slot(self, fds: Sequence[int], settings: Mapping[str, Any]) -> ForkedChild:
+        """Request a reaper for a slot; see ``execution.forkserver.slot_reaper``.
+
+        Returns:
+            The reaper: it has ended when nothing of it and of the slot's children is left.
+
+        Raises:
+            BackendUnavailable: no reaper can be started now. ``ForkedChild.started`` may raise it
+                too.
+        """
+        return await self._start(fds, {"slot": settings})
+
+    async def _start(self, fds: Sequence[int], request: Mapping[str, Any]) -> ForkedChild:
         await self.open()
         child = self._add_child(next(self._numbers))
-        message = encode_message(child.number, isolation=isolation, memory=memory_bytes)
+        message = encode_message(child.number, **request)
         try:
             await self._send(message, fds)
         except BaseException:

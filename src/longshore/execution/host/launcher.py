@@ -15,6 +15,7 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.plan import read_plan
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.attempt_settings import command_settings, python_settings
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
@@ -187,38 +188,8 @@ def _check_options(spec: AttemptSpec) -> dict[str, Any]:
             message = f"the definition of this agent is invalid: {details}"
             raise UsageError(message)
         return {}
-    _require(spec.input is None or isinstance(spec.input, dict), "the input must be an object")
-    settings = {**spec.definition.options, **(spec.input or {})}
-    if spec.definition.runner is RunnerKind.COMMAND:
-        argv = settings.get("argv")
-        is_list = isinstance(argv, list) and argv and all(isinstance(item, str) for item in argv)
-        _require(is_list, "a command needs 'argv': a list of strings, the program first")
-        is_valid = all(map(_is_valid_argument, settings["argv"]))
-        _require(is_valid, "'argv' must not contain NUL or unpaired surrogates")
-    else:
-        function = settings.get("function")
-        is_path = isinstance(function, str) and ":" in function
-        _require(is_path, "a python task needs 'function': 'package.module:name'")
-    environment = settings.get("env", {})
-    is_valid = isinstance(environment, dict) and all(
-        isinstance(text, str) and _is_valid_argument(name + text) and "=" not in name
-        for name, text in environment.items()
-    )
-    _require(is_valid, "'env' must be an object whose values are strings")
-    return settings
-
-
-def _require(condition: object, message: str) -> None:
-    if not condition:
-        raise UsageError(message)
-
-
-def _is_valid_argument(text: str) -> bool:
-    """Whether the kernel accepts it as an argument or an environment variable."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
+    check = command_settings if spec.definition.runner is RunnerKind.COMMAND else python_settings
+    return check(spec.definition.options, spec.input)
 
 
 def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:

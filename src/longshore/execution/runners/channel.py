@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, BinaryIO
 
@@ -25,6 +25,47 @@ class MessageTooLong(ValueError):
     """A message that exceeds ``LINE_LIMIT_BYTES``."""
 
 
+def encode_json(value: Any) -> str:
+    """Returns the value as JSON text.
+
+    Raises:
+        TypeError: it cannot be stored as JSON.
+        ValueError: it cannot be stored as JSON.
+    """
+    return _ENCODER.encode(value)
+
+
+def encode_message(kind: ChildMessage, content: Mapping[str, Any]) -> bytes:
+    """Returns a message to the worker.
+
+    Raises:
+        MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
+    """
+    data = encode_json({"type": kind, **content}).encode()
+    check_length(kind, len(data))
+    return data
+
+
+def check_length(kind: ChildMessage, size: int) -> None:
+    """Refuse a message that the worker would not read.
+
+    Raises:
+        MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
+    """
+    if size >= LINE_LIMIT_BYTES:
+        message = f"a {kind} message of {size} bytes exceeds {LINE_LIMIT_BYTES} bytes"
+        raise MessageTooLong(message)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write everything to a pipe, waiting for its reader."""
+    written = os.write(file, data)
+    if written < len(data):
+        view = memoryview(data)[written:]
+        while view:
+            view = view[os.write(file, view) :]
+
+
 class Channel:
     """The child's end of the channel; thread-safe."""
 
@@ -42,19 +83,13 @@ class Channel:
         Raises:
             MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
         """
-        data = memoryview(_ENCODER.encode({"type": kind, **content}).encode() + b"\n")
-        if len(data) > LINE_LIMIT_BYTES:
-            message = f"a {kind} message of {len(data)} bytes exceeds {LINE_LIMIT_BYTES} bytes"
-            raise MessageTooLong(message)
+        data = encode_message(kind, content) + b"\n"
         with self._write_lock:
-            while data:
-                data = data[os.write(self._channel, data) :]
+            write_all(self._channel, data)
 
     def report_step(self, name: str, result: Any) -> None:
         """Report a finished step and wait until its result is stored."""
-        if self._request("step", name=name, result=result) != {"stored": name}:
-            message = f"the worker did not confirm step {name!r}"
-            raise ConnectionError(message)
+        require_confirmation(name, self._request("step", name=name, result=result))
 
     def request_spend(self, number: int, **content: Any) -> str | None:
         """Request permission to spend. Returns None if granted, else the reason of the refusal."""
@@ -72,6 +107,17 @@ class Channel:
             self._replies = self._replies or os.fdopen(self._replies_fd, "rb", closefd=False)
             reply = self._replies.readline()
         return json.loads(reply or "null")
+
+
+def require_confirmation(step: str, reply: Any) -> None:
+    """Check the reply to the report of a step.
+
+    Raises:
+        ConnectionError: the worker did not confirm that the step's result is stored.
+    """
+    if reply != {"stored": step}:
+        message = f"the worker did not confirm step {step!r}"
+        raise ConnectionError(message)
 
 
 class Throttle:

@@ -44,6 +44,8 @@ class Context:
 
     Args:
         stop_requested: Returns whether the attempt has to end; by default whether SIGTERM arrived.
+        create_folder: Creates the attempt's folder when it is first used, and returns its path; by
+            default the folder exists.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Context:
         channel: ReportSink,
         *,
         stop_requested: Callable[[], bool] | None = None,
+        create_folder: Callable[[], str] | None = None,
     ) -> None:
         self.task_id: str = spec["task_id"]
         self.job_id: str = spec["job_id"]
@@ -59,14 +62,22 @@ class Context:
         self.dependency_outputs: Mapping[str, Any] = spec["dependency_outputs"]
         self.feedback: str | None = spec["feedback"]
         self.previous_output: Any = spec["previous_output"]
+        self._create_folder = create_folder
         # Read now: the task may change its working directory.
-        self.folder: str = spec.get("folder") or os.getcwd()
+        self._folder = None if create_folder else spec.get("folder") or os.getcwd()
         self._steps = dict(spec["checkpoints"])
         self._channel = channel
-        self._progress_throttle = Throttle()
+        self._throttle: Throttle | None = None
         self._last_progress: tuple[float, float | None] | None = None
-        self._sigterm = SigtermHandler()
-        self._stop_requested = stop_requested or self._sigterm.received
+        self._sigterm: SigtermHandler | None = None
+        self._stop_requested = stop_requested
+
+    @property
+    def folder(self) -> str:
+        """The attempt's own folder; what is in its ``artifacts`` folder is stored at the end."""
+        if self._folder is None:
+            self._folder = self._create_folder() if self._create_folder else os.getcwd()
+        return self._folder
 
     @property
     def idempotency_key(self) -> str:
@@ -83,6 +94,9 @@ class Context:
         it is killed. The value that it then returns is discarded; steps that it finishes are
         stored. The first read must be in the main thread; later ones may be in any thread.
         """
+        if self._stop_requested is None:
+            self._sigterm = SigtermHandler()
+            self._stop_requested = self._sigterm.received
         return self._stop_requested()
 
     def step(self, name: str, work: Callable[[], ResultT]) -> ResultT:
@@ -133,7 +147,8 @@ class Context:
             return
         progress = (done_number, total_number)
         reached = done_number == total_number and progress != self._last_progress
-        if reached or self._progress_throttle.try_acquire():
+        self._throttle = self._throttle or Throttle()
+        if reached or self._throttle.try_acquire():
             self._last_progress = progress
             self._channel.send(
                 "progress", done=done_number, total=total_number, text=_single_line(text)
@@ -152,9 +167,9 @@ class Context:
         if not (line := _single_line(text)):
             return
         self._channel.send("summary", text=line)
-        folder = os.path.join(self.folder, "logs")
         # The worker has the summary already: a full disk must not fail the task.
         with contextlib.suppress(OSError):
+            folder = os.path.join(self.folder, "logs")
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with open(os.path.join(folder, "summary.log"), "a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
@@ -186,7 +201,8 @@ class Context:
 
     def close(self) -> None:
         """Undo the context's changes to the process: restore the handler of SIGTERM."""
-        self._sigterm.restore()
+        if self._sigterm is not None:
+            self._sigterm.restore()
 
 
 class SigtermHandler:

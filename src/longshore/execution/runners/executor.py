@@ -14,7 +14,12 @@ from typing import Any
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, failure_of
 from longshore.core.text.sanitise import mask_secrets
 from longshore.execution.runners import command, context, python
-from longshore.execution.runners.channel import Channel, MessageTooLong
+from longshore.execution.runners.channel import (
+    Channel,
+    MessageTooLong,
+    check_length,
+    encode_json,
+)
 
 EXIT_FAILED = 1
 EXIT_OK = 0
@@ -29,15 +34,19 @@ def execute_attempt(spec: Mapping[str, Any], channel: Channel) -> int:
         return run_and_report(channel, lambda: _run_agent(spec, channel), print_traceback=False)
 
     def call() -> None:
-        task_context = context.Context(spec, channel)
-        context.set_current(task_context)
-        try:
-            _send_result(channel, python.run(spec))
-        finally:
-            # The next task of a pool child must find the process as this one did.
-            task_context.close()
+        _send_result(channel, call_function(spec, context.Context(spec, channel)))
 
     return run_and_report(channel, call)
+
+
+def call_function(spec: Mapping[str, Any], task_context: context.Context) -> Any:
+    """Call the function of a python task in its context. Returns its result."""
+    context.set_current(task_context)
+    try:
+        return python.run(spec)
+    finally:
+        # The next task of a pool child must find the process as this one did.
+        task_context.close()
 
 
 def _run_agent(spec: Mapping[str, Any], channel: Channel) -> None:
@@ -68,21 +77,51 @@ def _send_result(channel: Channel, result: Any) -> None:
     except MessageTooLong:
         raise
     except (TypeError, ValueError) as error:
-        message = f"the result cannot be stored as JSON: {error}"
-        raise TypeError(message) from error
+        raise _not_json(error) from error
+
+
+def encode_result(result: Any) -> str:
+    """Returns a result as JSON text.
+
+    Raises:
+        TypeError: it cannot be stored as JSON.
+        MessageTooLong: the worker would not read it.
+    """
+    try:
+        text = encode_json(result)
+        check_length("result", len(text))  # the encoder escapes all but ASCII
+    except MessageTooLong:
+        raise
+    except (TypeError, ValueError) as error:
+        raise _not_json(error) from error
+    return text
+
+
+def _not_json(error: Exception) -> TypeError:
+    return TypeError(f"the result cannot be stored as JSON: {error}")
 
 
 def _report_error(channel: Channel, error: BaseException, *, print_traceback: bool) -> None:
-    if print_traceback and not isinstance(error, SystemExit):
+    if print_traceback:
+        write_traceback(error)
+    channel.send("error", **describe_error(error))
+
+
+def write_traceback(error: BaseException) -> None:
+    """Write the traceback to standard error, unless the task only asked to exit."""
+    if not isinstance(error, SystemExit):
         # Longshore prints this, not the task: secrets in the error must not reach the log.
         sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Returns the content of the message about what a task has raised."""
     failure = failure_of(error)
-    channel.send(
-        "error",
-        category=failure.category.value,
-        message=failure.message,
-        errorType=failure.error_type,
-        exitCode=failure.exit_code,
-        retry=failure.retry,
-        retryAfter=failure.retry_after.total_seconds() if failure.retry_after else None,
-    )
+    return {
+        "category": failure.category.value,
+        "message": failure.message,
+        "errorType": failure.error_type,
+        "exitCode": failure.exit_code,
+        "retry": failure.retry,
+        "retryAfter": failure.retry_after.total_seconds() if failure.retry_after else None,
+    }

@@ -9,11 +9,13 @@ from typing import Any
 
 from longshore.core.documents import resolve_references
 
+_NO_PATH = ("",)
+
 
 def load_function(path: str) -> Callable[..., Any]:
     """Returns the function that ``package.module:name`` names."""
     module_name, _, name = path.partition(":")
-    target: Any = importlib.import_module(module_name)
+    target: Any = sys.modules.get(module_name) or importlib.import_module(module_name)
     for part in name.split("."):
         target = getattr(target, part)
     if not callable(target):
@@ -30,9 +32,12 @@ def run(spec: Mapping[str, Any]) -> Any:
     settings = (
         {**options, "kwargs": task_input.get("kwargs", {})} if typed else {**options, **task_input}
     )
-    sys.path[:0] = [folder for folder in settings.get("path", [""]) if folder not in sys.path]
+    if missing := [folder for folder in settings.get("path", _NO_PATH) if folder not in sys.path]:
+        sys.path[:0] = missing
     function: Any = load_function(settings["function"])
-    kwargs = resolve_references(settings.get("kwargs", {}), spec["dependency_outputs"])
+    kwargs = settings.get("kwargs") or {}
+    if kwargs:
+        kwargs = resolve_references(kwargs, spec["dependency_outputs"])
     if typed:
         return function.run_with(kwargs)  # converts arguments and result
     result = function(*settings.get("args", ()), **kwargs)

@@ -1,0 +1,357 @@
+"""The child of a slot: takes tasks from the slot's socket and calls their functions.
+
+A child of a pool takes one task after another. It ends by itself if a task has left a thread or a
+process behind, which then ends with it, and when it has become old. In ``fork`` it takes one task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from longshore.core.definitions.definition import Isolation
+from longshore.execution.attempt_settings import python_settings
+from longshore.execution.forkserver.child import TaskEnvironment, exit_process
+from longshore.execution.forkserver.linux import become_subreaper, set_process_name
+from longshore.execution.protocol import ChildMessage
+from longshore.execution.runners.channel import (
+    encode_message,
+    require_confirmation,
+    write_all,
+)
+from longshore.execution.runners.context import Context
+from longshore.execution.runners.executor import (
+    EXIT_FAILED,
+    EXIT_OK,
+    call_function,
+    describe_error,
+    encode_result,
+    write_traceback,
+)
+from longshore.execution.slot_page import SlotPage
+from longshore.execution.slot_protocol import (
+    RECORD_LIMIT_BYTES,
+    EndRecord,
+    FileRecord,
+    Frame,
+    OutcomeFrame,
+    ReportFrame,
+    TaskRecord,
+    TooLateFrame,
+    decode_record,
+    encode,
+    encode_boundary,
+    encode_frame,
+)
+
+_OUTPUT, _ERRORS = 1, 2
+_FOLDER_MODE = 0o700
+_REPLY_BYTES = 64 * 1024
+# A fork costs as much as a hundred tasks: with these limits it is about one percent of the work,
+# and memory that tasks leak is returned.
+_MAX_TASKS = 10_000
+_MAX_GROWTH_KIB = 128 * 1024
+_GROWTH_CHECK_TASKS = 64
+_decode_at_start = json.JSONDecoder().raw_decode
+
+
+class SlotFiles(NamedTuple):
+    """The child's ends of a slot's files."""
+
+    tasks: int
+    replies: int
+    reports: int
+    output: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSettings:
+    """What the worker decides about the children of a slot."""
+
+    isolation: str
+    token: str  # of the boundaries in the output, as hexadecimal digits
+    work_folder: str  # contains the folders of attempts
+    child_folder: str  # the working directory of a pool child, before its generation
+
+
+class _SlotChannel:
+    """See ``runners.context.ReportSink``; thread-safe."""
+
+    def __init__(self, child: SlotChild, number: int, fence: int) -> None:
+        self._child = child
+        self._number = number
+        self._fence = fence
+
+    def send(self, kind: ChildMessage, **content: Any) -> None:
+        message = encode_message(kind, content)
+        self._child.send(ReportFrame(self._number, self._fence, message))
+
+    def report_step(self, name: str, result: Any) -> None:
+        with self._child.request_lock:
+            self.send("step", name=name, result=result)
+            while reply := self._child.replies.recv(_REPLY_BYTES):
+                number, content = json.loads(reply)
+                # A reply to an earlier child or task of this slot is of no interest.
+                if number == self._number:
+                    break
+            else:
+                content = None
+        require_confirmation(name, content)
+
+
+class SlotChild:
+    """The children of a slot: prepared once by their reaper, then forked one after another.
+
+    A forked process pays most when it first writes to its memory, so everything that is the same
+    for every child is done before the fork.
+
+    Args:
+        close_fds: What a child closes: the files that only its reaper needs.
+    """
+
+    def __init__(
+        self, settings: SlotSettings, files: SlotFiles, page: SlotPage, close_fds: Sequence[int]
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._page = page
+        self._close_fds = close_fds
+        self._generation = 0
+        self._token = bytes.fromhex(settings.token)
+        self._in_pool = settings.isolation == Isolation.POOL
+        self._folder = ""
+        self._definitions: dict[int, dict[str, Any]] = {}
+        self._buffer = bytearray(RECORD_LIMIT_BYTES + 1)
+        self._view = memoryview(self._buffer)
+        self._send_lock = threading.Lock()
+        self.request_lock = threading.Lock()
+        self._tasks = socket.socket(fileno=files.tasks)
+        self.replies = socket.socket(fileno=files.replies)
+        self._environment = TaskEnvironment()
+
+    def run(self, generation: int) -> NoReturn:
+        """Take tasks and execute them; never returns."""
+        self._generation = generation
+        os.dup2(self._files.output, _OUTPUT)
+        os.dup2(self._files.errors, _ERRORS)
+        for file in self._close_fds:
+            os.close(file)
+        set_process_name(b"longshore-pool" if self._in_pool else b"longshore-task")
+        if self._in_pool:
+            self._serve_pool()
+        self._serve_one()
+
+    def close(self) -> None:
+        """Close the sockets and the page."""
+        self._tasks.close()
+        self.replies.close()
+        self._page.close()
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame to the worker."""
+        data = encode_frame(frame)
+        with self._send_lock:
+            write_all(self._files.reports, data)
+
+    def _next_task(self) -> TaskRecord:
+        """Wait for a task that may begin, and record that it has begun. Exits if there is none."""
+        while True:
+            size = self._tasks.recv_into(self._buffer)
+            record = decode_record(self._view[:size]) if size else EndRecord(self._generation)
+            if record.generation != self._generation:
+                continue
+            if isinstance(record, EndRecord):
+                exit_process(EXIT_OK)
+            if isinstance(record, FileRecord):
+                record = _read_record(record.path)
+            if record.options is not None:
+                self._definitions[record.definition] = json.loads(record.options)
+            if self._page.begin(record.number, record.fence):
+                return record
+            self._end_output(record.number)
+            self.send(TooLateFrame(record.number, record.fence))
+
+    def _serve_one(self) -> NoReturn:
+        record = self._next_task()
+        self._tasks.close()
+        frame = self._execute(record)
+        self.send(frame)
+        exit_process(EXIT_OK if frame.error is None else EXIT_FAILED)
+
+    def _serve_pool(self) -> NoReturn:
+        # Processes that a task leaves behind become children of this one, which can then see them.
+        become_subreaper()
+        self._folder = f"{self._settings.child_folder}.{self._generation}"
+        os.makedirs(self._folder, mode=_FOLDER_MODE, exist_ok=True)
+        os.chdir(self._folder)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        streams = sys.stdout, sys.stderr
+        peak_kib = _peak_kib()
+        for count in range(1, _MAX_TASKS + 1):
+            record = self._next_task()
+            frame = self._execute(record)
+            if (sys.stdout, sys.stderr) != streams:
+                with contextlib.suppress(OSError, ValueError):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                sys.stdout, sys.stderr = streams
+            self._end_output(record.number)
+            frame.child_ends = threading.active_count() > 1 or _has_descendants()
+            self.send(frame)
+            self._page.finish()
+            if frame.child_ends:
+                os._exit(EXIT_OK)  # a thread that was left would delay an orderly exit
+            os.fchdir(folder)
+            if not count % _GROWTH_CHECK_TASKS and _peak_kib() - peak_kib > _MAX_GROWTH_KIB:
+                break
+        exit_process(EXIT_OK)
+
+    def _end_output(self, number: int) -> None:
+        """Write out what the task has printed, and the boundary after it."""
+        if self._in_pool:
+            boundary = encode_boundary(self._token, number)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.write(self._files.output, boundary)
+            os.write(self._files.errors, boundary)
+            # The task may have closed or redirected its standard streams.
+            os.dup2(self._files.output, _OUTPUT)
+            os.dup2(self._files.errors, _ERRORS)
+
+    def _execute(self, record: TaskRecord) -> OutcomeFrame:
+        """Execute a task and return how it ended."""
+        folder = _AttemptFolder(f"{self._settings.work_folder}/{record.task_id}.{record.attempt}")
+        channel = _SlotChannel(self, record.number, record.fence)
+        started_at_ns, started_ns = time.time_ns(), time.monotonic_ns()
+        result = error = None
+        try:
+            result = copy_context().run(self._call, record, folder, channel)
+        except BaseException as raised:  # noqa: BLE001 - the edge of the process: it is reported
+            with contextlib.suppress(OSError, ValueError):
+                write_traceback(raised)
+            error = describe_error(raised)
+        return OutcomeFrame(
+            record.number,
+            record.fence,
+            started_at_ns,
+            time.monotonic_ns() - started_ns,
+            folder.created,
+            False,
+            result,
+            error,
+        )
+
+    def _call(self, record: TaskRecord, folder: _AttemptFolder, channel: _SlotChannel) -> str:
+        """Call the function. Returns its result as JSON."""
+        options = self._definitions[record.definition]
+        task_input = _decode(record.input, None)
+        settings = python_settings(options, task_input)
+        create_folder: Callable[[], str] | None = folder.create
+        cwd = self._folder
+        if not self._in_pool:
+            cwd = folder.create()
+            os.chdir(cwd)
+            create_folder = None
+        self._environment.apply(record.task_id, record.attempt, cwd, settings.get("env"))
+        spec = {
+            "options": options,
+            "input": task_input,
+            "folder": folder.path,
+            "task_id": record.task_id,
+            "job_id": record.job_id,
+            "attempt": record.attempt,
+            "dependency_outputs": _decode(record.dependency_outputs, {}),
+            "checkpoints": _decode(record.checkpoints, {}),
+            "feedback": record.feedback,
+            "previous_output": _decode(record.previous_output, None),
+        }
+        result = call_function(spec, Context(spec, channel, create_folder=create_folder))
+        return "null" if result is None else encode_result(result)
+
+    def warm_up(self, task: TaskRecord, sender: socket.socket) -> None:
+        """Execute a task and restore the process."""
+        sender.send(encode(task))
+        self.send(self._execute(self._next_task()))
+        self._page.finish()
+        self._environment.restore()
+
+
+def warm_up_slots(times: int) -> None:
+    """Execute a task that does nothing, ``times`` times, with its reports discarded; see
+    ``child.warm_up``."""
+    null_fd = os.open(os.devnull, os.O_RDWR)
+    near, far = socket.socketpair()
+    page = SlotPage(-1)
+    page.deadline_ns = 2**63 - 1
+    settings = SlotSettings(isolation=Isolation.POOL, token="", work_folder="", child_folder="")
+    files = SlotFiles(far.detach(), os.dup(near.fileno()), null_fd, null_fd, null_fd)
+    child = SlotChild(settings, files, page, close_fds=())
+    options = '{"function":"os:getpid","path":[]}'
+    for number in range(1, times + 1):
+        child.warm_up(TaskRecord(0, number, 1, 0, options, "a", "a", 1, "null"), near)
+    child.close()
+    near.close()
+    os.close(null_fd)
+
+
+class _AttemptFolder:
+    """The folder of an attempt, which a pool creates when it is first used."""
+
+    __slots__ = ("created", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.created = False
+
+    def create(self) -> str:
+        if not self.created:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.path, _FOLDER_MODE)
+            self.created = True
+        return self.path
+
+
+def _decode(text: str | None, default: Any) -> Any:
+    """Returns the value of a JSON text."""
+    if text is None:
+        return default
+    try:
+        # What is stored has no whitespace around it: this is half of what `loads` costs.
+        value, end = _decode_at_start(text)
+    except ValueError:
+        return json.loads(text)
+    return value if end == len(text) else json.loads(text)
+
+
+def _read_record(path: str) -> TaskRecord:
+    with open(path, "rb") as file:
+        record = decode_record(file.read())
+    if not isinstance(record, TaskRecord):
+        message = f"{path} does not contain a task"
+        raise TypeError(message)
+    return record
+
+
+def _peak_kib() -> int:
+    unit = 1024 if sys.platform == "darwin" else 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
+
+
+def _has_descendants() -> bool:
+    try:
+        process_id, _ = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    # That child had ended; another one may still be alive.
+    return process_id == 0 or _has_descendants()

@@ -1,0 +1,768 @@
+"""The worker's side of its child slots; see ``ports.child_slots`` and ``execution.slot_protocol``.
+
+A task costs the worker one packet down and its share of three reads up: nothing is created for it,
+neither a coroutine nor a future, a thread, a file or a log record. Everything happens in callbacks
+of the event loop, and nothing blocks.
+
+A slot has a *generation*, the number of its child. When its reaper reports the end of a child, all
+that the child has written is in the pipes. The worker reads it, accounts for every task that it has
+given, and only then gives tasks to the next generation; so no byte can belong to another child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.shared.failpoints import reach
+from longshore.core.definitions.definition import Definition, Isolation
+from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.host.folder_cleaner import FolderCleaner
+from longshore.execution.host.forkserver_client import ForkServerClient
+from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.execution.protocol import (
+    STATUS_READ_BYTES,
+    ChildStatus,
+    KillCause,
+    decode_statuses,
+)
+from longshore.execution.slot_page import SlotPage, clock_ns, open_page_file
+from longshore.execution.slot_protocol import (
+    RECORD_LIMIT_BYTES,
+    TOKEN_BYTES,
+    EndRecord,
+    FileRecord,
+    Frame,
+    FrameDecoder,
+    InvalidFrame,
+    OutcomeFrame,
+    OutputSplitter,
+    ReaperRequest,
+    ReportFrame,
+    TaskRecord,
+    TooLateFrame,
+    decode_record,
+    encode,
+    encode_request,
+)
+from longshore.ports.child_slots import (
+    ChildEndCause,
+    ChildEnding,
+    SlotListener,
+    SlotOutcome,
+    SlotTask,
+)
+from longshore.ports.clock import Clock
+from longshore.ports.output import Stream
+from longshore.ports.runner import OutputReport
+
+_READ_BYTES = 64 * 1024
+# More than a pipe can hold: what comes after so many reads was not written by the child.
+_MAX_READS_AT_END = 64
+_FOLDER_MODE = 0o700
+_MAX_DEFINITIONS = 1000
+_SEND_BUFFER_BYTES = 4 * 1024 * 1024
+# The reaper sleeps until the deadline that it has read last. If that is so near, wake it.
+_WAKE_MARGIN_NS = 1_000_000_000
+_CAUSES = {KillCause.DEADLINE: ChildEndCause.DEADLINE, KillCause.LOST: ChildEndCause.LOST}
+_MESSAGES = {
+    ChildEndCause.DEADLINE: "the worker did not renew its lease in time, and the attempt was ended",
+    ChildEndCause.LOST: "the attempt's reaper process was killed, and the attempt with it",
+    ChildEndCause.INVALID_REPORT: "the attempt sent an invalid report to the worker",
+}
+
+
+class ProcessSlots:
+    """See ``ports.child_slots.ChildSlots``.
+
+    Args:
+        folder: Contains the folders of attempts and children.
+        page_path: The file that records what was begun; it outlives a kill of all processes, and is
+            removed by ``close``.
+    """
+
+    def __init__(
+        self,
+        forkserver: ForkServerClient,
+        listener: SlotListener,
+        clock: Clock,
+        *,
+        folder: Path,
+        page_path: Path,
+        cleaner: FolderCleaner,
+    ) -> None:
+        self.forkserver = forkserver
+        self.listener = listener
+        self.clock = clock
+        self.cleaner = cleaner
+        self.folder = folder
+        self._page_path = page_path
+        self._slots: dict[int, _ChildSlot] = {}
+        self._opening: set[int] = set()
+
+    async def open_slot(self, isolation: Isolation) -> int:
+        if sys.platform != "linux":
+            message = "child slots need Linux; use 'isolation: spawn' on this system"
+            raise UsageError(message)
+        number = next(item for item in range(sys.maxsize) if item not in self._numbers())
+        self._opening.add(number)
+        try:
+            self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            slot = _ChildSlot(self, number, isolation)
+            try:
+                reach("slot.opening")
+                await slot.open(self._page_path)
+                reach("slot.opened")
+            except BaseException:
+                slot.release()
+                raise
+        except OSError as error:
+            message = f"cannot open a slot for children: {error}"
+            raise BackendUnavailable(message) from error
+        finally:
+            self._opening.discard(number)
+        self._slots[number] = slot
+        slot.start_reading()
+        return number
+
+    def _numbers(self) -> set[int]:
+        return self._slots.keys() | self._opening
+
+    def give(self, slot: int, task: SlotTask) -> bool:
+        return self._slots[slot].give(task)
+
+    def take_back(self, slot: int) -> Sequence[int]:
+        return self._slots[slot].take_back()
+
+    def kill(self, slot: int, *, grace: timedelta) -> Sequence[int]:
+        return self._slots[slot].kill(grace.total_seconds())
+
+    def replace(self, slot: int) -> None:
+        self._slots[slot].replace()
+
+    def trust_until(self, slot: int, deadline_ns: int) -> None:
+        self._slots[slot].trust_until(deadline_ns)
+
+    def confirm_step(self, slot: int, number: int, name: str) -> None:
+        self._slots[slot].reply(number, {"stored": name})
+
+    def pause_output(self, slot: int) -> None:
+        self._slots[slot].stop_reading_output()
+
+    def resume_output(self, slot: int) -> None:
+        self._slots[slot].start_reading_output()
+
+    def process_id(self, slot: int) -> int:
+        return self._slots[slot].page.child_pid
+
+    def release_folder(self, folder: Path) -> None:
+        self.cleaner.remove_later(folder)
+
+    def forget(self, slot: _ChildSlot) -> None:
+        """Remove a slot that is closed."""
+        self._slots.pop(slot.number, None)
+
+    async def close(self) -> None:
+        slots = list(self._slots.values())
+        for slot in slots:
+            slot.close()
+        await asyncio.gather(*(slot.closed for slot in slots))
+        reach("slot.page_removing")
+        self._page_path.unlink(missing_ok=True)
+        reach("slot.page_removed")
+
+
+@dataclass(slots=True, eq=False)
+class _GivenTask:
+    """A task that was given to a child and is not finished."""
+
+    task: SlotTask
+    has_options: bool  # its record has the options of its definition
+    file: str | None  # contains its record
+    open_streams: int  # whose boundary has not been read; in fork there are no boundaries
+    frame: OutcomeFrame | TooLateFrame | None = None
+
+
+class _OutputPipe:
+    """The worker's end of a slot's standard output or error."""
+
+    __slots__ = ("file", "splitter", "stream", "tasks", "token")
+
+    def __init__(self, file: int, stream: Stream, token: bytes) -> None:
+        self.file = file
+        self.stream = stream
+        self.token = token
+        self.tasks: deque[int] = deque()  # those whose boundary has not been read, in sequence
+        self.splitter = OutputSplitter(token)
+
+
+class _ChildSlot:
+    """One slot."""
+
+    def __init__(self, slots: ProcessSlots, number: int, isolation: Isolation) -> None:
+        self.number = number
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._slots = slots
+        self._listener = slots.listener
+        self._loop = asyncio.get_running_loop()
+        self._isolation = isolation
+        self._in_pool = isolation is Isolation.POOL
+        self._resources = contextlib.ExitStack()
+        self._child_folder = slots.folder / f"slot-{os.getpid()}-{number}"
+        self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
+        self._definitions: dict[int, tuple[Definition, int]] = {}  # by identity, with their numbers
+        self._last_definition = 0
+        self._output_paused = False
+        self._closing = False
+        self._control_open = True
+        self._generation = 0
+        self._next_generation()
+
+    def _next_generation(self) -> None:
+        """Forget the child that has ended."""
+        self._generation += 1
+        self._unfinished: dict[int, _GivenTask] = {}
+        self._unreported: deque[int] = deque()  # without an outcome, in sequence
+        self._sent: set[int] = set()  # numbers of the definitions that the child has
+        self._decoder = FrameDecoder()
+        self._tenant: str | None = None
+        self._ending: ChildEndCause | None = None
+        self._end_is_unsent = False
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self._child_pid = 0
+
+    # Opening and closing.
+
+    async def open(self, page_path: Path) -> None:
+        """Have a reaper forked that holds the child's ends of the slot's files.
+
+        Raises:
+            OSError: there are not enough files.
+            UsageError: a module cannot be loaded.
+            BackendUnavailable: no process can be forked.
+        """
+        self.page = self._open_page(page_path)
+        with contextlib.ExitStack() as theirs:
+            page_file = theirs.enter_context(_open_file(page_path, self.number + 1))
+            self._tasks, self._tasks_end = self._open_sockets()
+            self._replies, replies_end = self._open_sockets(theirs)
+            self._reports, reports_end = self._open_pipe(theirs)
+            output, output_end = self._open_pipe(theirs)
+            errors, errors_end = self._open_pipe(theirs)
+            self._control, control_end = self._open_sockets(theirs)
+            for ours in (self._tasks, self._replies, self._control):
+                ours.setblocking(False)
+            self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            self._outputs = (
+                _OutputPipe(output, Stream.STDOUT, self._token),
+                _OutputPipe(errors, Stream.STDERR, self._token),
+            )
+            files = (
+                *(self._tasks_end.fileno(), replies_end.fileno(), reports_end),
+                *(output_end, errors_end, control_end.fileno(), page_file),
+            )
+            settings = {
+                "isolation": self._isolation,
+                "token": self._token.hex(),
+                "work_folder": str(self._slots.folder),
+                "child_folder": str(self._child_folder),
+                "page": self.number,
+            }
+            self._reaper = await self._slots.forkserver.start_slot(files, settings)
+        await self._reaper.started
+
+    def _open_page(self, path: Path) -> SlotPage:
+        with _open_file(path, self.number + 1) as file:
+            page = SlotPage(file, self.number)
+        self._resources.callback(page.close)
+        page.format()
+        return page
+
+    def _open_sockets(
+        self, theirs: contextlib.ExitStack | None = None
+    ) -> tuple[socket.socket, socket.socket]:
+        """Returns our end of a new pair and the other one, which is closed with ``theirs``."""
+        ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._resources.enter_context(ours)
+        (theirs or self._resources).enter_context(other)
+        return ours, other
+
+    def _open_pipe(self, theirs: contextlib.ExitStack) -> tuple[int, int]:
+        reading, writing = os.pipe()
+        self._resources.callback(os.close, reading)
+        theirs.callback(os.close, writing)
+        os.set_blocking(reading, False)
+        return reading, writing
+
+    def start_reading(self) -> None:
+        """Read what the child and the reaper send, from now on."""
+        self._loop.add_reader(self._control, self._read_control)
+        self._loop.add_reader(self._reports, self._read_reports)
+        self._add_output_readers()
+        self._reaper.exited.add_done_callback(lambda _: self._end_if_lost())
+
+    def close(self) -> None:
+        """Make the reaper kill the child and end; ``closed`` is done when it has."""
+        if not self._closing:
+            self._closing = True
+            self._ending = ChildEndCause.KILLED
+            reach("slot.closing")
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
+
+    def release(self) -> None:
+        """Close all files."""
+        for pipe in getattr(self, "_outputs", ()):
+            self._loop.remove_reader(pipe.file)
+        for name in ("_control", "_reports"):
+            if (file := getattr(self, name, None)) is not None:
+                self._loop.remove_reader(file)
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._resources.close()
+
+    # Tasks.
+
+    def give(self, task: SlotTask) -> bool:
+        number = task.number
+        if self._ending is not None or self._closing or (self._unfinished and not self._in_pool):
+            return False
+        if number in self._unfinished:
+            message = f"slot {self.number} already has task {number}"
+            raise ValueError(message)
+        if task.tenant != self._tenant and self._in_pool:
+            if self._tenant is not None:
+                message = f"the child of slot {self.number} has served another tenant: replace it"
+                raise ValueError(message)
+            self._tenant = task.tenant
+        definition = self._number_of(task.definition)
+        has_options = definition not in self._sent
+        packet = encode(
+            TaskRecord(
+                self._generation,
+                number,
+                task.fence,
+                definition,
+                json.dumps(task.definition.options) if has_options else None,
+                task.task_id,
+                task.job_id,
+                task.attempt,
+                task.input,
+                task.dependency_outputs,
+                task.checkpoints,
+                task.feedback,
+                task.previous_output,
+            )
+        )
+        file = None
+        if len(packet) > RECORD_LIMIT_BYTES:
+            file = self._write_record(number, packet)
+            packet = encode(FileRecord(self._generation, number, file))
+        reach("slot.task_giving")
+        try:
+            self._tasks.send(packet)
+        except OSError:
+            _remove_file(file)
+            return False
+        reach("slot.task_given")
+        self._sent.add(definition)
+        self._unfinished[number] = _GivenTask(
+            task, has_options, file, len(self._outputs) if self._in_pool else 0
+        )
+        self._unreported.append(number)
+        for pipe in self._outputs:
+            pipe.tasks.append(number)
+        return True
+
+    def _number_of(self, definition: Definition) -> int:
+        # The value has a reference to the definition, so its identity is not used again.
+        entry = self._definitions.get(id(definition))
+        if entry is None:
+            if len(self._definitions) >= _MAX_DEFINITIONS:
+                self._definitions.clear()
+            self._last_definition += 1
+            entry = self._definitions[id(definition)] = (definition, self._last_definition)
+        return entry[1]
+
+    def _write_record(self, number: int, packet: bytes) -> str:
+        path = f"{self._child_folder}.{self._generation}.{number}.task"
+        reach("slot.record_writing")
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(packet)
+        reach("slot.record_written")
+        return path
+
+    def take_back(self) -> list[int]:
+        numbers: list[int] = []
+        end_was_sent = False
+        reach("slot.tasks_taking_back")
+        while True:
+            try:
+                packet = self._tasks_end.recv(RECORD_LIMIT_BYTES + 1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            record = decode_record(packet)
+            if record.generation != self._generation:
+                continue
+            if isinstance(record, EndRecord):
+                end_was_sent = True
+            else:
+                numbers.append(record.number)
+        reach("slot.tasks_taken_back")
+        for number in numbers:
+            entry = self._unfinished.pop(number)
+            _remove_file(entry.file)
+            if entry.has_options:
+                self._sent.discard(self._number_of(entry.task.definition))
+        if numbers:
+            self._unreported = deque(item for item in self._unreported if item in self._unfinished)
+            for pipe in self._outputs:
+                pipe.tasks = deque(item for item in pipe.tasks if item in self._unfinished)
+        if end_was_sent:
+            self._send_end()
+        return numbers
+
+    def kill(self, grace_s: float) -> list[int]:
+        numbers = self.take_back()
+        if self._ending is not ChildEndCause.KILLED:
+            self._ending = ChildEndCause.KILLED
+            reach("slot.child_stopping")
+            self._request(ReaperRequest.TERMINATE)
+        if grace_s <= 0 or not self._unfinished:
+            self._kill_now()
+        elif self._kill_timer is None or self._kill_timer.when() > self._loop.time() + grace_s:
+            if self._kill_timer is not None:
+                self._kill_timer.cancel()
+            self._kill_timer = self._loop.call_later(grace_s, self._kill_now)
+        return numbers
+
+    def _kill_now(self) -> None:
+        reach("slot.child_killing")
+        self._request(ReaperRequest.KILL)
+
+    def _request(self, request: ReaperRequest) -> None:
+        # If it fails, the reaper is ending, and with it the child.
+        with contextlib.suppress(OSError):
+            self._control.send(encode_request(request, self._generation))
+
+    def replace(self) -> None:
+        if self._ending is None:
+            self._ending = ChildEndCause.REPLACED
+            reach("slot.child_replacing")
+            self._send_end()
+
+    def _send_end(self) -> None:
+        self._end_is_unsent = False
+        try:
+            self._tasks.send(encode(EndRecord(self._generation)))
+        except BlockingIOError:
+            self._end_is_unsent = True  # again when the child has finished a task
+
+    def trust_until(self, deadline_ns: int) -> None:
+        previous = self.page.deadline_ns
+        self.page.deadline_ns = deadline_ns
+        if deadline_ns < previous or previous < clock_ns() + _WAKE_MARGIN_NS:
+            self._request(ReaperRequest.WAKE)
+
+    def reply(self, number: int, content: dict[str, Any]) -> None:
+        """Answer a request of a task; the answer is lost if the task has ended."""
+        reach("slot.step_answering")
+        with contextlib.suppress(OSError):
+            self._replies.send(json.dumps([number, content]).encode())
+        reach("slot.step_answered")
+
+    # What the child sends.
+
+    def start_reading_output(self) -> None:
+        self._output_paused = False
+        self._add_output_readers()
+
+    def stop_reading_output(self) -> None:
+        self._output_paused = True
+        for pipe in self._outputs:
+            self._loop.remove_reader(pipe.file)
+
+    def _add_output_readers(self) -> None:
+        if not self._output_paused:
+            for pipe in self._outputs:
+                self._loop.add_reader(pipe.file, self._read_output, pipe)
+
+    def _read(self, file: int) -> bytes:
+        """Returns what can be read now; empty if there is nothing."""
+        try:
+            data = os.read(file, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self._loop.remove_reader(file)  # no process has the other end any more
+        return data
+
+    def _read_output(self, pipe: _OutputPipe) -> bool:
+        """Read a chunk. Returns whether there was any."""
+        data = self._read(pipe.file)
+        for part, boundary in pipe.splitter.feed(data) if data else ():
+            if part:
+                self._handle_output(pipe, part)
+            if boundary is None:
+                continue
+            if not pipe.tasks or pipe.tasks[0] != boundary:
+                self._reject()
+                break
+            pipe.tasks.popleft()
+            entry = self._unfinished[boundary]
+            entry.open_streams -= 1
+            if not entry.open_streams and entry.frame is not None:
+                self._finish(entry)
+        return bool(data)
+
+    def _handle_output(self, pipe: _OutputPipe, data: bytes) -> None:
+        # Without a task the child itself has printed something while it started or ended.
+        if pipe.tasks:
+            self._listener.output(self.number, pipe.tasks[0], pipe.stream, data)
+
+    def _read_reports(self) -> bool:
+        """Read a chunk of frames. Returns whether there was any."""
+        data = self._read(self._reports)
+        if data and self._ending is not ChildEndCause.INVALID_REPORT:
+            try:
+                for frame in self._decoder.feed(data):
+                    self._handle_frame(frame)
+            except InvalidFrame:
+                self._reject()
+        return bool(data)
+
+    def _handle_frame(self, frame: Frame) -> None:
+        if isinstance(frame, ReportFrame):
+            self._handle_report(frame)
+            return
+        entry = self._unfinished.get(frame.number)
+        if (
+            entry is None
+            or entry.task.fence != frame.fence
+            or self._unreported.popleft() != frame.number
+        ):
+            message = f"an outcome of task {frame.number}, which this child does not run"
+            raise InvalidFrame(message)
+        entry.frame = frame
+        if not entry.open_streams:
+            self._finish(entry)
+
+    def _handle_report(self, frame: ReportFrame) -> None:
+        entry = self._unfinished.get(frame.number)
+        # A thread that a task has left behind may still send something.
+        if entry is None or entry.frame is not None or entry.task.fence != frame.fence:
+            return
+        if (message := parse_message(frame.message)) is None:
+            error = "a report that is not a JSON object"
+            raise InvalidFrame(error)
+        report = decode_report(message, now=self._slots.clock.now())
+        if isinstance(report, OutputReport):
+            self._listener.output(self.number, frame.number, report.stream, report.data)
+        elif report is not None:
+            self._listener.report(self.number, frame.number, report)
+
+    def _finish(self, entry: _GivenTask) -> None:
+        """Hand over how a task ended, unless its child has to end first."""
+        frame = entry.frame
+        if isinstance(frame, OutcomeFrame) and (frame.child_ends or not self._in_pool):
+            return
+        number = entry.task.number
+        del self._unfinished[number]
+        _remove_file(entry.file)
+        if isinstance(frame, OutcomeFrame):
+            self._child_pid = self._child_pid or self.page.child_pid
+            self._listener.outcome(self.number, self._outcome(entry.task, frame, self._child_pid))
+        else:
+            if not self._in_pool:
+                for pipe in self._outputs:
+                    pipe.tasks.clear()  # without boundaries
+            self._listener.too_late(self.number, number)
+        if self._end_is_unsent:
+            self._send_end()
+        if self._ending is ChildEndCause.KILLED:
+            self._kill_now()
+
+    def _outcome(self, task: SlotTask, frame: OutcomeFrame, process_id: int) -> SlotOutcome:
+        return SlotOutcome(
+            frame.number,
+            frame.fence,
+            frame.result,
+            None if frame.error is None else decode_failure(frame.error),
+            frame.started_at_ns,
+            frame.duration_ns,
+            self._folder_of(task) if frame.has_folder else None,
+            process_id,
+        )
+
+    def _folder_of(self, task: SlotTask) -> Path:
+        return self._slots.folder / f"{task.task_id}.{task.attempt}"
+
+    def _reject(self) -> None:
+        """Kill a child that does not keep to the protocol; nothing more is accepted from it."""
+        self._ending = ChildEndCause.INVALID_REPORT
+        self._kill_now()
+
+    # The end of a child.
+
+    def _read_control(self) -> None:
+        try:
+            data = self._control.recv(STATUS_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._control)
+            self._control_open = False
+            self._end_if_lost()
+        for status in decode_statuses(data):
+            self._handle_end(status)
+
+    def _end_if_lost(self) -> None:
+        """Handle the end of the reaper, when nothing of the slot can be alive any more.
+
+        A reaper ends when nothing is left of its children; if it was killed, the fork server kills
+        what is left, and reports the reaper's end then.
+        """
+        if self._control_open or not self._reaper.exited.done() or self.closed.done():
+            return
+        self._closing = True
+        cause = KillCause.LOST
+        self._handle_end(ChildStatus(self._generation, ended=True, wait_status=9, cause=cause))
+
+    def _handle_end(self, status: ChildStatus) -> None:
+        self._drain()
+        reach("slot.child_ended")
+        ending, outcomes = self._account(status)
+        lost = status.cause is KillCause.LOST
+        folder = Path(f"{self._child_folder}.{self._generation}")
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._next_generation()
+        for pipe in self._outputs:
+            pipe.tasks.clear()
+            pipe.splitter = OutputSplitter(self._token)
+        if lost:
+            self._slots.forget(self)
+            self.release()
+            self.closed.set_result(None)
+        if self._in_pool:
+            self._slots.release_folder(folder)
+        for event in outcomes:
+            if isinstance(event, SlotOutcome):
+                self._listener.outcome(self.number, event)
+            else:
+                self._listener.too_late(self.number, event)
+        if ending is not None:
+            self._listener.child_ended(self.number, ending)
+
+    def _drain(self) -> None:
+        """Read all that the child has written; it has ended."""
+        for _ in range(_MAX_READS_AT_END):
+            if not self._read_reports():
+                break
+        for pipe in self._outputs:
+            for _ in range(_MAX_READS_AT_END):
+                if not self._read_output(pipe):
+                    break
+            if rest := pipe.splitter.flush():
+                self._handle_output(pipe, rest)
+
+    def _account(self, status: ChildStatus) -> tuple[ChildEnding | None, list[SlotOutcome | int]]:
+        """Returns how the child ended, and the outcomes of its tasks that waited for that.
+
+        There is no ending in ``fork`` if its task has an outcome.
+        """
+        not_begun = tuple(self.take_back())
+        code = os.waitstatus_to_exitcode(status.wait_status)
+        finished: list[SlotOutcome | int] = []
+        begun: SlotTask | None = None
+        for entry in self._unfinished.values():
+            event = self._outcome_at_end(entry, status, code)
+            if event is not None:
+                finished.append(event)
+            elif self.page.last_begun == (entry.task.number, entry.task.fence):
+                begun = entry.task
+            else:
+                # The child, or the next one, had taken it from the socket and not begun it.
+                not_begun = (*not_begun, entry.task.number)
+            _remove_file(entry.file)
+        if finished and not self._in_pool and not self._closing:
+            return None, finished
+        cause = self._cause_of(status, code, begun)
+        peak = status.peak_bytes or None
+        exit_failure = _exit_failure(cause, code, peak)
+        folder = None if begun is None else self._folder_of(begun)
+        ending = ChildEnding(
+            cause=cause,
+            begun=None if begun is None else begun.number,
+            not_begun=not_begun,
+            failure=None if begun is None else exit_failure,
+            folder=folder if folder is not None and folder.is_dir() else None,
+            process_id=status.child_pid,
+            exit_code=code if code >= 0 else None,
+            signal=exit_failure.signal,
+            peak_rss_bytes=peak,
+            slot_closed=status.cause is KillCause.LOST,
+        )
+        return ending, finished
+
+    def _outcome_at_end(
+        self, entry: _GivenTask, status: ChildStatus, code: int
+    ) -> SlotOutcome | int | None:
+        """Returns the outcome that the task has reported, or its number if it came too late."""
+        frame = entry.frame
+        if frame is None or isinstance(frame, TooLateFrame):
+            return None if frame is None else frame.number
+        if not self._in_pool and frame.error is None and code != 0:
+            return None  # it ended otherwise than it has reported
+        outcome = self._outcome(entry.task, frame, status.child_pid)
+        outcome.peak_rss_bytes = status.peak_bytes or None
+        outcome.exit_code = code if code >= 0 else None
+        if code < 0:
+            outcome.signal = failure_of_exit(code, None).signal
+        return outcome
+
+    def _cause_of(self, status: ChildStatus, code: int, begun: SlotTask | None) -> ChildEndCause:
+        if self._ending is not None:
+            return self._ending
+        if status.cause in _CAUSES:
+            return _CAUSES[status.cause]
+        return ChildEndCause.RETIRED if code == 0 and begun is None else ChildEndCause.CRASHED
+
+
+def _exit_failure(cause: ChildEndCause, code: int, peak_rss_bytes: int | None) -> Failure:
+    if cause in _MESSAGES:
+        return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
+    if code >= 0:
+        message = f"the process exited with exit code {code} without reporting a result"
+        return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
+    return failure_of_exit(code, None, peak_rss_bytes=peak_rss_bytes)
+
+
+@contextlib.contextmanager
+def _open_file(path: Path, pages: int) -> Iterator[int]:
+    file = open_page_file(str(path), pages)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _remove_file(path: str | None) -> None:
+    if path is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

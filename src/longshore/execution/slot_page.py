@@ -1,0 +1,155 @@
+"""The page of a slot: memory in a file that the worker, the reaper and the child share.
+
+It has the moment until which the worker's lease is trusted, and what the child has begun. Reading
+and writing it costs no system call. The file outlives a kill of all three processes, so that
+another worker can read what had begun; it does not outlive the machine, so each page has the id of
+the boot in which it was written.
+
+All moments are on a clock that also runs while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from functools import partial
+
+PAGE_BYTES = 16 * 1024
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+clock_ns = partial(time.clock_gettime_ns, _CLOCK)
+"""Returns the time since boot in nanoseconds, including the time in which the machine slept."""
+
+_MAGIC = b"lsslot01"
+_HEAD = struct.Struct("<8s16s")
+_NUMBER = struct.Struct("<q")
+_DEADLINE, _CHILD, _RUNNING, _COUNT, _ENTRIES = 24, 32, 40, 48, 64
+_ENTRY = struct.Struct("<qqq")  # task number, fence, moment
+BEGUN_CAPACITY = (PAGE_BYTES - _ENTRIES) // _ENTRY.size
+"""How many of the last tasks that were begun a page remembers."""
+
+
+def read_boot_id() -> bytes:
+    """Returns 16 bytes that identify this boot of the machine; empty if unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except OSError:
+        return b""
+
+
+class SlotPage:
+    """One page of the file.
+
+    Args:
+        file: The file's descriptor, which may be closed afterwards; the file has this page. -1: a
+            page that is in no file.
+    """
+
+    def __init__(self, file: int, index: int = 0) -> None:
+        self._memory = mmap.mmap(file, PAGE_BYTES, offset=index * PAGE_BYTES)
+
+    def close(self) -> None:
+        """Unmap the page; the file keeps its content."""
+        self._memory.close()
+
+    def format(self) -> None:
+        """Prepare the page for a slot. What was begun in it before stays recorded."""
+        _HEAD.pack_into(self._memory, 0, _MAGIC, read_boot_id())
+        self._memory[_DEADLINE:_COUNT] = bytes(_COUNT - _DEADLINE)
+
+    @property
+    def deadline_ns(self) -> int:
+        """The moment after which nothing may begin or run."""
+        return _get(self._memory, _DEADLINE)
+
+    @deadline_ns.setter
+    def deadline_ns(self, moment: int) -> None:
+        _NUMBER.pack_into(self._memory, _DEADLINE, moment)
+
+    @property
+    def child_pid(self) -> int:
+        """The process id of the slot's child; 0 if there is none."""
+        return _get(self._memory, _CHILD)
+
+    @child_pid.setter
+    def child_pid(self, process_id: int) -> None:
+        _NUMBER.pack_into(self._memory, _CHILD, process_id)
+
+    @property
+    def begun_count(self) -> int:
+        """How many tasks were begun in this page."""
+        return _get(self._memory, _COUNT)
+
+    @property
+    def last_begun(self) -> tuple[int, int] | None:
+        """The number and fence of the task that was begun last."""
+        if not (count := self.begun_count):
+            return None
+        at = _ENTRIES + (count - 1) % BEGUN_CAPACITY * _ENTRY.size
+        number, fence, _ = _ENTRY.unpack_from(self._memory, at)
+        return number, fence
+
+    def begin(self, number: int, fence: int) -> bool:
+        """Record that a task begins. Returns False if it is too late for that."""
+        memory = self._memory
+        # In this sequence: a reaper that sees no running task after the deadline can rely on it
+        # that this process then reads a time after the deadline.
+        _NUMBER.pack_into(memory, _RUNNING, 1)
+        now = clock_ns()
+        if now >= _NUMBER.unpack_from(memory, _DEADLINE)[0]:
+            self.finish()
+            return False
+        count: int = _NUMBER.unpack_from(memory, _COUNT)[0]
+        _ENTRY.pack_into(
+            memory, _ENTRIES + count % BEGUN_CAPACITY * _ENTRY.size, number, fence, now
+        )
+        _NUMBER.pack_into(memory, _COUNT, count + 1)
+        return True
+
+    def finish(self) -> None:
+        """Record that no task is running."""
+        _NUMBER.pack_into(self._memory, _RUNNING, 0)
+
+    @property
+    def running(self) -> bool:
+        """Whether a task is running."""
+        return _get(self._memory, _RUNNING) != 0
+
+
+def _get(memory: mmap.mmap, at: int) -> int:
+    value: int = _NUMBER.unpack_from(memory, at)[0]
+    return value
+
+
+def begun_tasks(content: bytes, boot_id: bytes) -> frozenset[tuple[int, int]] | None:
+    """Returns the number and fence of the tasks that were begun, from the content of a page file.
+
+    Each page has the last ``BEGUN_CAPACITY`` of them. Returns None if this is unknown: the machine
+    was started again since, or the file is not of this kind.
+
+    Args:
+        boot_id: The return value of ``read_boot_id``.
+    """
+    begun: set[tuple[int, int]] = set()
+    if not boot_id or len(content) % PAGE_BYTES:
+        return None
+    for start in range(0, len(content), PAGE_BYTES):
+        if content[start : start + _HEAD.size] != _HEAD.pack(_MAGIC, boot_id):
+            return None
+        entries = content[start + _ENTRIES : start + _ENTRIES + BEGUN_CAPACITY * _ENTRY.size]
+        begun.update((number, fence) for number, fence, _ in _ENTRY.iter_unpack(entries) if number)
+    return frozenset(begun)
+
+
+def open_page_file(path: str, pages: int) -> int:
+    """Open the file, with at least that many pages. Returns its descriptor."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(file).st_size < pages * PAGE_BYTES:
+            os.truncate(file, pages * PAGE_BYTES)
+    except BaseException:
+        os.close(file)
+        raise
+    return file

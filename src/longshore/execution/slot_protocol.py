@@ -1,0 +1,228 @@
+"""The frames between a worker and the child of a slot, and how output is split among tasks.
+
+Down, one packet of a socket is one record: a task, the name of a file that contains a task, or a
+request to end. The child reads a record when it is ready to begin it; until then it is in the
+kernel's queue, from which the worker can take it back. Every record has the generation of the child
+for which it is meant, and a later child ignores it.
+
+Up, a pipe carries frames, each with its length before it: outcomes, reports, tasks that came too
+late. Between two tasks a child of a pool writes a boundary to standard output and error, so that
+every byte belongs to one task.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from longshore.execution.protocol import LINE_LIMIT_BYTES
+
+RECORD_LIMIT_BYTES = 64 * 1024
+"""A longer record is sent as the name of a file."""
+FRAME_LIMIT_BYTES = LINE_LIMIT_BYTES + 64 * 1024
+"""The worker reads no longer frame."""
+TOKEN_BYTES = 16
+_LENGTH = struct.Struct("<I")
+_NUMBER = struct.Struct("<q")
+_BOUNDARY_BYTES = TOKEN_BYTES + _NUMBER.size
+
+
+class InvalidFrame(ValueError):
+    """A child sent something that is no frame."""
+
+
+class _Part(msgspec.Struct, array_like=True, gc=False):
+    pass
+
+
+class TaskRecord(_Part, tag=0):
+    """A task. What is JSON is passed as text."""
+
+    generation: int
+    number: int
+    fence: int
+    definition: int  # the number of the definition in this child
+    options: str | None  # of the definition; None: the child has received them before
+    task_id: str
+    job_id: str
+    attempt: int
+    input: str
+    dependency_outputs: str | None = None
+    checkpoints: str | None = None
+    feedback: str | None = None
+    previous_output: str | None = None
+
+
+class FileRecord(_Part, tag=1):
+    """A task whose record is in a file, which is removed by the process that takes it."""
+
+    generation: int
+    number: int
+    path: str
+
+
+class EndRecord(_Part, tag=2):
+    """A request to end."""
+
+    generation: int
+
+
+Record = TaskRecord | FileRecord | EndRecord
+
+
+class OutcomeFrame(_Part, tag=0):
+    """A task ended."""
+
+    number: int
+    fence: int
+    started_at_ns: int
+    duration_ns: int
+    has_folder: bool
+    child_ends: bool  # something that the task started may be alive until the child has ended
+    result: str | None
+    error: dict[str, Any] | None
+
+
+class TooLateFrame(_Part, tag=1):
+    """A task was not begun: the deadline had passed."""
+
+    number: int
+    fence: int
+
+
+class ReportFrame(_Part, tag=2):
+    """A message of a running task, as JSON; see ``execution.protocol.ChildMessage``."""
+
+    number: int
+    fence: int
+    message: bytes
+
+
+Frame = OutcomeFrame | TooLateFrame | ReportFrame
+
+encode = msgspec.msgpack.Encoder().encode
+decode_record: Callable[[bytes | memoryview], Record] = msgspec.msgpack.Decoder(Record).decode
+_decode_frame: Callable[[memoryview], Frame] = msgspec.msgpack.Decoder(Frame).decode
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Returns a frame with its length before it."""
+    data = encode(frame)
+    return _LENGTH.pack(len(data)) + data
+
+
+class FrameDecoder:
+    """Decodes the frames of one child, however their bytes are split."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Returns the frames that ``data`` completes.
+
+        Raises:
+            InvalidFrame: the data is not made of frames. Frames before it are lost.
+        """
+        buffer: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            buffer = self._rest
+        frames: list[Frame] = []
+        at, size = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while size - at >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(buffer, at)
+                if length > FRAME_LIMIT_BYTES:
+                    message = f"a frame of {length} bytes exceeds {FRAME_LIMIT_BYTES} bytes"
+                    raise InvalidFrame(message)
+                end = at + _LENGTH.size + length
+                if end > size:
+                    break
+                try:
+                    frames.append(_decode_frame(view[at + _LENGTH.size : end]))
+                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                    raise InvalidFrame(str(error)) from error
+                at = end
+        if buffer is self._rest:
+            del self._rest[:at]
+        else:
+            self._rest += data[at:]
+        return frames
+
+
+def encode_boundary(token: bytes, number: int) -> bytes:
+    """Returns what a child writes to an output pipe after a task, in one write."""
+    return token + _NUMBER.pack(number)
+
+
+class OutputSplitter:
+    """Splits the bytes of one output pipe at the boundaries, however they are split in reads."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[bytes, int | None]]:
+        """Returns parts of the output in sequence.
+
+        Each part is followed by the boundary of a task, whose number is beside it; or it is the
+        last part, beside None. Bytes that may be the beginning of a boundary are retained.
+        """
+        if self._rest:
+            data = self._rest + data
+        parts: list[tuple[bytes, int | None]] = []
+        token, position, size = self._token, 0, len(data)
+        while (start := data.find(token, position)) >= 0 and start + _BOUNDARY_BYTES <= size:
+            (number,) = _NUMBER.unpack_from(data, start + TOKEN_BYTES)
+            parts.append((data[position:start], number))
+            position = start + _BOUNDARY_BYTES
+        if position == size:
+            self._rest = b""
+            return parts
+        if start < 0:
+            start = self._possible_start(data, position)
+        if start > position:
+            parts.append((data[position:start], None))
+        self._rest = data[start:]
+        return parts
+
+    def _possible_start(self, data: bytes, position: int) -> int:
+        """Returns where the last bytes may be the beginning of the token, or the end."""
+        start = max(position, len(data) - TOKEN_BYTES + 1)
+        while (start := data.find(self._token[:1], start)) >= 0:
+            if self._token.startswith(data[start:]):
+                return start
+            start += 1
+        return len(data)
+
+    def flush(self) -> bytes:
+        """Returns the retained bytes, when the child has ended and nothing follows."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+class ReaperRequest(IntEnum):
+    """What a worker asks of the reaper of a slot."""
+
+    WAKE = 0  # the deadline in the page was changed
+    TERMINATE = 1
+    KILL = 2
+
+
+_REQUEST = struct.Struct("<Bq")
+REQUEST_BYTES = _REQUEST.size
+
+
+def encode_request(request: ReaperRequest, generation: int) -> bytes:
+    """Returns a request about the child of that generation, as one packet."""
+    return _REQUEST.pack(request, generation)
+
+
+def decode_request(packet: bytes) -> tuple[ReaperRequest, int]:
+    """Returns the request and the generation of the child."""
+    request, generation = _REQUEST.unpack(packet)
+    return ReaperRequest(request), generation

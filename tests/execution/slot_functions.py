@@ -1,0 +1,198 @@
+"""Functions that tests let the children of slots run."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from longshore.execution.runners.context import current
+
+# The third of the files that a child has from its slot.
+_REPORTS = 66
+_forever = threading.Event()
+
+
+def echo(value: Any = None) -> Any:
+    return value
+
+
+def process_id() -> int:
+    return os.getpid()
+
+
+def prints(text: str) -> None:
+    """Through every way to the same two pipes."""
+    sys.stdout.write(f"python {text}\n")
+    sys.stderr.write(f"errors {text}\n")
+    sys.stdout.flush()
+    os.write(1, f"raw {text}\n".encode())
+    subprocess.run(["sh", "-c", f"echo command {text}"], check=True)
+    sys.stdout.write(f"unflushed {text}")
+
+
+def writes_zeros(count: int) -> None:
+    """Bytes with which a boundary begins."""
+    os.write(1, b"\0" * count)
+
+
+def waits() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    _forever.wait()
+
+
+def waits_for(path: str) -> str:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while not Path(path).exists():
+        time.sleep(0.002)  # noqa: TID251 - another process creates it
+    return path
+
+
+def ignores_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    waits()
+
+
+def stops_when_asked() -> str:
+    context = current()
+    seen = context.cancelled
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while not context.cancelled:
+        time.sleep(0.002)  # noqa: TID251 - a signal ends it
+    return f"{seen} {context.cancelled}"
+
+
+def leaves_a_thread() -> int:
+    threading.Thread(target=_forever.wait).start()
+    return os.getpid()
+
+
+def leaves_a_process() -> int:
+    """Returns the process id of a process in another session, without pipes."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        daemon = os.fork()
+        if daemon == 0:
+            os.closerange(0, 1000)
+            _forever.wait()
+        os.write(writing, str(daemon).encode())
+        os._exit(0)
+    os.wait()
+    return int(os.read(reading, 100))
+
+
+def hides_a_process_and_waits() -> None:
+    sys.stdout.write(f"{leaves_a_process()}\n")
+    sys.stdout.flush()
+    _forever.wait()
+
+
+def folder_and_cwd(use: bool) -> list[str]:
+    if use:
+        Path(current().folder, "note").write_text("content")
+    return [os.getcwd(), os.environ["PWD"]]  # noqa: TID251
+
+
+def summarises() -> None:
+    current().summary("one line")
+
+
+def stores(text: str) -> str:
+    Path("file").write_text(text)
+    return current().artifact("file")
+
+
+def context_of_task() -> list[Any]:
+    here = current()
+    return [
+        here.task_id,
+        here.job_id,
+        here.attempt,
+        here.dependency_outputs,
+        here.feedback,
+        here.previous_output,
+    ]
+
+
+def steps(*names: str) -> list[Any]:
+    return [current().step(name, lambda name=name: name.upper()) for name in names]
+
+
+def reports() -> None:
+    here = current()
+    here.log("a line")
+    here.progress(1, 2, "halves")
+
+
+def changes_its_surroundings() -> None:
+    os.chdir("/")
+    os.environ["LEFT"] = "1"  # noqa: TID251
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+
+
+def surroundings() -> list[Any]:
+    sys.stdout.write("seen")
+    return [os.environ.get("LEFT"), os.environ.get("LONGSHORE_ATTEMPT_TASK")]  # noqa: TID251
+
+
+def open_files() -> list[str]:
+    names = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # of the listing itself
+            names.append(os.readlink(f"/proc/self/fd/{entry}"))
+    return names
+
+
+def exits(code: int) -> None:
+    os._exit(code)
+
+
+def exits_badly_after_its_result() -> str:
+    import atexit
+
+    atexit.register(os._exit, 3)
+    return "done"
+
+
+def raises(message: str) -> None:
+    raise ConnectionResetError(message)
+
+
+def writes_garbage(kind: str) -> None:
+    """To the pipe for reports."""
+    data = {
+        "text": b"this is no frame" * 10,
+        "length": b"\xff\xff\xff\x7f",
+        "content": b"\x03\0\0\0abc",
+    }[kind]
+    os.write(_REPORTS, data)
+    _forever.wait()
+
+
+def forges_an_outcome(number: int, fence: int) -> None:
+    from longshore.execution.slot_protocol import OutcomeFrame, encode_frame
+
+    frame = OutcomeFrame(number, fence, 0, 0, False, False, '"forged"', None)
+    os.write(_REPORTS, encode_frame(frame))
+    _forever.wait()
+
+
+def closes_its_files() -> None:
+    os.closerange(0, 1000)
+
+
+def kills_its_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grows(megabytes: int) -> int:
+    return len(bytearray(megabytes * 2**20).replace(b"\0", b"x"))

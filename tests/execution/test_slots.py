@@ -1,0 +1,558 @@
+"""Children of slots: what a task sees, what it sends, and how it ends."""
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core.definitions.definition import Isolation
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
+from longshore.ports.child_slots import ChildEndCause
+from longshore.ports.output import Stream
+from longshore.ports.runner import ProgressReport, StepReport, SummaryReport
+from tests.execution.conftest import scenario, wait_until
+from tests.execution.slots import BOTH, ONE_HOUR_NS, Harness, a_task, harness
+from tests.interfaces.command_line import is_alive
+
+NO_GRACE = timedelta(0)
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_task_has_its_result_as_json(tmp_path: Path, isolation: Isolation) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        for number, value in enumerate([None, 3, "ü", {"a": [1.5]}, 2**80], start=1):
+            outcome = await here.run(
+                slot, a_task("echo", value, number=number, isolation=isolation)
+            )
+
+            assert here.recorder.result(number) == value
+            assert outcome.fence == 7
+            assert outcome.started_at_ns > 0
+            assert outcome.process_id > 0
+
+
+@scenario
+async def test_tasks_of_a_pool_begin_in_the_order_in_which_they_are_given(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        for number in range(1, 101):
+            assert here.slots.give(slot, a_task("process_id", number=number))
+        await here.recorder.until(lambda: len(here.recorder.outcomes) == 100)
+
+        assert here.recorder.sequence == list(range(1, 101))
+        processes = {here.recorder.result(number) for number in range(1, 101)}
+        assert processes == {here.slots.process_id(slot)}
+
+
+@scenario
+async def test_each_task_of_a_fork_has_its_own_process(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(Isolation.FORK)
+        processes = []
+        for number in range(1, 6):
+            task = a_task("process_id", number=number, isolation=Isolation.FORK)
+            outcome = await here.run(slot, task)
+            processes.append(here.recorder.result(number))
+
+            assert outcome.process_id == processes[-1]
+            assert not is_alive(processes[-1])
+            assert outcome.exit_code == 0
+            assert outcome.peak_rss_bytes
+            assert here.recorder.endings == []
+
+        assert len(set(processes)) == 5
+
+
+@scenario
+async def test_a_fork_has_one_task_at_a_time(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(Isolation.FORK)
+
+        assert here.slots.give(slot, a_task("echo", isolation=Isolation.FORK))
+        assert not here.slots.give(slot, a_task("echo", number=2, isolation=Isolation.FORK))
+        await here.recorder.until(lambda: here.recorder.outcomes)
+        assert here.slots.give(slot, a_task("echo", number=2, isolation=Isolation.FORK))
+        await here.recorder.until(lambda: 2 in here.recorder.outcomes)
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_every_byte_of_output_belongs_to_its_task(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        for number in range(1, 11):
+            task = a_task("prints", f"of {number}", number=number, isolation=isolation)
+            if not here.slots.give(slot, task):
+                await here.recorder.until(
+                    lambda number=number: number - 1 in here.recorder.outcomes
+                )
+                assert here.slots.give(slot, task)
+        await here.recorder.until(lambda: len(here.recorder.outcomes) == 10)
+
+        for number in range(1, 11):
+            kinds = ("python", "raw", "command")
+            lines = "".join(f"{kind} of {number}\n" for kind in kinds)
+            assert here.recorder.text(number) == f"{lines}unflushed of {number}"
+            assert here.recorder.text(number, Stream.STDERR) == f"errors of {number}\n"
+
+
+@scenario
+async def test_output_that_begins_like_a_boundary_is_output(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        for number, count in enumerate((1, 15, 16, 30_000), start=1):
+            await here.run(slot, a_task("writes_zeros", count, number=number))
+            assert here.recorder.outputs[number, Stream.STDOUT] == b"\0" * count
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_an_error_has_its_category_and_traceback(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        outcome = await here.run(slot, a_task("raises", "hung up", isolation=isolation))
+
+        assert outcome.failure is not None
+        assert outcome.failure.category is ErrorCategory.NETWORK
+        assert outcome.failure.message == "hung up"
+        assert "ConnectionResetError: hung up" in here.recorder.text(1, Stream.STDERR)
+        assert outcome.exit_code == (1 if isolation is Isolation.FORK else None)
+
+
+@pytest.mark.parametrize(
+    ("task_input", "message"),
+    [
+        ("[]", "the input must be an object"),
+        ("{}", "a python task needs 'function'"),
+        ('{"function":"a:b","env":{"A":1}}', "'env' must be an object"),
+        ('{"function":"tests.execution.slot_functions:missing"}', "missing"),
+    ],
+)
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_settings_that_cannot_be_executed_are_a_failure(
+    tmp_path: Path, isolation: Isolation, task_input: str, message: str
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        outcome = await here.run(slot, a_task("", input=task_input, isolation=isolation))
+
+        assert outcome.failure is not None
+        assert message in outcome.failure.message
+        assert not outcome.failure.retryable
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_result_that_is_not_json_is_a_failure(tmp_path: Path, isolation: Isolation) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        options = {"function": "builtins:set"}
+        outcome = await here.run(slot, a_task("", options=options, isolation=isolation))
+
+        assert outcome.failure is not None
+        assert "the result cannot be stored as JSON" in outcome.failure.message
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_task_gets_all_that_is_known_about_it(tmp_path: Path, isolation: Isolation) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        task = a_task(
+            "context_of_task",
+            attempt=3,
+            dependency_outputs='{"a":1}',
+            feedback="again",
+            previous_output="[2]",
+            isolation=isolation,
+        )
+        await here.run(slot, task)
+
+        expected = ["job-a_1", "job-a", 3, {"a": 1}, "again", [2]]
+        assert here.recorder.result(1) == expected
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@pytest.mark.parametrize("size", [60_000, 70_000, 5_000_000])
+@scenario
+async def test_a_large_input_arrives_and_its_file_is_removed(
+    tmp_path: Path, isolation: Isolation, size: int
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        for number in (1, 2):
+            await here.run(slot, a_task("echo", "x" * size, number=number, isolation=isolation))
+            assert here.recorder.result(number) == "x" * size
+
+        assert list(tmp_path.glob("work/*.task")) == []
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_step_is_stored_before_the_task_continues(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        here.recorder.confirm = False
+        slot = await here.open(isolation)
+        task = a_task("steps", "one", "two", checkpoints='{"two":"stored"}', isolation=isolation)
+        assert here.slots.give(slot, task)
+        if isolation is Isolation.POOL:
+            # A reply does not wait behind tasks.
+            assert here.slots.give(slot, a_task("echo", number=2))
+        is_step = (1, StepReport("one", "ONE"))
+        await here.recorder.until(lambda: is_step in here.recorder.reports)
+        assert here.recorder.outcomes == {}
+        here.slots.confirm_step(slot, 99, "one")  # of another task
+        here.slots.confirm_step(slot, 1, "one")
+        await here.recorder.until(lambda: 1 in here.recorder.outcomes)
+
+        assert here.recorder.result(1) == ["ONE", "stored"]
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_reports_of_a_task_arrive_before_its_outcome(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("reports", isolation=isolation))
+
+        assert here.recorder.reports == [(1, ProgressReport(1, 2, "halves"))]
+        assert here.recorder.text(1, Stream.LOG) == "a line\n"
+
+
+@scenario
+async def test_a_pool_creates_a_folder_only_if_the_task_uses_it(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        without = await here.run(slot, a_task("folder_and_cwd", False))
+        used = await here.run(slot, a_task("folder_and_cwd", True, number=2))
+        await here.run(slot, a_task("summarises", number=3))
+        await here.run(slot, a_task("stores", "content", number=4))
+
+        assert without.folder is None
+        folder = tmp_path / "work" / "job-a_2.1"
+        assert used.folder == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "note").read_text() == "content"
+        summary = here.recorder.outcomes[3].folder
+        assert summary is not None
+        assert (summary / "logs" / "summary.log").read_text() == "one line\n"
+        assert (3, SummaryReport("one line")) in here.recorder.reports
+        artifacts = here.recorder.outcomes[4].folder
+        assert artifacts is not None
+        assert (artifacts / "artifacts" / "file").read_text() == "content"
+        # The working directory is one folder of the child.
+        directories = {tuple(here.recorder.result(number)) for number in (1, 2)}
+        ((directory, variable),) = directories
+        assert directory == variable != str(folder)
+        here.slots.release_folder(folder)
+        await wait_until(lambda: not folder.exists())
+    await wait_until(lambda: not Path(directory).exists())
+
+
+@scenario
+async def test_each_task_of_a_fork_works_in_its_own_folder(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(Isolation.FORK)
+        task = a_task("folder_and_cwd", True, isolation=Isolation.FORK)
+        outcome = await here.run(slot, task)
+
+        folder = tmp_path / "work" / "job-a_1.1"
+        assert outcome.folder == folder
+        assert here.recorder.result(1) == [str(folder), str(folder)]
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@scenario
+async def test_a_task_of_a_pool_finds_the_process_as_the_one_before_did(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        own = {"env": {"LEFT": "0", "PATH": "/"}}
+        await here.run(slot, a_task("changes_its_surroundings", options=own))
+        await here.run(slot, a_task("surroundings", number=2))
+        await here.run(slot, a_task("folder_and_cwd", False, number=3))
+
+        assert here.recorder.result(2) == [None, "job-a_2"]
+        assert here.recorder.text(2) == "seen"
+        directory, variable = here.recorder.result(3)
+        assert directory == variable
+        assert here.recorder.endings == []
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_task_has_only_its_slots_files_open(tmp_path: Path, isolation: Isolation) -> None:
+    async with harness(tmp_path) as here:
+        await here.open(Isolation.POOL)
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("open_files", isolation=isolation))
+
+        files = here.recorder.result(1)
+        pipes = [name for name in files if name.startswith("pipe:")]
+        sockets = [name for name in files if name.startswith("socket:")]
+        others = {name for name in files if not name.startswith(("pipe:", "socket:"))}
+        assert len(set(pipes)) == 3
+        assert len(sockets) == (2 if isolation is Isolation.POOL else 1)
+        folder = tmp_path / "work" / f"slot-{os.getpid()}-1.1"
+        assert others <= {os.devnull, str(folder), str(here.page_path)}
+
+
+@scenario
+async def test_what_was_not_begun_is_taken_back_under_load(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        numbers = iter(range(1, 100_000))
+        total, back = 0, []
+        while len(back) < 500:
+            for number in (next(numbers) for _ in range(50)):
+                assert here.slots.give(slot, a_task("echo", number, number=number))
+                total = number
+            back += here.slots.take_back(slot)
+            await asyncio.sleep(0)
+        await here.recorder.until(lambda: len(here.recorder.outcomes) + len(back) == total)
+
+        assert not set(back) & set(here.recorder.outcomes)
+        assert all(here.recorder.result(number) == number for number in here.recorder.outcomes)
+        assert here.recorder.sequence == sorted(here.recorder.sequence)
+
+
+@scenario
+async def test_tasks_behind_a_long_one_are_taken_back_and_run_elsewhere(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot, other = await here.open(), await here.open()
+        await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
+        for number in (2, 3):
+            assert here.slots.give(slot, a_task("echo", number=number))
+
+        assert here.slots.take_back(slot) == [2, 3]
+        for number in (2, 3):
+            assert here.slots.give(other, a_task("echo", number, number=number))
+        await here.recorder.until(lambda: {2, 3} <= here.recorder.outcomes.keys())
+        # The definition was in a record that was taken back, or not: the child has it in any case.
+        assert here.slots.give(slot, a_task("echo", 4, number=4))
+        (tmp_path / "end").touch()
+        await here.recorder.until(lambda: {1, 4} <= here.recorder.outcomes.keys())
+        assert here.recorder.result(4) == 4
+
+
+@scenario
+async def test_the_definition_of_a_task_that_was_taken_back_is_sent_again(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(trusted=False)
+        first = a_task("echo", 1)
+        # Nothing has read it if it is taken back at once; otherwise it is reported as too late.
+        assert here.slots.give(slot, first)
+        back = here.slots.take_back(slot)
+        if not back:
+            await here.recorder.until(lambda: here.recorder.late == [1])
+        here.slots.trust_until(slot, clock_ns() + ONE_HOUR_NS)
+        await here.run(slot, a_task("echo", 2, number=2))
+
+        assert here.recorder.result(2) == 2
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_nothing_begins_before_the_lease_is_trusted(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation, trusted=False)
+        assert here.slots.give(slot, a_task("echo", isolation=isolation))
+        if isolation is Isolation.POOL:
+            assert here.slots.give(slot, a_task("prints", "x", number=2))
+        await here.recorder.until(lambda: 1 in here.recorder.accounted)
+        await here.recorder.until(
+            lambda: isolation is Isolation.FORK or 2 in here.recorder.accounted
+        )
+        assert here.recorder.late == [1, 2][: 1 + (isolation is Isolation.POOL)]
+        here.slots.trust_until(slot, clock_ns() + ONE_HOUR_NS)
+        await here.run(slot, a_task("prints", "three", number=3, isolation=isolation))
+
+        assert here.recorder.text(2) == ""
+        assert here.recorder.text(3).startswith("python three\n")
+        begun = begun_tasks(here.page_path.read_bytes(), read_boot_id())
+        assert begun == {(3, 7)}
+
+
+@pytest.mark.parametrize("name", ["leaves_a_thread", "leaves_a_process"])
+@scenario
+async def test_a_child_of_a_pool_that_was_left_unclean_is_replaced(
+    tmp_path: Path, name: str
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.run(slot, a_task("process_id"))
+        assert here.slots.give(slot, a_task(name, number=2))
+        assert here.slots.give(slot, a_task("process_id", number=3))
+        alive_at_outcome = []
+        await here.recorder.until(lambda: 2 in here.recorder.outcomes)
+        alive_at_outcome = is_alive(here.recorder.result(2))
+        await here.recorder.until(lambda: here.recorder.endings)
+
+        assert not alive_at_outcome
+        (ending,) = here.recorder.endings
+        assert ending.cause is ChildEndCause.RETIRED
+        assert (ending.begun, ending.not_begun) == (None, (3,))
+        assert not here.recorder.accounted - {1, 2, 3}
+        await here.run(slot, a_task("process_id", number=4))
+        assert here.recorder.result(4) != here.recorder.result(1)
+
+
+@scenario
+async def test_a_child_of_a_pool_that_has_grown_is_replaced(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.run(slot, a_task("grows", 200))
+        for number in range(2, 70):
+            here.slots.give(slot, a_task("echo", number=number))
+        await here.recorder.until(lambda: here.recorder.endings)
+
+        (ending,) = here.recorder.endings
+        assert (ending.cause, ending.begun) == (ChildEndCause.RETIRED, None)
+        assert len(here.recorder.outcomes) == 64
+        assert (ending.peak_rss_bytes or 0) > 200 * 2**20
+
+
+@scenario
+async def test_a_child_of_a_pool_serves_one_tenant(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.run(slot, a_task("process_id"))
+        with pytest.raises(ValueError, match="another tenant"):
+            here.slots.give(slot, a_task("process_id", number=2, tenant="other"))
+        assert here.slots.give(slot, a_task("echo", number=3))
+        here.slots.replace(slot)
+        assert not here.slots.give(slot, a_task("process_id", number=4, tenant="other"))
+        await here.recorder.until(lambda: here.recorder.endings)
+        await here.run(slot, a_task("process_id", number=4, tenant="other"))
+
+        assert here.recorder.endings[0].cause is ChildEndCause.REPLACED
+        assert 3 in here.recorder.outcomes
+        assert here.recorder.result(1) != here.recorder.result(4)
+
+
+@scenario
+async def test_a_task_number_is_given_once_at_a_time(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.give_and_wait(slot, a_task("waits"))
+        with pytest.raises(ValueError, match="already has task 1"):
+            here.slots.give(slot, a_task("echo"))
+        here.slots.kill(slot, grace=NO_GRACE)
+        await here.recorder.until(lambda: here.recorder.endings)
+        await here.run(slot, a_task("echo", number=2))
+
+
+async def _fill(here: Harness, slot: int) -> list[int]:
+    """Give tasks until the slot takes no more. Returns their numbers."""
+    numbers: list[int] = []
+    while here.slots.give(slot, a_task("echo", "x" * 10_000, number=len(numbers) + 2)):
+        numbers.append(len(numbers) + 2)
+    return numbers
+
+
+@scenario
+async def test_a_full_queue_refuses_tasks_and_nothing_blocks(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
+        numbers = await _fill(here, slot)
+        here.slots.replace(slot)  # its record does not fit either
+        (tmp_path / "end").touch()
+        await here.recorder.until(lambda: here.recorder.endings)
+
+        assert sorted(here.recorder.outcomes) == [1, *numbers]
+        assert here.recorder.endings[0].cause is ChildEndCause.REPLACED
+
+
+@scenario
+async def test_a_replacement_is_not_lost_with_tasks_that_are_taken_back(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
+        assert here.slots.give(slot, a_task("echo", number=2))
+        here.slots.replace(slot)
+        assert here.slots.take_back(slot) == [2]
+        (tmp_path / "end").touch()
+        await here.recorder.until(lambda: here.recorder.endings)
+
+        assert here.recorder.endings[0].cause is ChildEndCause.REPLACED
+        assert list(here.recorder.outcomes) == [1]
+
+
+@scenario
+async def test_output_waits_in_the_pipe_while_it_is_paused(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slot, other = await here.open(), await here.open()
+        here.slots.pause_output(slot)
+        assert here.slots.give(slot, a_task("writes_zeros", 1_000_000))
+        await here.run(other, a_task("echo", number=2))
+        assert here.recorder.outputs == {}
+        here.slots.resume_output(slot)
+        await here.recorder.until(lambda: 1 in here.recorder.outcomes)
+
+        assert here.recorder.outputs[1, Stream.STDOUT] == b"\0" * 1_000_000
+
+
+@scenario
+async def test_slots_are_independent_and_their_number_is_used_again(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        slots = [await here.open(isolation) for isolation in (*BOTH, *BOTH)]
+        for number, slot in enumerate(slots, start=1):
+            isolation = BOTH[slot % 2]
+            assert here.slots.give(slot, a_task("echo", number, number=number, isolation=isolation))
+        await here.recorder.until(lambda: len(here.recorder.outcomes) == 4)
+
+        assert slots == [0, 1, 2, 3]
+        assert [here.recorder.result(number) for number in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(("isolation", "total"), [(Isolation.POOL, 1000), (Isolation.FORK, 60)])
+@scenario
+async def test_no_descriptor_is_left_open(tmp_path: Path, isolation: Isolation, total: int) -> None:
+    async with harness(tmp_path) as here:
+        await here.open(isolation)
+        await here.run(0, a_task("open_files", isolation=isolation))
+        before, in_child = _open_descriptors(), len(here.recorder.result(1))
+        for number in range(2, total):
+            await here.run(0, a_task("echo", number=number, isolation=isolation))
+        for number in (total, total + 1):
+            here.slots.kill(0, grace=NO_GRACE)
+            await here.recorder.until(
+                lambda number=number: len(here.recorder.endings) > number - total
+            )
+        await here.run(0, a_task("open_files", number=total + 2, isolation=isolation))
+
+        assert _open_descriptors() == before
+        assert len(here.recorder.result(total + 2)) == in_child
+        reaper = here.slots._slots[0]._reaper.started.result()
+        in_reaper = len(os.listdir(f"/proc/{reaper}/fd"))
+        assert in_reaper < in_child + 8
+    assert _open_descriptors() < before
+
+
+@scenario
+async def test_closing_removes_the_page_file(tmp_path: Path) -> None:
+    async with harness(tmp_path) as here:
+        await here.open()
+        assert here.page_path.exists()
+        assert here.page_path.stat().st_mode & 0o777 == 0o600
+    assert not here.page_path.exists()
