@@ -1,0 +1,314 @@
+"""Which child slot runs which task, and how many tasks a worker claims ahead of need.
+
+``SlotPlanner`` is told what has happened and says what to do next. It does nothing itself, so that
+every sequence of events can be tested.
+
+A worker has a number of *units*: what it runs at once. A child slot uses one while it has a task. A
+pool slot may be given more tasks than one: those behind the first are claimed *ahead*, at most as
+many as take ``AHEAD_NS`` by the smoothed duration of their definition, and can be taken back. The
+first tasks of a definition, whose duration is not known, are given one by one. A pool slot serves
+one tenant; its child is replaced before it serves another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from longshore.core.claims import DefinitionVersion
+from longshore.core.definitions.definition import Isolation
+
+AHEAD_NS = 10_000_000
+"""The work that may wait in a child behind a running task."""
+MAX_AHEAD = 128
+STALLED_AFTER_NS = 50_000_000
+"""A child without an outcome for this long does not begin what waits behind its task soon."""
+
+_OVERHEAD_NS = 20_000  # of the child, for each task
+_WEIGHT = 5  # a new duration counts as one of so many
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTaskPlan:
+    """A claimed task that runs in a child slot."""
+
+    number: int
+    tenant: str
+    definition: DefinitionVersion
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlot:
+    """Open another slot."""
+
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class GiveTask:
+    """Give a task to a slot."""
+
+    slot: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Take back what a slot has not begun."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceChild:
+    """End the child of an idle slot, so that it can serve another tenant."""
+
+    slot: int
+
+
+SlotAction = OpenSlot | GiveTask | TakeBack | ReplaceChild
+
+
+@dataclass(slots=True)
+class _Slot:
+    isolation: Isolation
+    tenant: str | None = None  # that its child has served; None: it has served none
+    held: dict[int, SlotTaskPlan] = field(default_factory=dict)  # given, in order
+    costs_ns: dict[int, int] = field(default_factory=dict)  # their expected durations
+    load_ns: int = 0  # the sum of these
+    running_since_ns: int = 0  # about when the first of them began
+    ending: bool = False  # its child ends: nothing can be given
+
+    def add(self, task: SlotTaskPlan, cost_ns: int) -> None:
+        self.held[task.number] = task
+        self.costs_ns[task.number] = cost_ns
+        self.load_ns += cost_ns
+
+    def remove(self, number: int) -> SlotTaskPlan:
+        self.load_ns -= self.costs_ns.pop(number)
+        return self.held.pop(number)
+
+    def accepts(self, tenant: str) -> bool:
+        return not self.ending and self.tenant in (None, tenant)
+
+    def is_stalled(self, now_ns: int) -> bool:
+        return bool(self.held) and now_ns - self.running_since_ns >= STALLED_AFTER_NS
+
+
+class SlotPlanner:
+    """Decides for the child slots of one worker.
+
+    Args:
+        units: How many tasks the worker runs at once.
+    """
+
+    def __init__(self, units: int) -> None:
+        self._units = units
+        self._slots: dict[int, _Slot] = {}
+        self._opening: dict[Isolation, int] = {Isolation.POOL: 0, Isolation.FORK: 0}
+        self._waiting: dict[int, SlotTaskPlan] = {}  # claimed, and not yet given to a slot
+        self._durations_ns: dict[DefinitionVersion, int] = {}  # smoothed
+
+    # What has happened --------------------------------------------------------------------------
+
+    def claimed(self, task: SlotTaskPlan) -> None:
+        """A task was claimed, or taken back, and waits for a slot."""
+        self._waiting[task.number] = task
+
+    def slot_opened(self, slot: int, isolation: Isolation) -> None:
+        """A slot was opened."""
+        self._opening[isolation] -= 1
+        self._slots[slot] = _Slot(isolation)
+
+    def slot_not_opened(self, isolation: Isolation) -> None:
+        """No slot can be opened now."""
+        self._opening[isolation] -= 1
+
+    def given(self, slot: int, number: int, now_ns: int) -> None:
+        """A slot has accepted a task."""
+        task = self._waiting.pop(number)
+        state = self._slots[slot]
+        if task.isolation is Isolation.POOL:
+            state.tenant = task.tenant
+        if not state.held:
+            state.running_since_ns = now_ns
+        state.add(task, self._cost_ns(task.definition))
+
+    def not_given(self, slot: int) -> None:
+        """A slot has not accepted a task: its child ends (an event follows), or it is full."""
+        self._slots[slot].ending = not self._slots[slot].held
+
+    def finished(self, slot: int, number: int, duration_ns: int | None, now_ns: int) -> None:
+        """A task ended, or was too late to begin (without a duration)."""
+        state = self._slots[slot]
+        task = state.remove(number)
+        state.running_since_ns = now_ns
+        if duration_ns is not None:
+            before = self._durations_ns.get(task.definition, duration_ns)
+            smoothed = before + (duration_ns - before) // _WEIGHT
+            self._durations_ns[task.definition] = smoothed
+
+    def taken_back(self, slot: int, numbers: Iterable[int]) -> list[SlotTaskPlan]:
+        """A slot has returned tasks that had not begun. Returns them."""
+        return [self._slots[slot].remove(number) for number in numbers]
+
+    def _cost_ns(self, definition: DefinitionVersion) -> int:
+        """The time that a task is expected to take; one of unknown duration takes all of it."""
+        return self._durations_ns.get(definition, AHEAD_NS) + _OVERHEAD_NS
+
+    def child_ending(self, slot: int) -> None:
+        """The child of a slot is being killed or replaced."""
+        self._slots[slot].ending = True
+
+    def child_ended(self, slot: int, *, closed: bool) -> list[SlotTaskPlan]:
+        """The child of a slot ended. Returns the tasks that it held."""
+        state = self._slots[slot]
+        held = list(state.held.values())
+        self._slots[slot] = _Slot(state.isolation)
+        if closed:
+            del self._slots[slot]
+        return held
+
+    def forget(self, number: int) -> None:
+        """A task that waits for a slot was released."""
+        self._waiting.pop(number, None)
+
+    # What to do ---------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> int:
+        """The units in use: slots with a task, and tasks that wait for one."""
+        using = sum(bool(slot.held) for slot in self._slots.values())
+        return min(using + len(self._waiting), self._units) if self._waiting else using
+
+    @property
+    def held(self) -> int:
+        """How many tasks the slots have, with those that wait for one."""
+        return sum(len(slot.held) for slot in self._slots.values()) + len(self._waiting)
+
+    def ahead(self, now_ns: int) -> Mapping[DefinitionVersion, int]:
+        """How many tasks of each short definition may be claimed beyond the free units."""
+        ahead: dict[DefinitionVersion, int] = {}
+        if self._waiting:
+            return ahead
+        pools = [
+            slot
+            for slot in self._slots.values()
+            if slot.isolation is Isolation.POOL and not slot.is_stalled(now_ns)
+        ]
+        for definition in self._durations_ns:
+            room = sum(
+                self._room(slot, definition) - (not slot.held)  # the first uses a unit
+                for slot in pools
+                if slot.accepts(definition[0])
+            )
+            if room > 0:
+                ahead[definition] = room
+        return ahead
+
+    def _room(self, slot: _Slot, definition: DefinitionVersion) -> int:
+        """How many more tasks of a definition a pool slot may have."""
+        cost_ns = self._cost_ns(definition)
+        by_time = max(AHEAD_NS - slot.load_ns, 0) // cost_ns
+        more = min(by_time, MAX_AHEAD - len(slot.held))
+        return max(more, 0) if slot.held else max(more, 1)
+
+    def has_enough(self) -> bool:
+        """Whether every busy slot has enough tasks left for outcomes to gather meanwhile."""
+        busy = [slot for slot in self._slots.values() if slot.held]
+        return bool(busy) and all(
+            slot.isolation is Isolation.POOL
+            and len(slot.held) > 1
+            and (2 * slot.load_ns >= AHEAD_NS or 2 * len(slot.held) >= MAX_AHEAD)
+            for slot in busy
+        )
+
+    def decide(self, now_ns: int) -> list[SlotAction]:
+        """Returns what to do now. The caller does it and reports what came of it."""
+        actions: list[SlotAction] = []
+        planned = _Planned(self, now_ns)
+        for task in self._waiting.values():
+            slot = planned.slot_for(task)
+            if slot is not None:
+                actions.append(GiveTask(slot, task.number))
+        left = len(self._waiting) - len(actions)
+        actions += self._make_room(left, planned.counts)
+        actions += [
+            TakeBack(number)
+            for number, slot in self._slots.items()
+            if len(slot.held) > 1 and slot.is_stalled(now_ns)
+        ]
+        return actions
+
+    def _make_room(self, left: int, planned: Mapping[int, int]) -> list[SlotAction]:
+        """Open slots, or replace idle children of other tenants, for tasks without a slot."""
+        actions: list[SlotAction] = []
+        if not left:
+            return actions
+        for isolation in (Isolation.POOL, Isolation.FORK):
+            waiting = sum(task.isolation is isolation for task in self._waiting.values())
+            own = [number for number, slot in self._slots.items() if slot.isolation is isolation]
+            missing = self._units - len(own) - self._opening[isolation]
+            for _ in range(min(missing, waiting)):
+                self._opening[isolation] += 1
+                actions.append(OpenSlot(isolation))
+        if not actions and not any(self._opening.values()):
+            tenants = {task.tenant for task in self._waiting.values()}
+            for number, slot in self._slots.items():
+                idle = not planned[number] and not slot.ending
+                if idle and slot.tenant is not None and slot.tenant not in tenants:
+                    actions.append(ReplaceChild(number))
+        return actions
+
+    def next_check_ns(self, now_ns: int) -> int | None:
+        """Returns the time until a child may have stalled; None: none can."""
+        waits = [
+            slot.running_since_ns + STALLED_AFTER_NS - now_ns
+            for slot in self._slots.values()
+            if len(slot.held) > 1
+        ]
+        return max(min(waits), 0) if waits else None
+
+
+class _Planned:
+    """The slots as they will be when what is decided is done."""
+
+    def __init__(self, planner: SlotPlanner, now_ns: int) -> None:
+        self._planner = planner
+        self._slots = planner._slots
+        self.counts = {number: len(slot.held) for number, slot in self._slots.items()}
+        self._loads_ns = {number: slot.load_ns for number, slot in self._slots.items()}
+        self._tenants = {number: slot.tenant for number, slot in self._slots.items()}
+        self._usable = [
+            (number, slot.isolation)
+            for number, slot in self._slots.items()
+            if not slot.ending and not slot.is_stalled(now_ns)
+        ]
+
+    def slot_for(self, task: SlotTaskPlan) -> int | None:
+        """Returns the slot with the least to do that may have the task, and plans it there."""
+        cost_ns = self._planner._cost_ns(task.definition)
+        best: int | None = None
+        for number, isolation in self._usable:
+            if isolation is not task.isolation or not self._may_have(number, task, cost_ns):
+                continue
+            if best is None or self._loads_ns[number] < self._loads_ns[best]:
+                best = number
+        if best is not None:
+            self.counts[best] += 1
+            self._loads_ns[best] += cost_ns
+            if task.isolation is Isolation.POOL:
+                self._tenants[best] = task.tenant
+        return best
+
+    def _may_have(self, number: int, task: SlotTaskPlan, cost_ns: int) -> bool:
+        if self._tenants[number] not in (None, task.tenant):
+            return False
+        if not self.counts[number]:
+            return True
+        return (
+            task.isolation is Isolation.POOL
+            and self.counts[number] < MAX_AHEAD
+            and self._loads_ns[number] + cost_ns <= AHEAD_NS
+        )
