@@ -7,31 +7,30 @@ worker knows no message, receipt or visibility.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from longshore.core.claims import DefinitionVersion, Room
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import FencedCommand
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendRejected, BackendUnavailable
 
-DefinitionVersion = tuple[str, str, int]
-"""The tenant, name and version of a definition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How many tasks a worker can take.
-
-    ``slots`` are for tasks of any kind, which begin at once. ``ahead`` are further tasks of known
-    short definitions, which wait in a child behind a running task.
-    """
-
-    slots: int
-    ahead: Mapping[DefinitionVersion, int] = field(default_factory=dict)
+__all__ = [
+    "Answer",
+    "Applied",
+    "ClaimedRow",
+    "ClaimedTask",
+    "DefinitionVersion",
+    "LeaseCommand",
+    "Room",
+    "TaskSource",
+    "Turn",
+    "WorkerInstance",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,9 @@ class TaskSource(Protocol):
     of a turn are independent: each has its own answer, and one that fails does not affect the
     others. No atomicity across commands, or between commands and claim, is promised; a source that
     can makes one transaction of a turn. A turn that is repeated with its id is carried out once and
-    answered alike.
+    answered alike. The ids of an instance grow, as text; its last turn and its last claim are
+    remembered, because a claim may wait while turns come and go. A claim or turn that arrives after
+    a later one is not carried out.
 
     A call raises only ``BackendUnavailable`` (nothing happened), ``OutcomeUnknown`` (repeat the
     call with the same arguments), and ``WorkerGone``.
@@ -166,7 +167,8 @@ class TaskSource(Protocol):
 
         Raises:
             WorkerGone: another process has ended this instance, and ``room`` was given or a
-                command renews; nothing happened.
+                command does not end its attempt; nothing happened. Commands that end attempts are
+                decided by their fence.
         """
         ...
 
@@ -188,6 +190,23 @@ class TaskSource(Protocol):
 
         Returns:
             The rows of the tasks whose lease was ended.
+        """
+        ...
+
+    async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
+        """Wait until a task may have ended whose job has not recorded it, or for ``timeout``.
+
+        The dispatcher of a backend without a bus waits here, then asks the ledger for
+        ``unrecorded_ends``.
+
+        Args:
+            seen: The number that the last call returned; 0 at first. Ends since then count.
+
+        Returns:
+            A number that grows with such ends.
+
+        Raises:
+            UsageError: the backend has a bus.
         """
         ...
 
