@@ -10,6 +10,7 @@ from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.ledger import (
     LedgerContract,
     LedgerSharedContract,
+    QueuedLedgerContract,
     SingleChangeLedgerContract,
 )
 from tests.aws.backends import AwsContract, on_aws
@@ -22,7 +23,9 @@ class _AwsBackend(AwsContract):
         return on_aws(tmp_path, clock, ledger=DynamoLedger, events=DynamoEventLog)
 
 
-class TestDynamoLedger(_AwsBackend, LedgerContract, SingleChangeLedgerContract):
+class TestDynamoLedger(
+    _AwsBackend, LedgerContract, QueuedLedgerContract, SingleChangeLedgerContract
+):
     pass
 
 

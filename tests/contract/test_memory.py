@@ -16,6 +16,7 @@ from longshore.testing.contracts.event_log import EventLogContract, RecordedOrde
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
+    QueuedLedgerContract,
     SingleChangeLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract
@@ -35,7 +36,7 @@ class _AtomicMemory(_Memory):
     atomic = True
 
 
-class TestMemoryLedger(_Memory, LedgerContract, SingleChangeLedgerContract):
+class TestMemoryLedger(_Memory, LedgerContract, QueuedLedgerContract, SingleChangeLedgerContract):
     pass
 
 

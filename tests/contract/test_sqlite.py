@@ -27,6 +27,7 @@ from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
+    QueuedLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue_controls import (
@@ -43,7 +44,9 @@ class _Sqlite:
         return sqlite_backend(tmp_path / "data", clock)
 
 
-class TestSqliteLedger(_Sqlite, LedgerContract, AtomicLedgerContract, LedgerSharedContract):
+class TestSqliteLedger(
+    _Sqlite, LedgerContract, QueuedLedgerContract, AtomicLedgerContract, LedgerSharedContract
+):
     pass
 
 

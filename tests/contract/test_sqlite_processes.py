@@ -30,6 +30,7 @@ from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
+    QueuedLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue_controls import (
@@ -59,7 +60,7 @@ def _processes() -> Iterator[None]:
 
 
 class TestSqliteLedgerInFour(
-    _FourProcesses, LedgerContract, AtomicLedgerContract, LedgerSharedContract
+    _FourProcesses, LedgerContract, QueuedLedgerContract, AtomicLedgerContract, LedgerSharedContract
 ):
     pass
 

@@ -165,7 +165,7 @@ WORKER_FAULTS = (
     _fault(
         name="one who lost its lease takes the message away",
         at="services.message_source:MessageTaskSource._carry_out",
-        do=Condition("Applied", "isinstance(command.command, c.AttemptCommand)"),
+        do=Replace("del", "ended.append(self._held.pop(command.task_id).receipt)"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker",
     ),
@@ -197,8 +197,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="what is being claimed at the end is run to its end",
-        at="services.worker.worker:Worker.on_claimed",
-        do=Drop("if is_set()"),
+        at="services.message_source:MessageTaskSource._claim_all",
+        do=Drop("_undo()"),
         caught_by=f"{_DRAINING}::"
         "test_a_task_that_is_being_claimed_when_all_are_given_back_is_given_back_too",
     ),

@@ -22,10 +22,10 @@ async def test_a_worker_that_knows_of_a_pause_may_start_nothing() -> None:
     pauses.on_informed("a", ("default",))
     await asyncio.sleep(0.1)
     pauses.on_received(make_process(simulation), "t", "other")
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert simulation.violations == []
     pauses.on_received(make_process(simulation), "t", "default")
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert len(simulation.violations) == 1
 
 
@@ -35,7 +35,7 @@ async def test_a_message_received_before_the_pause_was_known_may_be_used() -> No
     pauses.on_received(make_process(simulation), "t", "default")
     pauses.on_informed("a", ("default",))
     await asyncio.sleep(10)
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert simulation.violations == []
 
 
@@ -43,7 +43,7 @@ async def test_a_message_received_before_the_pause_was_known_may_be_used() -> No
 async def test_a_worker_that_learns_of_a_pause_too_late_is_noticed() -> None:
     simulation, pauses = await paused_for(10)
     pauses.on_received(make_process(simulation), "t", "default")
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert len(simulation.violations) == 1
 
 
@@ -52,7 +52,7 @@ async def test_a_delayed_call_and_a_paused_machine_are_excuses() -> None:
     simulation, pauses = await paused_for(10)
     pauses.on_delay("a")
     pauses.on_received(make_process(simulation), "t", "default")
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert simulation.violations == []
 
     simulation, pauses = await paused_for(5)
@@ -60,7 +60,7 @@ async def test_a_delayed_call_and_a_paused_machine_are_excuses() -> None:
     process.machine.pause(5)
     await asyncio.sleep(5)
     pauses.on_received(process, "t", "default")
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert simulation.violations == []
 
 
@@ -69,7 +69,7 @@ async def test_tasks_of_a_resumed_queue_may_start() -> None:
     simulation, pauses = await paused_for(10)
     pauses.on_switched("default", paused=False)
     pauses.on_received(make_process(simulation), "t", "default")
-    pauses.on_claimed("a", "t")
+    pauses.on_claimed("a", "t", "default")
     assert simulation.violations == []
 
 

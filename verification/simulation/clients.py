@@ -296,6 +296,8 @@ class Clients:
 
     def send_poison(self, rng: Random) -> None:
         """Send a malformed message, or one for a task that does not exist."""
+        if self._simulation.backend.queue is None:
+            return
         unknown = task_id_of(job_id_of(TENANT, "missing"), "missing")
         body = rng.choice(("not JSON", "{}", json.dumps({"requestId": unknown})))
         self._simulation.faults.count(Fault.POISON)
@@ -305,6 +307,8 @@ class Clients:
 
     def exhaust_message(self, rng: Random) -> None:
         """Turn a message of a random task into a dead letter."""
+        if self._simulation.backend.queue is None:
+            return
         self._simulation.start_task(self._exhaust_message(rng))
 
     async def _exhaust_message(self, rng: Random) -> None:

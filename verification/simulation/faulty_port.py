@@ -29,6 +29,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
+from longshore.ports.task_source import Turn, WorkerInstance
 from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.faulty_delivery import FaultyQueue, LateEvents
 from verification.simulation.monitor import Monitor, QueueProcess
@@ -37,7 +38,7 @@ from verification.simulation.workload import ActionKind
 
 _PORTS = (
     *("ledger", "queue", "queue_controls", "events", "bus", "output", "blobs", "definitions"),
-    *("keys", "budgets"),
+    *("keys", "budgets", "source"),
 )
 _LISTINGS = frozenset(
     {
@@ -57,6 +58,9 @@ _LONG_POLLS = frozenset(
         "queue_controls.paused_queues",
         "bus.receive",
         "ledger.wait_for_wake",
+        "source.claim",
+        "source.wait_for_wake",
+        "source.wait_for_ends",
         "output.wait_for_output",
     }
 )
@@ -84,6 +88,10 @@ class SimulatedProcess(QueueProcess, Protocol):
         """Return when the process runs; never if it is dead."""
         ...
 
+    async def wait_until_dead(self) -> None:
+        """Return when the process is dead."""
+        ...
+
     def die(self) -> None:
         """Kill the process."""
         ...
@@ -106,6 +114,7 @@ def faulty_backend(
     ports: dict[str, Any] = {
         name: FaultyPort(process, monitor, simulation, clock, name, rng, stale_reads)
         for name in _PORTS
+        if getattr(simulation.backend, name) is not None
     }
     return replace(simulation.backend, clock=clock, **ports)
 
@@ -173,6 +182,9 @@ class FaultyPort:
             "blobs.delete": self._remove,
             "bus.receive": self._receive_events,
             "bus.acknowledge": self._acknowledge,
+            "source.turn": self._turn,
+            "source.claim": self._claim,
+            "source.end_worker": self._end_worker,
             **FaultyQueue(process, monitor, simulation, clock, rng).calls,
         }
 
@@ -382,6 +394,31 @@ class FaultyPort:
         effects: tuple[Effect, ...] = await self._port.commit(*changes)
         self._monitor.on_commit(changes, before)
         return effects
+
+    async def _turn(self, worker: WorkerInstance, commands: Any, **keywords: Any) -> Turn:
+        with self._monitor.observed_commits():
+            turn: Turn = await self._port.turn(worker, commands, **keywords)
+        self._monitor.on_turn(worker, commands, turn)
+        return turn
+
+    async def _claim(self, *arguments: Any, **keywords: Any) -> Any:
+        """A claim that waits ends with its process."""
+        with self._monitor.observed_commits():
+            claim = asyncio.ensure_future(self._port.claim(*arguments, **keywords))
+            death = asyncio.ensure_future(self._process.wait_until_dead())
+        try:
+            await asyncio.wait((claim, death), return_when=asyncio.FIRST_COMPLETED)
+            if not claim.done():
+                claim.cancel()
+                await self._process.wait_until_running()
+            return await claim
+        finally:
+            claim.cancel()
+            death.cancel()
+
+    async def _end_worker(self, *arguments: Any, **keywords: Any) -> Any:
+        with self._monitor.observed_commits():
+            return await self._port.end_worker(*arguments, **keywords)
 
     async def _let_others_commit(self, changes: Sequence[AnyChange]) -> None:
         """Wait until another process has changed one of these rows, or for a few seconds."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.queues import parse_message
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
+from longshore.ports.backend import Backend
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
 from longshore.ports.task_queue import Message, OutgoingMessage
+from longshore.ports.task_source import Applied, LeaseCommand, Turn, WorkerInstance
 
 if TYPE_CHECKING:
     from verification.simulation.simulation import Simulation
@@ -41,6 +45,32 @@ class _ReceivedMessage:
     at: datetime
 
 
+# The monitor of the process whose call of the task source is being carried out.
+_CALLER: ContextVar[Monitor | None] = ContextVar("_CALLER", default=None)
+
+
+def observe_commits(backend: Backend) -> None:
+    """Let the monitors see what a task source of its own commits."""
+    if backend.source is None:
+        return
+    store: Any = backend.source.store  # type: ignore[attr-defined]
+    commit = store.commit
+
+    def observed(changes: Sequence[AnyChange], **how: Any) -> Any:
+        monitor = _CALLER.get()
+        if monitor is None:
+            return commit(changes, **how)
+        before = {
+            change.row.id: store.tasks.get(change.row.id) or store.jobs.get(change.row.id)
+            for change in changes
+        }
+        effects = commit(changes, **how)
+        monitor.on_commit(changes, before)
+        return effects
+
+    store.commit = observed
+
+
 class Monitor:
     """Observes what one process reads and writes."""
 
@@ -51,6 +81,25 @@ class Monitor:
         self._latest_receipts: dict[str, str] = {}  # by task
         self._recreated: set[str] = set()  # tasks that existed when this process created them
         self._received_events: dict[str, tuple[float, tuple[Event, ...]]] = {}  # by receipt
+
+    @contextmanager
+    def observed_commits(self) -> Iterator[None]:
+        """What the task source commits meanwhile is committed for this process."""
+        token = _CALLER.set(self)
+        try:
+            yield
+        finally:
+            _CALLER.reset(token)
+
+    def on_turn(self, worker: WorkerInstance, commands: Sequence[LeaseCommand], turn: Turn) -> None:
+        """A turn was carried out, now or before: each command has its answer."""
+        if len(turn.answers) != len(commands):
+            text = f"{len(commands)} commands got {len(turn.answers)} answers"
+            self._simulation.report_violation(0, worker.worker_id, text)
+        for command, answer in zip(commands, turn.answers, strict=False):
+            if isinstance(answer, Applied) and answer.row.id != command.task_id:
+                text = f"the answer to a command about {command.task_id} is {answer.row.id}"
+                self._simulation.report_violation(0, worker.worker_id, text)
 
     async def rows_before(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
         """The rows before a commit."""
@@ -86,7 +135,7 @@ class Monitor:
         """Only the lease's holder may report, also if the fence is right."""
         who = self._process.name
         if new.attempt > old.attempt:
-            self._simulation.pause_monitor.on_claimed(who, new.id)
+            self._simulation.pause_monitor.on_claimed(who, new.id, new.spec.queue)
         holder = old.lease.worker_id if old.lease else None
         if holder == who:
             return
@@ -256,7 +305,12 @@ class PauseMonitor:
         since, until = self._holds.get(queue, (0.0, 0.0))
         return since if self._simulation.time() < until - _MAX_SKEW_S else None
 
-    def on_claimed(self, who: str, task_id: str) -> None:
+    def on_claimed(self, who: str, task_id: str, queue: str) -> None:
         """A process starts an attempt."""
+        # A source of its own reads the pauses in the transaction that claims.
+        direct = self._simulation.backend.source is not None
+        if direct and self._stopped_since(queue) is not None:
+            text = f"{who} starts it, but {queue!r} is paused"
+            self._simulation.report_violation(0, task_id, text)
         if (problem := self._received.pop((who, task_id), None)) is not None:
             self._simulation.report_violation(0, task_id, f"{who} starts it and {problem}")

@@ -181,6 +181,11 @@ class Process:
             # A waiting task may be cancelled by the rest of the process; the others keep waiting.
             await asyncio.shield(self._forever)
 
+    async def wait_until_dead(self) -> None:
+        await self.finished.wait()
+        if not self.dead:
+            await asyncio.shield(self._forever)
+
     def die(self) -> None:
         if self.dead or self.ended:
             return

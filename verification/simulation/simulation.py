@@ -18,7 +18,7 @@ from longshore.wiring.services import DEFAULT_INTERVALS, Intervals
 from verification.simulation.alerts import AlertMonitor
 from verification.simulation.faults import Fault, FaultProfile, Faults
 from verification.simulation.history import AttemptRecords, History
-from verification.simulation.monitor import PauseMonitor
+from verification.simulation.monitor import PauseMonitor, observe_commits
 from verification.simulation.spending import Spending
 from verification.simulation.stream_backend import make_stream_backend
 from verification.simulation.workload import ActionKind
@@ -93,6 +93,7 @@ class Simulation:
             self.backend = make_stream_backend(self.clock, self.faults, self.random_for("bus"))
         else:
             self.backend = memory_backend(self.clock, atomic=atomic)
+            observe_commits(self.backend)
         self.trace: list[TraceEntry] = []
         self.violations: list[Violation] = []
         self.attempt_records = AttemptRecords()

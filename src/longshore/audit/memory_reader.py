@@ -51,7 +51,7 @@ def read_snapshot(
             ]
         ),
         output=tuple(_output(backend.output._chunks)),
-        messages=tuple(_messages(backend.queue)),
+        messages=() if backend.queue is None else tuple(_messages(backend.queue)),
         blobs=frozenset(blobs),
         settled=settled,
     )

@@ -110,7 +110,7 @@ class TaskSource(Protocol):
     can makes one transaction of a turn. A turn that is repeated with its id is carried out once and
     answered alike. The ids of an instance grow, as text; its last turn and its last claim are
     remembered, because a claim may wait while turns come and go. A claim or turn that arrives after
-    a later one claims nothing.
+    a later one is not carried out.
 
     A call raises only ``BackendUnavailable`` (nothing happened), ``OutcomeUnknown`` (repeat the
     call with the same arguments), and ``WorkerGone``.
@@ -167,7 +167,8 @@ class TaskSource(Protocol):
 
         Raises:
             WorkerGone: another process has ended this instance, and ``room`` was given or a
-                command renews; nothing happened.
+                command does not end its attempt; nothing happened. Commands that end attempts are
+                decided by their fence.
         """
         ...
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from longshore.core.documents import Document
 from longshore.core.events.codec import EVENT_TYPES
@@ -36,7 +37,9 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
+from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
@@ -51,6 +54,15 @@ _AT_ONCE = 256
 _MAX_READS = 20
 _ANY_SEQUENCE = -1  # no event: any version of the row will do
 _GRAPH_CACHE_SIZE = 4
+_ANY_CLOCK = timedelta(days=1)  # a row may have been written by a clock that is ahead
+
+
+@dataclass(slots=True)
+class _SeenEnds:
+    """How far the ends of a backend without a bus were settled."""
+
+    seen: int = 0
+    complete: bool = False  # all that were seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +79,7 @@ class Dispatcher:
     # would each read a graph of ten thousand tasks. A stored graph never changes: a job with more
     # tasks gets a graph under another key.
     _graphs: dict[str, Graph] = field(default_factory=dict, init=False)
+    _ends: _SeenEnds = field(default_factory=_SeenEnds, init=False)
 
     async def run(self) -> None:
         """Follow the events until cancelled.
@@ -92,7 +105,9 @@ class Dispatcher:
         await self.step(timedelta(0))
 
     async def step(self, wait: timedelta) -> bool:
-        """Handle one delivery. Returns whether there was one."""
+        """Settle the ends that are known by now. Returns whether there were any."""
+        if self.backend.source is not None:
+            return await self._settle_unrecorded(self.backend.source, wait)
         bus = self.backend.require_bus()
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
@@ -102,6 +117,28 @@ class Dispatcher:
             await self._settle(sequences)
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
+
+    async def _settle_unrecorded(self, source: TaskSource, wait: timedelta) -> bool:
+        """Settle the ends that the source has not settled with their outcome.
+
+        An end that cannot be settled is tried again after the next end, or after ``wait``.
+        """
+        if not self._ends.complete:
+            wait = timedelta(0)  # ends of an earlier process, and of one that failed
+        self._ends.seen = await source.wait_for_ends(self._ends.seen, timeout=wait)
+        self._ends.complete = False
+        settled = 0
+        ended_by = self.backend.clock.now() + _ANY_CLOCK
+        pages = iter_pages(partial(self.backend.ledger.unrecorded_ends, ended_by=ended_by))
+        async for page in pages:
+            results = (await self._settle_jobs(dict.fromkeys(page, _ANY_SEQUENCE))).values()
+            settled += sum(result for result in results if isinstance(result, int))
+            errors = [result for result in results if isinstance(result, BaseException)]
+            with log_and_continue(logger, "dispatch.skipped", tasks=page):
+                if errors:
+                    raise _most_severe(errors)
+        self._ends.complete = True
+        return settled > 0
 
     async def handle(self, events: Sequence[Event]) -> list[Event]:
         """Handle events that the caller received. Returns those to deliver again.

@@ -35,6 +35,7 @@ from longshore.errors import (
     LongshoreError,
     NotFound,
     ReceiptExpired,
+    UsageError,
 )
 from longshore.ports.backend import Backend
 from longshore.ports.task_queue import Message, TaskQueue
@@ -389,6 +390,10 @@ class MessageTaskSource:
             ):
                 ended.append(await self.transitions.apply_to_task(task_id, command))
         return ended
+
+    async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
+        message = "ends are delivered by the bus"
+        raise UsageError(message)
 
     async def depth(self, queue: str) -> QueueDepth:
         return await self._queue.depth(queue)

@@ -19,6 +19,7 @@ from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core.budgets import NO_BUDGET, Budget
 from longshore.core.events.event import Event
 from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.failures import ErrorCategory, Failure
@@ -74,6 +75,8 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
 BACKENDS = ["memory", "atomic memory", "sqlite"]
 IN_MEMORY = BACKENDS[:2]
+WITH_QUEUE = ["memory", "sqlite"]
+"""Those whose worker receives messages; the others lease tasks by themselves."""
 
 
 @asynccontextmanager
@@ -282,6 +285,10 @@ class ServiceHarness:
             if not await self.dispatch() and not page.items:
                 return
 
+    async def _pending(self) -> list[TaskRow]:
+        page = await self.backend.ledger.list_tasks(TENANT, state=TaskState.PENDING, limit=10_000)
+        return list(reversed(page.items))
+
     async def complete(self, id_: str, result: Any = None) -> TaskRow:
         """One attempt of a pending task, with a result."""
         claimed = await self.claim(id_)
@@ -336,7 +343,16 @@ class ServiceHarness:
         return [event.type for event in events]
 
     async def messages(self, queue: str = "default") -> list[str]:
-        """Bodies of the messages that could be received now; they stay where they are."""
+        """Bodies of the messages that could be received now; they stay where they are.
+
+        Where there are no messages: those that the tasks which can be claimed now would have.
+        """
+        if self.backend.queue is None:
+            return [
+                message_body(row.id)
+                for row in (await self._pending())
+                if row.spec.queue == queue and row.due_at and row.due_at <= self.clock.now()
+            ]
         result = await self.backend.queue.receive(
             [queue], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
         )

@@ -10,7 +10,9 @@ from typing import Any
 
 from longshore.ports.backend import Backend
 
-PORTS = ("ledger", "queue", "events", "bus", "output", "blobs", "definitions", "budgets")
+PORTS = (
+    *("ledger", "queue", "events", "bus", "output", "blobs", "definitions", "budgets", "source"),
+)
 Action = Callable[[], Awaitable[object]]
 
 
@@ -119,5 +121,9 @@ def crash_at(
 def _observe(
     backend: Backend, before: Callable[[str], None], after: Callable[[str], None]
 ) -> Backend:
-    ports = {name: ObservedPort(getattr(backend, name), name, before, after) for name in PORTS}
+    ports = {
+        name: ObservedPort(getattr(backend, name), name, before, after)
+        for name in PORTS
+        if getattr(backend, name) is not None
+    }
     return replace(backend, **ports)

@@ -19,6 +19,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     SECOND,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     job_id,
     make_task,
@@ -95,7 +96,7 @@ async def test_each_filter_chooses_and_all_must_be_met(kind: str, tmp_path: Path
         assert await keys(harness, queue="mail", category=ErrorCategory.AUTH) == "c"
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize("limit", [1, 2, 5])
 @scenario
 async def test_pages_show_everything_once_while_more_is_added(
@@ -131,7 +132,7 @@ async def test_more_than_are_read_at_once_are_all_listed(
 ) -> None:
     monkeypatch.setattr(reads, "AT_ONCE", 2)
     monkeypatch.setattr(module, "AT_ONCE", 2)
-    async with open_backend("atomic memory", tmp_path) as backend:
+    async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
         await fail_five_tasks(harness)
         await send(harness, *(f"poison {number}" for number in range(7)))
@@ -156,7 +157,7 @@ async def test_a_cursor_of_another_listing_is_refused(kind: str, tmp_path: Path)
             await harness.dead_letters.list_page(TENANT, cursor=foreign)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_they_are_counted_by_queue_and_category(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -198,7 +199,7 @@ async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path:
         assert (await harness.task("a", "one")).state is TaskState.FAILED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_dead_message_is_visible_only_to_the_tenant_of_its_task(
     kind: str, tmp_path: Path
@@ -281,7 +282,7 @@ async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
             assert notices.count("Task Pending") == 2
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
     kind: str, tmp_path: Path
@@ -329,7 +330,7 @@ async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(
         assert skips_of(replayed) == {A: "the task is cancelled"}
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_without_a_task_is_discarded_and_an_event_records_it(
     kind: str, tmp_path: Path
@@ -352,7 +353,7 @@ async def test_a_message_without_a_task_is_discarded_and_an_event_records_it(
         assert "hunter2" not in event.body.excerpt
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_nothing_is_forgotten_before_the_event_is_written(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -382,7 +383,7 @@ async def test_a_task_is_history_and_cannot_be_discarded(kind: str, tmp_path: Pa
             await harness.dead_letters.discard(TENANT, letter, by="ann")
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(
     kind: str, tmp_path: Path

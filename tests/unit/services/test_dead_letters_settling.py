@@ -15,9 +15,9 @@ from longshore.services.dead_letters import SettleCounts
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import exhaust_receives, send
 from tests.unit.services.harness import (
-    BACKENDS,
     LEASE,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -32,10 +32,10 @@ MINUTE = timedelta(minutes=1)
 
 
 async def depth_of_dead(harness: ServiceHarness, queue: str = "default") -> int:
-    return (await harness.backend.queue.depth(queue)).dead_letters
+    return (await harness.source.depth(queue)).dead_letters
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_dead_message_makes_its_task_fail_and_goes(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -54,7 +54,7 @@ async def test_a_dead_message_makes_its_task_fail_and_goes(kind: str, tmp_path: 
         assert (await harness.job()).state is JobState.FAILED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_until_it_is_settled_it_is_listed_with_what_will_come_of_it(
     kind: str, tmp_path: Path
@@ -76,7 +76,7 @@ async def test_until_it_is_settled_it_is_listed_with_what_will_come_of_it(
         assert after.id == A
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_the_task_is_failed_before_its_message_is_removed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -91,7 +91,7 @@ async def test_the_task_is_failed_before_its_message_is_removed(kind: str, tmp_p
         assert writing == ["ledger.commit", "queue.delete_dead_letter"]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
 @scenario
 async def test_settling_that_dies_at_any_call_is_finished_by_the_next(
@@ -120,7 +120,7 @@ async def test_settling_that_dies_at_any_call_is_finished_by_the_next(
     assert at > 4
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_that_is_finished_stays_as_it_is(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -139,7 +139,7 @@ async def test_a_task_that_is_finished_stays_as_it_is(kind: str, tmp_path: Path)
         assert await depth_of_dead(harness) == 0
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_in_a_living_workers_hands_is_left_to_it(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -154,7 +154,7 @@ async def test_a_task_in_a_living_workers_hands_is_left_to_it(kind: str, tmp_pat
         assert await harness.task("a") == claimed
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_of_a_silent_worker_fails(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -169,7 +169,7 @@ async def test_a_task_of_a_silent_worker_fails(kind: str, tmp_path: Path) -> Non
         assert (await harness.task("a")).state is TaskState.FAILED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_from_before_a_replay_does_not_end_the_new_round(
     kind: str, tmp_path: Path
@@ -190,7 +190,7 @@ async def test_a_message_from_before_a_replay_does_not_end_the_new_round(
         assert (row.state, row.round) == (TaskState.PENDING, 2)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_later_message_of_the_task_fails_it_too(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -205,7 +205,7 @@ async def test_a_later_message_of_the_task_fails_it_too(kind: str, tmp_path: Pat
         assert await harness.dead_letters.settle_messages() == SettleCounts(failed=1)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_the_message_for_the_next_attempt_ends_the_task_too(
     kind: str, tmp_path: Path
@@ -226,7 +226,7 @@ async def test_the_message_for_the_next_attempt_ends_the_task_too(
         ]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_leads_nowhere_stays_listed_with_its_reason(
     kind: str, tmp_path: Path
@@ -245,7 +245,7 @@ async def test_a_message_that_leads_nowhere_stays_listed_with_its_reason(
         assert await depth_of_dead(harness) == 2
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_stays_is_logged_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -266,7 +266,7 @@ async def test_a_message_that_stays_is_logged_once(
         assert notices == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_many_that_stay_do_not_hide_one_that_can_be_settled(
     kind: str, tmp_path: Path
@@ -283,7 +283,7 @@ async def test_many_that_stay_do_not_hide_one_that_can_be_settled(
         assert settled == SettleCounts(failed=1, unresolved=600)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_two_who_settle_at_once_fail_the_task_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -298,7 +298,7 @@ async def test_two_who_settle_at_once_fail_the_task_once(kind: str, tmp_path: Pa
         assert await depth_of_dead(stages[0]) == 0
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker(
     kind: str, tmp_path: Path
@@ -318,7 +318,7 @@ async def test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker(
         assert (await harness.task("a")).lease.worker_id == "worker-2"
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_store_out_of_reach_leaves_the_message_where_it_is(
     kind: str, tmp_path: Path

@@ -21,6 +21,7 @@ from tests.unit.services.harness import (
     IN_MEMORY,
     NO_WAIT,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     job_id,
     make_task,
@@ -101,7 +102,7 @@ class Lagging:
         return await self._ledger.get_tasks(task_ids)
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", WITH_QUEUE[:1])
 @scenario
 async def test_an_event_that_comes_before_its_row_is_readable_is_not_forgotten(
     kind: str, tmp_path: Path
@@ -154,7 +155,7 @@ async def test_an_event_of_an_unknown_job_does_not_block_the_others(
         assert (await harness.task("b")).state is PENDING
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", WITH_QUEUE[:1])
 @scenario
 async def test_an_event_that_was_not_acknowledged_is_delivered_again(
     kind: str, tmp_path: Path

@@ -28,6 +28,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     REQUEST,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -63,7 +64,7 @@ async def test_dead_letters_are_reported_once_and_so_is_their_end(
         assert await backend.blobs.list_keys("health/") == []
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_dead_letters_are_reported_by_queue_and_category_with_the_newest(
     kind: str, tmp_path: Path
@@ -235,7 +236,7 @@ async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path)
         ]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_without_a_task_is_reported_to_the_operator_tenant_only(
     kind: str, tmp_path: Path
@@ -266,7 +267,7 @@ async def test_a_message_without_a_task_is_reported_to_the_operator_tenant_only(
         ]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_that_task(
     kind: str, tmp_path: Path
@@ -288,7 +289,7 @@ async def test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_tha
         assert [item.id for item in dead_letter_backlog(notice).newest] == [task_id("a")]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_no_more_are_counted_than_the_limit_however_many_there_are(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

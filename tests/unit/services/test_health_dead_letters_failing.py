@@ -28,6 +28,7 @@ from tests.unit.services.dead_messages import exhaust_receives
 from tests.unit.services.harness import (
     BACKENDS,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -39,7 +40,7 @@ from tests.unit.services.port_wrappers import InterposedPort
 READS = ["ledger.failed_tasks", "ledger.failed_tenants", "queue.dead_letters"]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize("error", [BackendUnavailable("out of reach"), RuntimeError("a fault")])
 @pytest.mark.parametrize("read", READS)
 @scenario
@@ -205,7 +206,7 @@ async def test_a_channel_that_is_down_is_notified_later_and_others_get_no_duplic
         assert down.sends == 5
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_whose_task_cannot_be_read_is_reported(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

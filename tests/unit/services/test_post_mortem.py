@@ -17,6 +17,7 @@ from tests.unit.services.harness import (
     LEASE,
     SECOND,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -204,7 +205,7 @@ async def test_lost_output_is_passed_over(tmp_path: Path) -> None:
         assert [line.text for line in (await post_mortem(harness)).last_lines] == ["one", "2"]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_has_no_history(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -73,7 +73,9 @@ async def test_a_submit_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
             break
 
     assert outcomes[-1] == "passed"
-    assert {"never was", "crashed"} <= set(outcomes)
+    assert "never was" in outcomes
+    # With a source of its own, the one commit is the last call.
+    assert "crashed" in outcomes or kind == "atomic memory"
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -97,7 +99,7 @@ async def test_a_submit_that_died_at_any_call_can_be_repeated(
             assert again.job.id == job_id()
             assert again.keys == ("a",)
             await check_job_can_finish(harness)
-    assert at > 5
+    assert at > 4
 
 
 @pytest.mark.parametrize("happens", ["sweep", "work"])
@@ -124,7 +126,7 @@ async def test_a_concurrent_process_between_any_two_writes_of_a_submit_does_no_h
             assert job.intents == ()
             for key in "abcd":
                 assert (await harness.event_types(key)).count("Task Pending") == 1
-    assert at > 5
+    assert at > 4
 
 
 @scenario

@@ -17,6 +17,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -30,7 +31,7 @@ TAKEN_OVER_AFTER = LEASE.duration + LEASE.skew_margin
 REENQUEUED_AFTER = timedelta(seconds=60)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
     kind: str, tmp_path: Path
@@ -111,7 +112,7 @@ class RecordingLedger:
         return await self._ledger.commit(*changes)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed(
     kind: str, tmp_path: Path
@@ -156,7 +157,7 @@ async def test_a_lease_of_another_machine_does_not_end_because_its_worker_is_not
         assert await harness.task("a") == claimed
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
     kind: str, tmp_path: Path
@@ -180,7 +181,7 @@ async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
         assert (await harness.task("a")).state is TaskState.PENDING
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_due_task_that_was_not_claimed_is_enqueued_again_later(
     kind: str, tmp_path: Path
@@ -202,7 +203,7 @@ async def test_a_due_task_that_was_not_claimed_is_enqueued_again_later(
         assert len(await harness.messages()) == 1
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_delayed_task_is_not_enqueued_before_it_is_due(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -266,7 +267,7 @@ async def test_two_sweepers_at_once_end_a_lease_once(
         assert (await harness.task("a")).attempts_used == 1
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize("method", ["unqueued_tasks", "get_task", "commit"])
 @scenario
 async def test_two_concurrent_sweepers_enqueue_a_task_once(
@@ -286,7 +287,7 @@ async def test_two_concurrent_sweepers_enqueue_a_task_once(
         assert len(await harness.messages()) == 1
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
 async def test_a_task_that_is_claimed_during_the_sweep_is_not_enqueued(
@@ -308,7 +309,7 @@ async def test_a_task_that_is_claimed_during_the_sweep_is_not_enqueued(
         assert (await harness.task("a")).state is TaskState.PROCESSING
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_one_sweep_repairs_everything_however_much_it_is(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:

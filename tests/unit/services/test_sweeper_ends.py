@@ -63,8 +63,9 @@ async def test_a_task_whose_parents_completed_is_notified_without_an_event(
             TaskState.PENDING,
             TaskState.WAITING,
         ]
-        # The message of its parent is still there: no worker has dropped it.
-        assert await harness.messages() == [message_body(task_id(key)) for key in "abc"]
+        # The message of its parent may still be there: no worker has dropped it.
+        ready = await harness.messages()
+        assert ready[-2:] == [message_body(task_id(key)) for key in "bc"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

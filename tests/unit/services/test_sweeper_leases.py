@@ -12,6 +12,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -52,7 +53,7 @@ async def test_a_lease_that_is_renewed_while_the_sweeper_looks_stays(
         assert await harness.task("a") == renewal.row
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
 async def test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_looks_is_the_other_s(

@@ -19,6 +19,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -149,7 +150,7 @@ async def test_all_leases_of_a_dead_worker_are_ended_however_many_there_are(
         assert harness.worker_registry.dead_workers() == []
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
     kind: str, tmp_path: Path
@@ -167,7 +168,7 @@ async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
         assert reenqueued_at == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_that_is_due_again_is_enqueued_as_soon_as_the_first_time(
     kind: str,
@@ -189,7 +190,7 @@ async def test_a_task_that_is_due_again_is_enqueued_as_soon_as_the_first_time(
         assert repairs == Repairs(reenqueued=1)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
     kind: str, tmp_path: Path
@@ -205,7 +206,7 @@ async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
         assert (await harness.task("a")).state is TaskState.FAILED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_repairs_are_logged_by_kind(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -22,9 +22,9 @@ from longshore.ports.task_queue import OutgoingMessage
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
     BACKENDS,
-    IN_MEMORY,
     LEASE,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     job_id,
     make_task,
@@ -248,7 +248,7 @@ class FullQueue:
 
 
 # Where the message is written together with the row there is no separate send that could be lost.
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", WITH_QUEUE[:1])
 @pytest.mark.parametrize("failure", ["down", "full"])
 @scenario
 async def test_a_message_that_the_queue_refuses_is_left_to_the_sweeper(

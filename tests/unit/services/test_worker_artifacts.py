@@ -20,6 +20,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -53,7 +54,7 @@ async def log_lines(backend: Backend) -> list[str]:
     return [entry.data.decode() for entry in entries if entry.stream is Stream.LOG]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_files_are_stored_before_the_outcome_and_the_folder_goes_after(
     kind: str, tmp_path: Path

@@ -32,6 +32,7 @@ from tests.unit.services.harness import (
     NO_WAIT,
     SECOND,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     job_id,
     make_task,
@@ -70,7 +71,7 @@ class BeforeParking:
         return await self._ledger.commit(*changes)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_an_agent_is_answered_until_its_tasks_budget_is_used_up(
     kind: str, tmp_path: Path
@@ -332,7 +333,7 @@ async def test_a_budget_that_is_raised_while_the_agent_runs_is_noticed(tmp_path:
             assert spend_answers(harness) == [[(1, None), (2, None)]]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_not_lost(
     kind: str, tmp_path: Path

@@ -16,6 +16,7 @@ from tests.unit.services.harness import (
     LEASE,
     NO_WAIT,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -74,7 +75,7 @@ async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
             assert (await harness.task("a")).state is TaskState.CANCELLED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
     kind: str, tmp_path: Path
@@ -103,7 +104,7 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
             assert harness.runner.alive == []
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
     kind: str, tmp_path: Path

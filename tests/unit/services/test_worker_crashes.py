@@ -70,16 +70,14 @@ async def check_done_once(harness: ServiceHarness) -> None:
     assert notices.count("Task Completed") == 1
     assert notices.count("Task Processing Started") == row.attempt
     assert await harness.documents.load(row.result) == LARGE
-    assert await harness.event_types("b") == [
-        "Task Pending",
-        "Task Processing Started",
-        "Task Completed",
-    ]
+    # A worker may die just after it has claimed it.
+    after, events = await harness.task("b"), await harness.event_types("b")
+    assert (events[0], events[-1]) == ("Task Pending", "Task Completed")
+    assert events.count("Task Completed") == 1
+    assert events.count("Task Processing Started") == after.attempt
     assert (await harness.job()).state is JobState.COMPLETED
     assert await harness.job_event_types() == ["Job Created", "Job Completed"]
-    assert await harness.backend.queue.depth("default") == QueueDepth(
-        ready=0, hidden=0, dead_letters=0
-    )
+    assert await harness.source.depth("default") == QueueDepth(ready=0, hidden=0, dead_letters=0)
     entries = await harness.backend.output.read(task_id("a"))
     last = [entry.data for entry in entries if entry.attempt == row.attempt]
     assert last == [b"one", b"two"]

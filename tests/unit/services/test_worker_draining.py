@@ -13,6 +13,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -64,7 +65,7 @@ async def test_an_attempt_that_outlasts_the_grace_period_is_released_and_costs_n
         alive = harness.runner.alive
         await harness.advance(SECOND)
         row = await harness.task("a")
-        ready = await backend.queue.depth("default")
+        ready = await harness.source.depth("default")
         async with harness.running_worker("worker-2"):
             await harness.advance(NO_WAIT)
 
@@ -120,7 +121,7 @@ async def test_a_second_order_to_stop_gives_everything_back_at_once(
         assert (await harness.task("a")).state is TaskState.PENDING
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_that_is_being_claimed_when_all_are_given_back_is_given_back_too(
     kind: str, tmp_path: Path
@@ -144,7 +145,7 @@ async def test_a_task_that_is_being_claimed_when_all_are_given_back_is_given_bac
         assert (await harness.task("a")).state is TaskState.PENDING
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_stopping_worker_claims_nothing_any_more(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -161,4 +162,4 @@ async def test_a_stopping_worker_claims_nothing_any_more(kind: str, tmp_path: Pa
 
         assert running.done()
         assert harness.runner.specs == []
-        assert (await backend.queue.depth("default")).ready == 1
+        assert (await harness.source.depth("default")).ready == 1

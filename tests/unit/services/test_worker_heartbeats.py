@@ -18,6 +18,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -104,7 +105,7 @@ async def test_how_often_a_lease_is_renewed_and_how_far_ahead_can_be_set(
             await harness.advance(timedelta(seconds=21))
             lease = (await harness.task("a")).lease
             last_sent = harness.clock.now() - SECOND
-            depth = await backend.queue.depth("default")
+            depth = await harness.source.depth("default")
 
         assert lease is not None
         assert (lease.heartbeats, lease.expires_at) == (5, last_sent + timedelta(seconds=15))
@@ -113,7 +114,7 @@ async def test_how_often_a_lease_is_renewed_and_how_far_ahead_can_be_set(
         assert "queue.delay" not in calls
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_the_messages_of_all_that_runs_are_extended_by_one_call(
     kind: str, tmp_path: Path
@@ -127,14 +128,14 @@ async def test_the_messages_of_all_that_runs_are_extended_by_one_call(
 
         async with harness.running_worker():
             await harness.advance(MINUTE + SECOND)
-            depth = await backend.queue.depth("default")
+            depth = await harness.source.depth("default")
 
         assert calls.count("queue.extend") == 3
         assert depth == QueueDepth(ready=0, hidden=3, dead_letters=0)
         assert [len(await beats(harness, key)) for key in "abc"] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_renewal_that_is_overtaken_by_the_outcome_changes_nothing(
     kind: str, tmp_path: Path
@@ -164,4 +165,6 @@ async def test_a_renewal_that_is_overtaken_by_the_outcome_changes_nothing(
         assert (row.state, row.lease, running) == (TaskState.COMPLETED, None, [])
         assert (await harness.event_types("a"))[-1] == "Task Completed"
         assert await beats(harness) == []
-        assert await backend.queue.depth("default") == QueueDepth(ready=0, hidden=0, dead_letters=0)
+        assert await harness.source.depth("default") == QueueDepth(
+            ready=0, hidden=0, dead_letters=0
+        )

@@ -19,6 +19,7 @@ from tests.unit.services.harness import (
     NO_WAIT,
     SECOND,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -55,7 +56,7 @@ class CountingQueue:
         return messages
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_worker_with_nothing_to_do_asks_once_and_waits_twenty_seconds_for_an_answer(
     kind: str, tmp_path: Path
@@ -87,7 +88,7 @@ async def test_three_tasks_run_at_once_if_no_other_number_is_set(kind: str, tmp_
         assert len(running) == len(harness.runner.specs) == 3
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_no_more_messages_are_taken_than_there_are_free_slots(
     kind: str, tmp_path: Path
@@ -105,7 +106,7 @@ async def test_no_more_messages_are_taken_than_there_are_free_slots(
 
         assert len(running) == options == 2
         assert max(queue.limits) == 2
-        assert (await backend.queue.depth("default")).ready == 5  # those two were given back
+        assert (await harness.source.depth("default")).ready == 5  # those two were given back
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -141,7 +142,7 @@ async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
             assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -165,7 +166,7 @@ async def test_a_message_that_names_no_task_is_recorded_and_removed(
 
         async with harness.running_worker():
             await harness.advance(SECOND)
-            depth = await backend.queue.depth("default")
+            depth = await harness.source.depth("default")
 
         page = await backend.events.query(TENANT, event_type="Message Rejected")
         (rejected,) = page.items
@@ -175,7 +176,7 @@ async def test_a_message_that_names_no_task_is_recorded_and_removed(
         assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
     kind: str, tmp_path: Path
@@ -198,10 +199,10 @@ async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
             await harness.advance(SECOND)
 
         assert harness.runner.specs == []
-        assert await backend.queue.depth("default") == EMPTY
+        assert await harness.source.depth("default") == EMPTY
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_that_another_worker_runs_is_delayed_and_taken_over_when_its_lease_ends(
     kind: str, tmp_path: Path
@@ -253,10 +254,10 @@ async def test_putting_a_message_off_again_and_again_never_makes_it_a_dead_lette
 
         assert harness.runner.specs == []
         assert (row.attempt, row.attempts_used) == (1, 0)
-        assert await backend.queue.depth("default") == EMPTY
+        assert await harness.source.depth("default") == EMPTY
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_of_two_workers_with_two_messages_of_one_task_one_runs_it(
     kind: str, tmp_path: Path
@@ -274,10 +275,10 @@ async def test_of_two_workers_with_two_messages_of_one_task_one_runs_it(
 
         assert len(harness.runner.specs) == 1
         assert (await harness.task("a")).attempt == 1
-        assert await backend.queue.depth("default") == EMPTY
+        assert await harness.source.depth("default") == EMPTY
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_comes_before_its_task_is_due_waits_for_it(
     kind: str, tmp_path: Path
@@ -297,7 +298,7 @@ async def test_a_message_that_comes_before_its_task_is_due_waits_for_it(
         assert (early, len(harness.runner.specs)) == (0, 1)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_the_outcome_is_committed_before_the_message_is_deleted(
     kind: str, tmp_path: Path
@@ -315,7 +316,7 @@ async def test_the_outcome_is_committed_before_the_message_is_deleted(
         assert writes.count("queue.delete") == 1
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_again(
     kind: str, tmp_path: Path
@@ -327,11 +328,11 @@ async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_agai
 
         async with harness.running_worker():
             await harness.advance(SECOND)
-            left = await backend.queue.depth("default")
+            left = await harness.source.depth("default")
             await harness.advance(timedelta(minutes=1))
 
         assert queue.failures == 1
         assert left.hidden == 1
         assert len(harness.runner.specs) == 1
-        assert await backend.queue.depth("default") == EMPTY
+        assert await harness.source.depth("default") == EMPTY
         assert (await harness.event_types("a")).count("Task Completed") == 1

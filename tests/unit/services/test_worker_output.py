@@ -15,6 +15,7 @@ from tests.unit.services.harness import (
     LEASE,
     NO_WAIT,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -127,7 +128,7 @@ async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
 
 
 @pytest.mark.parametrize("leases", [1.0, 1.3, 1.6, 1.9])
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_what_a_log_kept_without_an_answer_is_named_when_everything_is_back(
     kind: str, leases: float, tmp_path: Path

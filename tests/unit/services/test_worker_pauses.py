@@ -21,6 +21,7 @@ from tests.unit.services.harness import (
     NO_WAIT,
     SECOND,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -144,7 +145,7 @@ async def test_another_try_of_a_task_waits_for_the_end_of_the_pause(
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 2)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_other_queues_of_a_worker_are_served_meanwhile(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -165,7 +166,7 @@ async def test_other_queues_of_a_worker_are_served_meanwhile(kind: str, tmp_path
             assert queue.received_from[-1] == QUEUES
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_pause_of_a_queue_that_is_not_its_own_does_not_disturb_a_worker(
     kind: str, tmp_path: Path
@@ -243,7 +244,7 @@ class UnresponsiveQueue:
         return messages
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returned(
     kind: str, tmp_path: Path
@@ -269,7 +270,7 @@ async def test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returne
             assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_messages_for_tasks_of_a_paused_queue_use_up_no_receives(
     kind: str, tmp_path: Path
@@ -283,7 +284,7 @@ async def test_messages_for_tasks_of_a_paused_queue_use_up_no_receives(
             for _ in range(25):
                 await harness.advance(4 * MINUTE)
                 await harness.sweeper.sweep()
-            depth = await backend.queue.depth("default")
+            depth = await harness.source.depth("default")
             assert (depth.ready, depth.hidden, depth.dead_letters) == (2, 0, 0)
 
             await backend.queue_controls.resume("default")
@@ -297,7 +298,7 @@ async def test_messages_for_tasks_of_a_paused_queue_use_up_no_receives(
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_worker_that_cannot_know_what_is_paused_begins_nothing(
     kind: str, tmp_path: Path, error: Exception
@@ -317,7 +318,7 @@ async def test_a_worker_that_cannot_know_what_is_paused_begins_nothing(
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_worker_that_cannot_read_pauses_continues_with_the_last_state(
     kind: str, tmp_path: Path, error: Exception

@@ -13,6 +13,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -21,7 +22,7 @@ from tests.unit.services.harness import (
 from tests.unit.services.port_wrappers import InterposedPort
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharmed(
     kind: str, tmp_path: Path
@@ -42,7 +43,7 @@ async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharm
         assert [message.receive_count for message in again] == [1, 1]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -64,7 +65,7 @@ async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_pat
         ]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
     kind: str,
@@ -83,7 +84,7 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
         assert len(await harness.messages()) == 1
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_worker_continues_when_the_queue_comes_back(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -98,7 +99,7 @@ async def test_a_worker_continues_when_the_queue_comes_back(kind: str, tmp_path:
         assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize(
     "error", [None, BackendRejected("denied"), ValueError("a bug")], ids=["down", "denied", "bug"]
 )

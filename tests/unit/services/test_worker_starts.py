@@ -42,7 +42,7 @@ async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 0)
         assert released.type == "Task Released"
         assert released.body.reason == "no child could be started: out of processes"
-        assert (await backend.queue.depth("default")).hidden == 0
+        assert (await harness.source.depth("default")).hidden == 0
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -13,6 +13,7 @@ from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
     BACKENDS,
     SECOND,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -70,7 +71,7 @@ async def test_steps_are_kept_through_renewals_and_cancellations_of_others(
         assert harness.runner.specs[1].checkpoints == {f"s{n}": n for n in range(5)}
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @pytest.mark.parametrize(("port", "method"), [("blobs", "put"), ("ledger", "commit")])
 @scenario
 async def test_a_step_that_cannot_be_kept_ends_the_attempt_and_costs_none(
@@ -99,7 +100,7 @@ async def test_a_step_that_cannot_be_kept_ends_the_attempt_and_costs_none(
         assert "Task Released" in await harness.event_types("a")
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_step_is_not_acknowledged_before_it_is_kept(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -19,6 +19,7 @@ from tests.unit.services.harness import (
     NO_WAIT,
     SECOND,
     TENANT,
+    WITH_QUEUE,
     ServiceHarness,
     make_task,
     open_backend,
@@ -49,7 +50,7 @@ async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> N
 
         async with harness.running_worker():
             await harness.advance(NO_WAIT)
-            assert await backend.queue.depth("default") == EMPTY
+            assert await harness.source.depth("default") == EMPTY
 
         row = await harness.task("a")
         assert (row.state, row.attempt, row.fence > 0) == (TaskState.COMPLETED, 1, True)
@@ -60,7 +61,7 @@ async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> N
         ]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_of_two_concurrent_claims_only_the_first_commit_runs_the_task(
     kind: str, tmp_path: Path
@@ -75,7 +76,7 @@ async def test_of_two_concurrent_claims_only_the_first_commit_runs_the_task(
         ledger = InterposedPort(backend.ledger, "commit", before=other_worker_claims)
         async with harness.with_ports(ledger=ledger).running_worker():
             await harness.advance(NO_WAIT)
-            depth = await backend.queue.depth("default")
+            depth = await harness.source.depth("default")
 
         row = await harness.task("a")
         assert row.lease is not None
@@ -84,7 +85,7 @@ async def test_of_two_concurrent_claims_only_the_first_commit_runs_the_task(
         assert depth == QueueDepth(ready=0, hidden=1, dead_letters=0)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_of_a_task_that_has_ended_is_dropped_as_a_duplicate(
     kind: str, tmp_path: Path
@@ -101,14 +102,14 @@ async def test_a_message_of_a_task_that_has_ended_is_dropped_as_a_duplicate(
 
         async with harness.running_worker():
             await harness.advance(NO_WAIT)
-            assert await backend.queue.depth("default") == EMPTY
+            assert await harness.source.depth("default") == EMPTY
 
         assert [row.state.value for row in before] == list(keys)
         assert [await harness.task(key) for key in keys] == before
         assert harness.runner.specs == []
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_message_without_a_task_is_dropped_recorded_and_logged(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -122,14 +123,14 @@ async def test_a_message_without_a_task_is_dropped_recorded_and_logged(
         with caplog.at_level(logging.ERROR, "longshore"):
             async with harness.running_worker():
                 await harness.advance(NO_WAIT)
-                assert await backend.queue.depth("default") == EMPTY
+                assert await harness.source.depth("default") == EMPTY
 
         (event,) = (await backend.events.query(TENANT, event_type="Message Rejected")).items
         assert event.body.reason == "there is no task 'job-missing_a'"
         assert [record.getMessage() for record in caplog.records] == ["message.rejected"]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_in_good_hands_is_put_off_until_its_lease_could_be_over(
     kind: str, tmp_path: Path
@@ -159,7 +160,7 @@ async def received(harness: ServiceHarness) -> list[int]:
     return [message.receive_count for message in result]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
     kind: str, tmp_path: Path
@@ -179,7 +180,7 @@ async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
         assert [spec.fence for spec in harness.runner.specs] == [row.fence]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_and_is_not_run(
     kind: str, tmp_path: Path
@@ -192,7 +193,7 @@ async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_a
 
         async with harness.running_worker():
             await harness.advance(NO_WAIT)
-            assert await backend.queue.depth("default") == EMPTY
+            assert await harness.source.depth("default") == EMPTY
 
         last = (await harness.history("a"))[-1]
         assert (last.type, last.body.retry_count) == ("Task Failed", 1)
@@ -217,7 +218,7 @@ async def test_a_task_has_three_attempts_by_default(kind: str, tmp_path: Path) -
         assert [spec.attempt for spec in harness.runner.specs] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_attempts_are_counted_on_the_row_and_not_by_deliveries(
     kind: str, tmp_path: Path

@@ -15,6 +15,7 @@ from longshore.adapters.memory.keyed_stores import (
 from longshore.adapters.memory.ledger import MemoryLedger, MemoryStore
 from longshore.adapters.memory.logs import MemoryEventBus, MemoryEventLog, MemoryOutputLog
 from longshore.adapters.memory.queues import MemoryQueueControls, MemoryTaskQueue
+from longshore.adapters.memory.task_source import MemoryTaskSource
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
@@ -23,20 +24,23 @@ def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
     """An empty backend that keeps its state in this process only.
 
     Args:
-        atomic: Whether the ledger accepts several changes in one commit.
+        atomic: Whether the ledger accepts several changes in one commit. Then the backend leases
+            tasks by itself; otherwise it has a queue and a bus.
     """
     store = MemoryStore(clock)
+    controls = MemoryQueueControls(clock, store.row_waiters)
     return Backend(
         name="memory",
         clock=clock,
         ledger=MemoryLedger(store, atomic=atomic),
-        queue=MemoryTaskQueue(clock),
-        queue_controls=MemoryQueueControls(clock),
+        queue_controls=controls,
         events=MemoryEventLog(store),
-        bus=MemoryEventBus(store),
         output=MemoryOutputLog(clock),
         blobs=MemoryBlobStore(),
         definitions=MemoryDefinitions(),
         keys=MemoryKeys(),
         budgets=MemoryBudgets(),
+        source=MemoryTaskSource(store, controls) if atomic else None,
+        queue=None if atomic else MemoryTaskQueue(clock),
+        bus=None if atomic else MemoryEventBus(store),
     )

@@ -5,7 +5,8 @@ Nothing in the store awaits, so on the one event loop each call is atomic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
@@ -16,7 +17,7 @@ from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
-from longshore.core.tasks.states import JobState, TaskState
+from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import AlreadyExists, UsageError, VersionConflict
 from longshore.ports.clock import Clock
 from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
@@ -25,6 +26,56 @@ RowT = TypeVar("RowT", TaskRow, JobRow)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+class ReadyTasks:
+    """Pending tasks by queue, lane and line; within a line by due time, then as created."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, Priority, str], list[tuple[datetime, datetime, int, str]]] = {}
+
+    def update(self, old: TaskRow | None, new: TaskRow) -> None:
+        """A task's row has changed."""
+        if old is not None and old.state is TaskState.PENDING:
+            line = self._lines[_line_of(old)]
+            del line[bisect_left(line, _place_of(old))]
+        if new.state is TaskState.PENDING:
+            insort(self._lines.setdefault(_line_of(new), []), _place_of(new))
+
+    def due(self, queues: Collection[str], now: datetime, *, limit: int) -> Iterator[str]:
+        """Yields the first due tasks of each line of these queues, up to ``limit`` each."""
+        for (queue, _, _), line in self._lines.items():
+            if queue in queues:
+                for due_at, *_, task_id in line[:limit]:
+                    if due_at <= now:
+                        yield task_id
+
+    def next_due(self, queues: Collection[str], now: datetime) -> timedelta | None:
+        """Returns the time until another task of these queues is due; None: there is none."""
+        moments = (
+            due_at
+            for (queue, _, _), line in self._lines.items()
+            if queue in queues
+            for due_at, *_ in line[bisect_right(line, (now, _LAST, 0, "")) :][:1]
+        )
+        first = min(moments, default=None)
+        return None if first is None else first - now
+
+    def count(self, queue: str, now: datetime) -> tuple[int, int]:
+        """Returns how many tasks of a queue are due, and how many are not yet."""
+        lines = [line for (name, _, _), line in self._lines.items() if name == queue]
+        due = sum(bisect_right(line, (now, _LAST, 0, "")) for line in lines)
+        return due, sum(map(len, lines)) - due
+
+
+def _line_of(row: TaskRow) -> tuple[str, Priority, str]:
+    return row.spec.queue, row.spec.priority, row.spec.tenant
+
+
+def _place_of(row: TaskRow) -> tuple[datetime, datetime, int, str]:
+    spec = row.spec
+    return row.due_at or _EPOCH, spec.created_at, spec.number, spec.id
 
 
 class MemoryStore:
@@ -36,7 +87,60 @@ class MemoryStore:
         self.jobs: dict[str, JobRow] = {}
         self.events: list[Event] = []
         self.event_waiters = Waiters(clock)
+        self.row_waiters = Waiters(clock)
+        self.ready = ReadyTasks()
+        self.ends = 0  # of tasks that their jobs may not have recorded, so far
+        self.ended_workers: dict[str, None] = {}  # whose lease another process has ended
         self._by_entity: dict[tuple[str, str], dict[int, Event]] = {}
+        self._wakeups: dict[str, None] = {}
+
+    def commit(self, changes: Sequence[AnyChange], *, settles: bool = False) -> list[Effect]:
+        """Write rows and events, or nothing. Returns the effects.
+
+        Args:
+            settles: The caller commits what follows from the ends of tasks at once.
+        """
+        fresh = [change for change in changes if not self._is_committed(change)]
+        events = self.unrecorded(event for change in fresh for event in change.events)
+        for change in fresh:
+            if isinstance(change.row, TaskRow):
+                self._put_task(change.row, change.events)
+                self.ends += change.row.state.terminal and not settles
+            else:
+                self.jobs[change.row.id] = change.row
+        self.record(events)
+        effects = [effect for change in changes for effect in change.effects]
+        self._wakeups |= dict.fromkeys(
+            effect.worker_id for effect in effects if isinstance(effect, Wake)
+        )
+        self.row_waiters.wake()
+        return effects
+
+    def _is_committed(self, change: AnyChange) -> bool:
+        """Whether the row has this change already, because an earlier answer was lost.
+
+        Raises:
+            VersionConflict: the change was decided from another version than the current one.
+        """
+        row = self.tasks.get(change.row.id) or self.jobs.get(change.row.id)
+        if row is not None and row.change_id == change.row.change_id:
+            return True
+        if change.expected_version != (row.version if row else 0):
+            raise VersionConflict(change.row.id, change.expected_version)
+        return False
+
+    def _put_task(self, row: TaskRow, events: Sequence[Event]) -> None:
+        old = self.tasks.get(row.id)
+        self.tasks[row.id] = row
+        self.ready.update(old, row)
+        holder = old.lease.worker_id if old is not None and old.lease is not None else None
+        by_holder = any(event.context.origin == "worker" for event in events)
+        if holder is not None and row.lease is None and not by_holder:
+            self.ended_workers[holder] = None
+
+    async def wait_for_wake(self, worker_id: str) -> None:
+        await self.row_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
+        self._wakeups.pop(worker_id, None)
 
     def history(self, tenant: str, entity: str) -> list[Event]:
         """All events of an entity, by sequence."""
@@ -79,8 +183,6 @@ class MemoryLedger:
     def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
         self._store = store
         self.atomic = atomic
-        self._wakeups: dict[str, None] = {}
-        self._wakeup_waiters = Waiters(store.clock)
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return self._store.tasks.get(task_id)
@@ -94,18 +196,9 @@ class MemoryLedger:
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         self._check_usage(changes)
-        fresh = [change for change in changes if not self._is_committed(change)]
-        events = self._store.unrecorded(event for change in fresh for event in change.events)
-        for change in fresh:
-            if isinstance(change.row, TaskRow):
-                self._store.tasks[change.row.id] = change.row
-            else:
-                self._store.jobs[change.row.id] = change.row
-        self._store.record(events)
-        effects = [effect for change in changes for effect in change.effects]
-        if wakeups := [effect.worker_id for effect in effects if isinstance(effect, Wake)]:
-            self._wakeups |= dict.fromkeys(wakeups)
-            self._wakeup_waiters.wake()
+        effects = self._store.commit(changes)
+        if self.atomic:  # then a task is found by its place among the ready tasks
+            return ()
         return tuple(effect for effect in effects if not isinstance(effect, Wake))
 
     def _check_usage(self, changes: Sequence[AnyChange]) -> None:
@@ -115,19 +208,6 @@ class MemoryLedger:
         if len(changes) > 1 and not self.atomic:
             message = "this ledger takes one change a commit: ask `atomic` first"
             raise UsageError(message)
-
-    def _is_committed(self, change: AnyChange) -> bool:
-        """Whether the row has this change already, because an earlier answer was lost.
-
-        Raises:
-            VersionConflict: the change was decided from another version than the current one.
-        """
-        row = self._store.tasks.get(change.row.id) or self._store.jobs.get(change.row.id)
-        if row is not None and row.change_id == change.row.change_id:
-            return True
-        if change.expected_version != (row.version if row else 0):
-            raise VersionConflict(change.row.id, change.expected_version)
-        return False
 
     async def list_tasks(
         self,
@@ -277,8 +357,7 @@ class MemoryLedger:
         return sorted(job_id for job_id in ids if job_id > after)[:limit]
 
     async def wait_for_wake(self, worker_id: str) -> None:
-        await self._wakeup_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
-        self._wakeups.pop(worker_id, None)
+        await self._store.wait_for_wake(worker_id)
 
 
 def _page(

@@ -196,11 +196,11 @@ class MemoryTaskQueue:
 class MemoryQueueControls:
     """See ``ports.configuration.QueueControls``."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, waiters: Waiters) -> None:
         self._clock = clock
         self._pauses: dict[str, QueuePause] = {}
         self._hold_by_queue: dict[str, QueuePause] = {}  # ended holds too
-        self._waiters = Waiters(clock)
+        self._waiters = waiters  # woken by every change
 
     async def pause(
         self, name: str, *, by: str, reason: str | None = None, now: datetime
@@ -245,16 +245,24 @@ class MemoryQueueControls:
         previous = None if changed_from is None else frozenset(changed_from)
 
         def look() -> frozenset[str] | None:
-            on_hold = {hold.name for hold in self._active_holds(queues)}
-            paused = frozenset(queues) & (self._pauses.keys() | on_hold)
+            paused = self.paused_now(queues)
             return paused if paused != previous else None
 
-        def next_end() -> timedelta | None:
-            now = self._clock.now()
-            return min((hold.remaining(now) for hold in self._active_holds(queues)), default=None)
-
         # Without a timeout there is always a result.
-        return await self._waiters.wait_until(look, next_change=next_end) or frozenset()
+        return (
+            await self._waiters.wait_until(look, next_change=lambda: self.next_hold_end(queues))
+            or frozenset()
+        )
+
+    def paused_now(self, queues: Collection[str]) -> frozenset[str]:
+        """Returns which of these queues are paused or held."""
+        on_hold = {hold.name for hold in self._active_holds(queues)}
+        return frozenset(queues) & (self._pauses.keys() | on_hold)
+
+    def next_hold_end(self, queues: Collection[str]) -> timedelta | None:
+        """Returns the time until a hold of one of these queues ends; None: none is held."""
+        now = self._clock.now()
+        return min((hold.remaining(now) for hold in self._active_holds(queues)), default=None)
 
     def _active_holds(self, queues: Collection[str]) -> list[QueuePause]:
         now = self._clock.now()

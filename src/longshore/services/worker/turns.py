@@ -202,7 +202,7 @@ class TurnLoop:
             self._on_gone(worker)
             lost = Refusal(RefusalReason.LEASE_LOST, str(error))
             # Commands that end attempts are decided by their fence, whoever sends them.
-            others = [pair for pair in batch if not isinstance(pair[0].command, c.Renew)]
+            others = [pair for pair in batch if isinstance(pair[0].command, c.AttemptCommand)]
             _deliver([pair for pair in batch if pair not in others], lost)
             return await self._exchange(others, 0) if others else 0
         except BackendUnavailable as error:

@@ -1,7 +1,8 @@
 """The contract of the ``Ledger``; its clauses stand by subject in the modules beside this one.
 
 Every backend is held to ``LedgerContract`` and to one of ``AtomicLedgerContract`` and
-``SingleChangeLedgerContract``; one that several processes share, to ``LedgerSharedContract`` too.
+``SingleChangeLedgerContract``; one that several processes share, to ``LedgerSharedContract`` too,
+and one with a queue, to ``QueuedLedgerContract``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from longshore.testing.contracts.ledger_backlogs import FailedClauses, ParkedCla
 from longshore.testing.contracts.ledger_commits import (
     AtomicLedgerContract,
     CommitClauses,
+    MessageClauses,
     RowClauses,
     SingleChangeLedgerContract,
 )
@@ -22,7 +24,12 @@ from longshore.testing.contracts.ledger_listings import (
     JobListingClauses,
     TaskListingClauses,
 )
-from longshore.testing.contracts.ledger_sweeps import FindClauses, SweepClauses, WakeClauses
+from longshore.testing.contracts.ledger_sweeps import (
+    FindClauses,
+    SweepClauses,
+    UnqueuedClauses,
+    WakeClauses,
+)
 from longshore.testing.contracts.ledger_unreported import (
     UnnotifiedDependentClauses,
     UnrecordedEndClauses,
@@ -50,6 +57,7 @@ __all__ = [
     "AtomicLedgerContract",
     "LedgerContract",
     "LedgerSharedContract",
+    "QueuedLedgerContract",
     "SingleChangeLedgerContract",
 ]
 
@@ -70,6 +78,10 @@ class LedgerContract(
     WakeClauses,
 ):
     """What holds for every ledger."""
+
+
+class QueuedLedgerContract(MessageClauses, UnqueuedClauses):
+    """What holds for a ledger whose commits enqueue messages."""
 
 
 class LedgerSharedContract(PortContract):

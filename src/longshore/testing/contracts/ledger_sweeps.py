@@ -100,8 +100,8 @@ class FindClauses(PortContract):
         assert await backend.ledger.find_ids("acme", "job-") == []
 
 
-class SweepClauses(PortContract):
-    """``unqueued_tasks``, ``leased_tasks`` and ``open_intents``."""
+class UnqueuedClauses(PortContract):
+    """``unqueued_tasks``, where there is a queue."""
 
     @clause
     async def test_a_task_is_unqueued_from_the_moment_it_is_due(
@@ -174,6 +174,10 @@ class SweepClauses(PortContract):
         await drain(backend)
 
         assert len(await _unqueued(backend, limit=3)) == 3
+
+
+class SweepClauses(PortContract):
+    """``leased_tasks`` and ``open_intents``."""
 
     @clause
     async def test_leased_tasks_come_with_the_earliest_end_first(self, backend: Backend) -> None:

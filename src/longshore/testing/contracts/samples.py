@@ -137,6 +137,8 @@ async def leased_task(
 async def carry_out(backend: Backend, effects: Sequence[Effect]) -> None:
     """Send the messages that the ledger did not send itself, as a service does."""
     enqueues = [effect for effect in effects if isinstance(effect, Enqueue)]
+    if not enqueues:
+        return
     refused = await backend.require_queue().send([outgoing(enqueue) for enqueue in enqueues])
     assert refused == []
 
@@ -171,12 +173,20 @@ async def receive_now(
 
 
 async def drain(backend: Backend, queue: str = "default") -> list[str]:
-    """Remove every message that can be seen now; their bodies."""
+    """Remove every message that can be seen now; their bodies. None where there is no queue."""
     bodies: list[str] = []
+    if backend.queue is None:
+        return bodies
     while messages := await receive_now(backend, queue):
         assert await backend.require_queue().delete([message.receipt for message in messages]) == []
         bodies += [message.body for message in messages]
     return bodies
+
+
+async def check_messages(backend: Backend, *task_ids: str) -> None:
+    """Check that these tasks, and no others, have a message, where there is a queue."""
+    if backend.queue is not None:
+        assert sorted(await drain(backend)) == sorted(map(message_body, task_ids))
 
 
 def an_event(
