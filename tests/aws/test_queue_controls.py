@@ -19,6 +19,7 @@ from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.queue_controls import (
     QueueControlsContract,
     QueueControlsSharedContract,
+    QueuedControlsContract,
     QueueHoldsContract,
     QueueHoldsSharedContract,
 )
@@ -64,7 +65,9 @@ class _AwsBackend(FaultyPortContract):
         }
 
 
-class TestDynamoQueueControls(_AwsBackend, QueueControlsContract, QueueControlsSharedContract):
+class TestDynamoQueueControls(
+    _AwsBackend, QueueControlsContract, QueuedControlsContract, QueueControlsSharedContract
+):
     pass
 
 

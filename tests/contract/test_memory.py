@@ -20,7 +20,11 @@ from longshore.testing.contracts.ledger import (
     SingleChangeLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract
-from longshore.testing.contracts.queue_controls import QueueControlsContract, QueueHoldsContract
+from longshore.testing.contracts.queue_controls import (
+    QueueControlsContract,
+    QueuedControlsContract,
+    QueueHoldsContract,
+)
 from longshore.testing.contracts.task_queue import TaskQueueContract
 
 
@@ -72,7 +76,7 @@ class TestMemoryKeys(_Memory, KeysContract):
     pass
 
 
-class TestMemoryQueueControls(_Memory, QueueControlsContract):
+class TestMemoryQueueControls(_Memory, QueueControlsContract, QueuedControlsContract):
     pass
 
 

@@ -13,11 +13,6 @@ from longshore.testing.contracts.api_keys import KeysContract, KeysSharedContrac
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
 from longshore.testing.contracts.budgets import BudgetsContract, BudgetsSharedContract
 from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
-from longshore.testing.contracts.event_bus import (
-    EventBusContract,
-    EventBusSharedContract,
-    LogBusContract,
-)
 from longshore.testing.contracts.event_log import (
     EventLogContract,
     EventLogSharedContract,
@@ -27,7 +22,6 @@ from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
-    QueuedLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue_controls import (
@@ -36,7 +30,6 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsContract,
     QueueHoldsSharedContract,
 )
-from longshore.testing.contracts.task_queue import TaskQueueContract, TaskQueueSharedContract
 
 
 class _Sqlite:
@@ -44,13 +37,7 @@ class _Sqlite:
         return sqlite_backend(tmp_path / "data", clock)
 
 
-class TestSqliteLedger(
-    _Sqlite, LedgerContract, QueuedLedgerContract, AtomicLedgerContract, LedgerSharedContract
-):
-    pass
-
-
-class TestSqliteTaskQueue(_Sqlite, TaskQueueContract, TaskQueueSharedContract):
+class TestSqliteLedger(_Sqlite, LedgerContract, AtomicLedgerContract, LedgerSharedContract):
     pass
 
 
@@ -64,10 +51,6 @@ class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract, RecordedOrderCo
     @pytest.fixture(autouse=True)
     def far_from_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite_events, "NEAR_END_POSITIONS", -1)
-
-
-class TestSqliteEventBus(_Sqlite, EventBusContract, LogBusContract, EventBusSharedContract):
-    pass
 
 
 class TestSqliteOutputLog(_Sqlite, OutputLogContract, OutputLogSharedContract):

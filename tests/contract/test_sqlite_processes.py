@@ -16,11 +16,6 @@ from longshore.testing.contracts.definitions import (
     DefinitionsContract,
     DefinitionsSharedContract,
 )
-from longshore.testing.contracts.event_bus import (
-    EventBusContract,
-    EventBusSharedContract,
-    LogBusContract,
-)
 from longshore.testing.contracts.event_log import (
     EventLogContract,
     EventLogSharedContract,
@@ -30,7 +25,6 @@ from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
-    QueuedLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue_controls import (
@@ -39,7 +33,6 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsContract,
     QueueHoldsSharedContract,
 )
-from longshore.testing.contracts.task_queue import TaskQueueContract, TaskQueueSharedContract
 from tests.contract.four_processes import FourProcesses, four_processes
 
 
@@ -60,23 +53,13 @@ def _processes() -> Iterator[None]:
 
 
 class TestSqliteLedgerInFour(
-    _FourProcesses, LedgerContract, QueuedLedgerContract, AtomicLedgerContract, LedgerSharedContract
+    _FourProcesses, LedgerContract, AtomicLedgerContract, LedgerSharedContract
 ):
-    pass
-
-
-class TestSqliteTaskQueueInFour(_FourProcesses, TaskQueueContract, TaskQueueSharedContract):
     pass
 
 
 class TestSqliteEventLogInFour(
     _FourProcesses, EventLogContract, RecordedOrderContract, EventLogSharedContract
-):
-    pass
-
-
-class TestSqliteEventBusInFour(
-    _FourProcesses, EventBusContract, LogBusContract, EventBusSharedContract
 ):
     pass
 

@@ -16,12 +16,10 @@ import apsw
 
 from longshore.audit import sqlite_rows as rows
 from longshore.audit import vocabulary as v
-from longshore.audit.json_documents import task_id_in
 from longshore.audit.sqlite_rows import PackedEvent
 from longshore.audit.store_snapshot import (
     EventRecord,
     JobRecord,
-    MessageRecord,
     OutputRecord,
     StoreSnapshot,
     TaskRecord,
@@ -181,7 +179,6 @@ class _SqliteReader:
                 tasks=tasks,
                 events=tuple(events),
                 output=self._output(after, upto),
-                messages=self._messages(after, upto),
                 blobs=self._existing_blobs(
                     [row.blobs for selected in (jobs, tasks, events) for row in selected]
                 ),
@@ -308,18 +305,6 @@ class _SqliteReader:
                 for task_id, attempt, sequence, stream, last in others
             ]
         return tuple(known)
-
-    def _messages(self, after: int, upto: int) -> tuple[MessageRecord, ...]:
-        if upto != _LAST or after:
-            return ()
-        selected = self.rows("SELECT queue, key, body, 0 FROM messages")
-        selected += self.rows("SELECT queue, NULL, body, 1 FROM dead_messages")
-        return tuple(
-            [
-                MessageRecord(queue, key, task_id_in(body), dead)
-                for queue, key, body, dead in selected
-            ]
-        )
 
     def _existing_blobs(self, key_groups: list[tuple[str, ...]]) -> frozenset[str]:
         keys = {key for keys in key_groups for key in keys if isinstance(key, str)}

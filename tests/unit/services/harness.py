@@ -75,7 +75,7 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
 BACKENDS = ["memory", "atomic memory", "sqlite"]
 IN_MEMORY = BACKENDS[:2]
-WITH_QUEUE = ["memory", "sqlite"]
+WITH_QUEUE = ["memory"]
 """Those whose worker receives messages; the others lease tasks by themselves."""
 
 

@@ -14,10 +14,10 @@ from longshore.adapters.sqlite.configuration import (
     SqliteQueueControls,
 )
 from longshore.adapters.sqlite.database import Database, SqliteOptions
-from longshore.adapters.sqlite.events import SqliteEventBus, SqliteEventLog
+from longshore.adapters.sqlite.events import SqliteEventLog
 from longshore.adapters.sqlite.ledger import SqliteLedger
 from longshore.adapters.sqlite.output import SqliteOutputLog
-from longshore.adapters.sqlite.task_queue import SqliteTaskQueue
+from longshore.adapters.sqlite.task_source import SqliteTaskSource
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
@@ -28,16 +28,14 @@ async def sqlite_backend(
 ) -> AsyncIterator[Backend]:
     """The backend on the file in ``folder``, closed at the end."""
     database = Database(folder, clock, options or SqliteOptions())
-    events = SqliteEventLog(database)
     try:
         yield Backend(
             name="sqlite",
             clock=clock,
             ledger=SqliteLedger(database),
-            queue=SqliteTaskQueue(database),
+            source=SqliteTaskSource(database),
             queue_controls=SqliteQueueControls(database),
-            events=events,
-            bus=SqliteEventBus(database, events),
+            events=SqliteEventLog(database),
             output=SqliteOutputLog(database),
             blobs=SqliteBlobStore(database),
             definitions=SqliteDefinitions(database),

@@ -7,12 +7,10 @@ commit are in one transaction, so a job of ten thousand tasks is one call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import apsw
 
-from longshore.adapters.shared import codec
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.history import EVENT_NUMBERS, pack_event
 from longshore.adapters.sqlite.names import Names
@@ -35,12 +33,10 @@ from longshore.adapters.sqlite.rows import (
     task_spec_values,
     task_values,
 )
-from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.events.types import JobCompleted, JobCreated
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.job import JobChange
-from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Enqueue, TaskChange, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
@@ -67,23 +63,26 @@ _UPSERT_WAKEUP = (
     "INSERT INTO wakeups (worker_id, count) VALUES (?, 1)"
     " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
 )
+_STORED_TASK = (
+    "SELECT no, version, change_id, sequence, history, state, unsettled, worker FROM tasks"
+    " WHERE no = ?"
+)
 _TERMINAL = frozenset(number for number, state in enumerate(TASK_STATES) if state.terminal)
 
 
 class Commit:
     """Changes; a call with the writer's connection writes them."""
 
-    def __init__(self, changes: Sequence[AnyChange], now: datetime, names: Names) -> None:
+    def __init__(self, changes: Sequence[AnyChange], names: Names) -> None:
         self._changes = changes
         self._names = names
-        self._sent_us = codec.to_us(now)
         self.durable = any(change.durable for change in changes)
         effects = [effect for change in changes for effect in change.effects]
-        self._enqueued = [effect for effect in effects if isinstance(effect, Enqueue)]
+        enqueued = any(isinstance(effect, Enqueue) for effect in effects)
         self._woken = [effect for effect in effects if isinstance(effect, Wake)]
         present = (
             (Topic.EVENTS, any(change.events for change in changes)),
-            (Topic.QUEUE, self._enqueued),
+            (Topic.QUEUE, enqueued),
             (Topic.WAKEUP, self._woken),
         )
         self.topics = [topic for topic, values in present if values]
@@ -104,18 +103,6 @@ class Commit:
             raise VersionConflict(self._changes[0].row.id, self._changes[0].expected_version)
         reach("write.rows_written")
         transaction.close()
-        messages = [
-            (
-                effect.queue,
-                effect.priority,
-                effect.task_id,
-                message_body(effect.task_id),
-                self._sent_us,
-                codec.to_us(effect.at),
-            )
-            for effect in self._enqueued
-        ]
-        connection.executemany(UPSERT_MESSAGE, messages)
         connection.executemany(_UPSERT_WAKEUP, [(effect.worker_id,) for effect in self._woken])
 
 
@@ -177,13 +164,10 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
     job_id, key = split_task_id(row.id)
     packed_job_id = pack_job_id(job_id)
     numbers = transaction.select(TASK_NO, (packed_job_id, key))
-    no, version, change_id, sequence, history, state, unsettled = 0, 0, b"", 0, b"", 0, 0
+    no, version, sequence, history, state, unsettled, holder = 0, 0, 0, b"", 0, 0, None
     if numbers:
-        ((no, version, change_id, sequence, history, state, unsettled),) = transaction.select(
-            "SELECT no, version, change_id, sequence, history, state, unsettled FROM tasks"
-            " WHERE no = ?",
-            numbers[0],
-        )
+        stored = transaction.select(_STORED_TASK, numbers[0])
+        no, version, change_id, sequence, history, state, unsettled, holder = stored[0]
         if change_id == pack_change_id(row.change_id):
             return False
     if version != change.expected_version:
@@ -200,6 +184,8 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
     elif state not in _TERMINAL:
         unsettled = 1
     worker = None if row.lease is None else transaction.number_of(row.lease.worker_id)
+    if holder is not None and worker is None and not _by_holder(change):
+        execute("UPDATE workers SET ended = 1 WHERE name = ?", (holder,))
     values = task_values(row, worker, unsettled=bool(unsettled), history=history)
     if version:
         execute(_UPDATE_TASK, (*values, no))
@@ -208,6 +194,11 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
         spec_values = task_spec_values(row.spec, no >> NUMBER_BITS, names, connection)
         execute(_INSERT_TASK, (*spec_values, *values))
     return True
+
+
+def _by_holder(change: TaskChange) -> bool:
+    """Whether the worker that held the task has ended its lease itself."""
+    return any(event.context.origin == "worker" for event in change.events)
 
 
 def _add_events(

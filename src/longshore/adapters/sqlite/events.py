@@ -1,4 +1,4 @@
-"""The event log in SQLite, and the bus that reads it by durable cursors.
+"""The event log in SQLite.
 
 What an event says is in the history beside its row; the feed has the order of all events. There is
 one writing transaction at a time, and positions are assigned inside it. So they become visible in
@@ -17,9 +17,8 @@ of a tenant          the same, all types
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import apsw
@@ -45,7 +44,7 @@ from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.ids import split_task_id
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
-from longshore.ports.events import Delivery, EventConditions
+from longshore.ports.events import EventConditions
 
 NEAR_END_POSITIONS = 1_000
 """Within so many positions of the end, reading along the feed is faster than a job's histories."""
@@ -400,74 +399,3 @@ def _insert_other(transaction: StoreTransaction, event: Event) -> None:
         ),
     )
     transaction.record(type_, tenant, app, 0, transaction.connection.last_insert_rowid())
-
-
-@dataclass(eq=False)
-class SqliteEventBus:
-    """See ``ports.events.EventBus``: the feed is the bus."""
-
-    _database: Database
-    _log: SqliteEventLog
-    # Positions up to which no event matched, by consumer and types, so they are not read again.
-    _skipped_to: dict[tuple[str, ...], int] = field(default_factory=dict)
-
-    async def publish(self, events: Sequence[Event]) -> list[Event]:
-        refused = []
-        for event in events:
-            try:
-                await self._log.record([event])
-            except AlreadyExists:
-                refused.append(event)
-        return refused
-
-    async def receive(
-        self, consumer: str, *, types: Collection[str], limit: int, wait: timedelta
-    ) -> Delivery | None:
-        ordered = sorted(types)
-        return await self._database.waiters[Topic.EVENTS].wait_until(
-            lambda: self._next(consumer, ordered, limit), wait=wait
-        )
-
-    def _next(self, consumer: str, types: list[str], limit: int) -> Delivery | None:
-        saved = self._database.point("SELECT position FROM cursors WHERE consumer = ?", (consumer,))
-        key = (consumer, *types)
-        read_to = max(saved[0][0] if saved else 0, self._skipped_to.get(key, 0))
-        reader = FeedReader(self._database, self._database.point_connection)
-        wanted = {EVENT_NUMBERS[name] for name in types}
-        events: list[Event] = []
-        for after, entry in self._entries_from(reader, read_to):
-            read_to = after
-            if entry.type in wanted:
-                events += reader.event_of(entry)
-                if len(events) == limit:
-                    break
-        if not events:
-            self._skipped_to[key] = read_to
-            return None
-        return Delivery(events=tuple(events), receipt=str(read_to))
-
-    def _entries_from(self, reader: FeedReader, cursor: int) -> Iterator[tuple[int, FeedEntry]]:
-        """The entries of the feed from a cursor on, each with the cursor after it.
-
-        A cursor is a position times 2^20 plus the number of entries there that were read.
-        """
-        position = (cursor >> NUMBER_BITS) - 1
-        while page := reader.rows_after(position):
-            for position, data in page:
-                for number, entry in enumerate(feed_entries(data), 1):
-                    after = position << NUMBER_BITS | number
-                    if after > cursor:
-                        yield after, entry
-
-    async def acknowledge(self, consumer: str, receipt: str) -> None:
-        position = int(receipt)
-
-        def work(connection: apsw.Connection) -> None:
-            connection.execute(
-                "INSERT INTO cursors (consumer, position) VALUES (?, ?) ON CONFLICT (consumer)"
-                " DO UPDATE SET position = max(position, excluded.position)",
-                (consumer, position),
-            )
-
-        # Not durable: after a power loss the consumer receives some events again.
-        await self._database.write(work, durable=False)

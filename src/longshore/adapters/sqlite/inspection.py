@@ -23,9 +23,10 @@ from longshore.core.queues import QueueDepth
 # Older versions, including that of many Python builds, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)
 _DEPTHS = (
-    "SELECT queue, sum(ready), sum(hidden), sum(dead) FROM ("
-    " SELECT queue, visible_us <= ?1 AS ready, visible_us > ?1 AS hidden, 0 AS dead FROM messages"
-    " UNION ALL SELECT queue, 0, 0, 1 FROM dead_messages) GROUP BY queue ORDER BY queue"
+    "SELECT n.text, count(*) FILTER (WHERE t.state = 1 AND t.due_us <= ?1), count(*) FILTER"
+    " (WHERE t.state = 1 AND t.due_us > ?1 OR t.lease_ms IS NOT NULL), 0"
+    " FROM tasks AS t JOIN names AS n ON n.no = t.queue WHERE t.state IN (1, 2)"
+    " GROUP BY n.text ORDER BY n.text"
 )
 
 

@@ -110,7 +110,7 @@ class SqliteLedger:
         if len(changes) > 1 and len({change.row.id for change in changes}) < len(changes):
             message = "two changes of one row in one commit"
             raise UsageError(message)
-        work = Commit(changes, self._database.clock.now(), self._database.names)
+        work = Commit(changes, self._database.names)
         await self._database.write(work, durable=work.durable, topics=work.topics)
         return ()
 
@@ -255,24 +255,7 @@ class SqliteLedger:
     async def unqueued_tasks(
         self, *, due_by: datetime, enqueued_before: datetime, limit: int
     ) -> list[str]:
-        due_us, before_us = codec.to_us(due_by), codec.to_us(enqueued_before)
-        rows = await self._database.scan(
-            "SELECT t.key, j.id, t.due_us, t.updated_ms, n.text, t.rest ->> 'enqueued_at'"
-            " FROM tasks AS t"
-            " JOIN jobs AS j ON j.no = t.no >> 20 JOIN names AS n ON n.no = t.queue"
-            f" WHERE t.state = {_PENDING} AND t.due_us <= ?",
-            (due_us,),
-        )
-        found = []
-        for key, job, due, updated_ms, queue, other in rows:
-            enqueued = codec.to_us(datetime.fromisoformat(other)) if other else updated_ms * 1000
-            if enqueued >= before_us or 2 * enqueued - due > due_us:
-                continue
-            task_id = task_id_of(unpack_job_id(job), key)
-            sql = "SELECT 1 FROM messages WHERE queue = ? AND key = ?"
-            if not self._database.point(sql, (queue, task_id)):
-                found.append((due, task_id))
-        return [task_id for _, task_id in sorted(found)[:limit]]
+        return []  # a pending task is in the index of ready tasks
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None

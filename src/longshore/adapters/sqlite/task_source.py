@@ -63,7 +63,7 @@ from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.lease import next_fence
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, Priority, TaskState
-from longshore.errors import BackendRejected, WorkerGone
+from longshore.errors import BackendRejected, OutcomeUnknown, WorkerGone
 from longshore.ports.task_source import (
     Answer,
     Applied,
@@ -77,6 +77,7 @@ logger = logging.getLogger(__name__)
 
 Values = tuple[Any, ...]
 
+_NO_TURN = ""  # the id of work that is no turn of the worker
 _MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
 _NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
@@ -263,7 +264,7 @@ class SqliteTaskSource:
             for task in claiming.result().claimed
         ]
         if commands:
-            work = TurnWork(self._database, worker, commands, "", None, self._position)
+            work = TurnWork(self._database, worker, commands, _NO_TURN, None, self._position)
             self._database.write(work, durable=False, topics=(Topic.QUEUE,))
 
     def _lanes(self, connection: apsw.Connection, worker: WorkerInstance) -> list[tuple[int, int]]:
@@ -340,11 +341,15 @@ class SqliteTaskSource:
 
     async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
         def look() -> int | None:
-            sql = "SELECT 1 FROM tasks INDEXED BY tasks_unsettled WHERE unsettled > 0 LIMIT 1"
-            return 1 if self._database.point(sql) else None
+            ((latest, count),) = self._database.point(
+                "SELECT coalesce(max(finished_ms), 0), count(*) FROM tasks"
+                " INDEXED BY tasks_unsettled WHERE unsettled > 0"
+            )
+            number: int = (latest << NUMBER_BITS) + count
+            return number if number > seen else None
 
-        await self._database.waiters[Topic.EVENTS].wait_until(look, wait=timeout)
-        return seen + 1
+        waiters = self._database.waiters[Topic.EVENTS]
+        return await waiters.wait_until(look, wait=timeout) or seen
 
     async def end_worker(
         self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
@@ -427,7 +432,7 @@ class TurnWork:
         self.position = position
         self.repeated = False  # whether the turn had been committed before
         renewals = [item for item in commands if isinstance(item.command, c.Renew)]
-        self._renews = bool(renewals)
+        self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
         self.durable = len(renewals) < len(commands) or not worker.local
         self.durable |= any(
             isinstance(item.command, c.Renew) and item.command.usage != _NO_USAGE
@@ -440,7 +445,7 @@ class TurnWork:
         connection.execute("SAVEPOINT turn")
         try:
             turn = self._run(connection, one_by_one=False)
-        except (apsw.Error, WorkerGone):
+        except (apsw.Error, WorkerGone, OutcomeUnknown):
             raise
         except Exception:
             # One item must not cost the others their commit.
@@ -465,7 +470,16 @@ class TurnWork:
         self._completions: list[Values] = []
         self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
         last = self._last_turn()
-        self.repeated = bool(self._turn_id) and last == self._turn_id
+        if not self._turn_id:
+            last = None
+        self.repeated = last == self._turn_id
+        if last is not None and self._turn_id < last:
+            if self._column == "claim":
+                return Turn(())
+            # A late copy. A checkpoint of it would replace a later one, and nobody would run what
+            # it claims.
+            message = f"turn {self._turn_id} arrived after turn {last}"
+            raise OutcomeUnknown(message)
         if one_by_one:
             answers = tuple([self._answer_alone(item) for item in self._commands])
         else:
@@ -476,9 +490,9 @@ class TurnWork:
         claimed: tuple[ClaimedTask, ...] = ()
         if self._room is not None and self.repeated:
             claimed = self._claimed_before()
-        elif self._room is not None and not one_by_one and (last is None or self._turn_id > last):
+        elif self._room is not None and not one_by_one:
             claimed = self._claim(self._room)
-        if last is not None and self._turn_id > last:
+        if last is not None and not self.repeated and (claimed or self._column == "turn"):
             connection.execute(
                 f"UPDATE workers SET {self._column} = ? WHERE name = ?",
                 (self._turn_id, self._name),
@@ -491,13 +505,13 @@ class TurnWork:
         """The id of the instance's last turn; None if the instance has ended.
 
         Raises:
-            WorkerGone: it has ended, and the turn claims or renews.
+            WorkerGone: it has ended, and the turn does not only end attempts.
         """
         sql = f"SELECT instance, ended, {self._column} FROM workers WHERE name = ?"
         found = self._transaction.select(sql, (self._name,))
         if found and found[0][:2] == (self._worker.number, 0):
             return str(found[0][2])
-        if self._room is not None or self._renews:
+        if self._room is not None or not self._ends_only:
             raise WorkerGone(self._worker.worker_id)
         return None
 

@@ -136,36 +136,6 @@ CREATE TABLE feed_types (
     PRIMARY KEY (tenant, type, app, position)
 ) WITHOUT ROWID, STRICT;
 
-CREATE TABLE cursors (
-    consumer TEXT PRIMARY KEY,
-    position INTEGER NOT NULL
-) WITHOUT ROWID, STRICT;
-
-CREATE TABLE messages (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    queue      TEXT NOT NULL,
-    priority   INTEGER NOT NULL,
-    key        TEXT,
-    body       TEXT NOT NULL,
-    sent_us    INTEGER NOT NULL,
-    visible_us INTEGER NOT NULL,
-    receives   INTEGER NOT NULL DEFAULT 0,
-    taken      INTEGER NOT NULL DEFAULT 0,
-    receipt    INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX messages_visible ON messages (queue, priority, visible_us, id);
-CREATE UNIQUE INDEX messages_by_key ON messages (queue, key) WHERE key IS NOT NULL;
-
-CREATE TABLE dead_messages (
-    id       INTEGER PRIMARY KEY,
-    queue    TEXT NOT NULL,
-    priority INTEGER NOT NULL,
-    body     TEXT NOT NULL,
-    sent_us  INTEGER NOT NULL,
-    receives INTEGER NOT NULL
-) STRICT;
-CREATE INDEX dead_messages_by_queue ON dead_messages (queue, id);
-
 -- Workers that have joined. ``turn`` and ``claim`` are the ids of the instance's last turn and of its
 -- last claim that waited. ``ended`` is 1 after another process has ended its leases.
 CREATE TABLE workers (
