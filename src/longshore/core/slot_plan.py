@@ -187,6 +187,35 @@ class SlotPlanner:
         """How many tasks the slots have, with those that wait for one."""
         return sum(len(slot.held) for slot in self._slots.values()) + len(self._waiting)
 
+    @property
+    def waiting(self) -> list[int]:
+        """The tasks that wait for a slot."""
+        return list(self._waiting)
+
+    def has_slots(self, isolation: Isolation) -> bool:
+        """Whether there is a slot of this kind."""
+        return any(slot.isolation is isolation for slot in self._slots.values())
+
+    def busy_slots(self) -> list[int]:
+        """The slots that have a task."""
+        return [number for number, slot in self._slots.items() if slot.held]
+
+    def numbers_in(self, slot: int) -> list[int]:
+        """The tasks of a slot, in order."""
+        return list(self._slots[slot].held)
+
+    def first_in(self, slot: int) -> int:
+        """The task of a busy slot that has begun, or begins next."""
+        return next(iter(self._slots[slot].held))
+
+    def running(self) -> list[tuple[int, int]]:
+        """The first task of each busy slot, and about when it began."""
+        return [
+            (next(iter(slot.held)), slot.running_since_ns)
+            for slot in self._slots.values()
+            if slot.held
+        ]
+
     def ahead(self, now_ns: int) -> Mapping[DefinitionVersion, int]:
         """How many tasks of each short definition may be claimed beyond the free units."""
         ahead: dict[DefinitionVersion, int] = {}

@@ -49,6 +49,7 @@ class TurnPlanner:
         self._slots = slots
         self._joint = claims_with_commands
         self._busy = 0  # slots
+        self._busy_elsewhere = 0  # slots that the caller counts itself
         self._commands = 0  # that wait for a turn
         self._ending = 0  # of these: that free a slot
         self._turns = 0  # under way
@@ -59,7 +60,8 @@ class TurnPlanner:
     @property
     def free(self) -> int:
         """Slots that are neither busy nor promised to a claim under way."""
-        return max(self._slots - self._busy - self._turn_slots - self._claim_slots, 0)
+        busy = self._busy + self._busy_elsewhere
+        return max(self._slots - busy - self._turn_slots - self._claim_slots, 0)
 
     def command_added(self, *, ends_attempt: bool) -> None:
         """A command waits for the next turn."""
@@ -89,8 +91,13 @@ class TurnPlanner:
         """The worker stops, or its leases were ended: it must not claim."""
         self._claiming = False
 
-    def decide(self) -> list[TurnAction]:
-        """Returns what to do now. The caller does all of it."""
+    def decide(self, *, busy_elsewhere: int = 0) -> list[TurnAction]:
+        """Returns what to do now. The caller does all of it.
+
+        Args:
+            busy_elsewhere: Slots in use by tasks that this planner was not told of.
+        """
+        self._busy_elsewhere = busy_elsewhere
         actions: list[TurnAction] = []
         if not self._claiming and self._claim_slots:
             actions.append(StopClaim())

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from longshore.core.claims import DefinitionVersion, Room
+from longshore.core.documents import Document
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import FencedCommand
@@ -46,7 +47,7 @@ class WorkerInstance:
 
 
 class ClaimedTask(Protocol):
-    """A task that was leased to the worker."""
+    """A task that was leased to the worker. What a worker needs of most tasks costs little."""
 
     @property
     def row(self) -> TaskRow:
@@ -58,6 +59,47 @@ class ClaimedTask(Protocol):
         """Its place in the queue before the claim; a release before it has begun restores it."""
         ...
 
+    @property
+    def task_id(self) -> str:
+        """The task's global id."""
+        ...
+
+    @property
+    def job_id(self) -> str:
+        """The id of its job."""
+        ...
+
+    @property
+    def definition(self) -> DefinitionVersion:
+        """The tenant, name and version of its definition."""
+        ...
+
+    @property
+    def fence(self) -> int:
+        """The fence of the lease."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        ...
+
+    @property
+    def leased_at(self) -> datetime:
+        """When the lease began, by the clock of the source."""
+        ...
+
+    @property
+    def input(self) -> Document | None:
+        """The task's input."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its input, in the row, is all that the attempt needs: it has no parents, saved
+        steps, feedback, or cancellation."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRow:
@@ -65,6 +107,47 @@ class ClaimedRow:
 
     row: TaskRow
     due_at: datetime
+
+    @property
+    def task_id(self) -> str:
+        return self.row.id
+
+    @property
+    def job_id(self) -> str:
+        return self.row.spec.job_id
+
+    @property
+    def definition(self) -> DefinitionVersion:
+        spec = self.row.spec
+        return spec.tenant, spec.definition, spec.definition_version
+
+    @property
+    def fence(self) -> int:
+        return self.row.fence
+
+    @property
+    def attempt(self) -> int:
+        return self.row.attempt
+
+    @property
+    def leased_at(self) -> datetime:
+        return self.row.lease.acquired_at if self.row.lease else self.row.updated_at
+
+    @property
+    def input(self) -> Document | None:
+        return self.row.spec.input
+
+    @property
+    def is_plain(self) -> bool:
+        row = self.row
+        document = row.spec.input
+        return (
+            row.spec.parents is None
+            and row.checkpoint is None
+            and row.feedback is None
+            and row.cancel is None
+            and (document is None or document.key is None)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longshore.core.documents import Document, make_document
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, make_document
 from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.tasks.changes import Change
@@ -39,6 +39,17 @@ class DocumentStore:
         if data is not None:
             await self.blobs.put(key, data)
         return document
+
+    async def store_text(self, text: str, key: str, *, limit_bytes: int | None = None) -> Document:
+        """Store JSON text; see ``store``."""
+        data = text.encode()
+        if limit_bytes is not None and len(data) > limit_bytes:
+            message = f"{len(data)} bytes as JSON, and at most {limit_bytes} are allowed"
+            raise UsageError(message)
+        if len(data) <= INLINE_LIMIT_BYTES:
+            return Document(text=text, size=len(data))
+        await self.blobs.put(key, data)
+        return Document(key=key, size=len(data))
 
     async def load(self, document: Document | None) -> Any:
         """Returns the value of a document; None for no document."""

@@ -33,6 +33,7 @@ from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
+from longshore.ports.child_slots import ChildSlots, SlotListener
 from longshore.ports.clock import Clock
 from longshore.ports.output import OutputChunk
 from longshore.ports.runner import Runner
@@ -176,6 +177,9 @@ class Services:
             roll=random.random,
             memory_bytes=machine_memory(),
             queues=queues,
+            make_slots=lambda listener: runner.make_slots(
+                listener, page_path=settings.data_dir.absolute() / "workers" / f"{name}.begun"
+            ),
         )
 
     def worker_with_runner(
@@ -187,8 +191,9 @@ class Services:
         roll: Callable[[], float],
         memory_bytes: int | None = None,
         queues: Sequence[str] | None = None,
+        make_slots: Callable[[SlotListener], ChildSlots] | None = None,
     ) -> Worker:
-        """A worker whose attempts are run by ``runner``."""
+        """A worker whose attempts are run by ``runner``, or in child slots where they can be."""
         settings = self.settings
         context = WorkerContext(
             worker_id=name,
@@ -211,6 +216,7 @@ class Services:
             result_limit_bytes=settings.sizes.result_bytes,
             process_id=process_id,
             jitter=roll,
+            make_slots=make_slots,
         )
         policy = WorkerPolicy(
             queues=settings.worker.queues if queues is None else tuple(queues),

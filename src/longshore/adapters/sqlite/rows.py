@@ -373,6 +373,10 @@ class RowReader:
         self._names = names
         self._connection = connection
 
+    def name(self, number: int) -> str:
+        """The name with a number."""
+        return self._names.text_of(self._connection, number)
+
     def task(self, values: Sequence[Any]) -> TaskRow:
         """The row from the values of ``SELECT_TASK``."""
         no, key, kind_number, tenant, _, lane, created_us, input_, parents, dependents = values[:10]

@@ -49,12 +49,15 @@ from longshore.adapters.sqlite.rows import (
     pack_document,
     pack_job_id,
     to_ms,
+    unpack_document,
+    unpack_job_id,
 )
 from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.transaction import StoreTransaction
-from longshore.core.claims import Candidate, ClaimPosition, Room, choose
+from longshore.core.claims import Candidate, ClaimPosition, DefinitionVersion, Room, choose
+from longshore.core.documents import Document
 from longshore.core.events.types import Usage
-from longshore.core.ids import split_task_id
+from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
@@ -89,8 +92,8 @@ _JOB_RUNNING, _JOB_COMPLETED = (
     JOB_STATE_NUMBERS[state] for state in (JobState.RUNNING, JobState.COMPLETED)
 )
 _COLUMN = {name: index for index, name in enumerate(TASK_COLUMNS)}
-_NO, _KIND, _TENANT, _QUEUE, _LANE = (
-    _COLUMN[name] for name in ("no", "kind", "tenant", "queue", "lane")
+_NO, _KEY, _KIND, _TENANT, _QUEUE, _LANE, _INPUT, _PARENTS = (
+    _COLUMN[name] for name in ("no", "key", "kind", "tenant", "queue", "lane", "input", "parents")
 )
 _CREATED, _STATE, _VERSION, _UPDATED, _EVENT, _SEQUENCE = (
     _COLUMN[name]
@@ -143,17 +146,48 @@ _HELD = f"{SELECT_TASK} WHERE t.lease_ms IS NOT NULL AND t.worker = ?"
 _CLAIMED_IN = f"{_HELD} AND t.change_id = ? ORDER BY t.due_us, t.no"
 
 
-@dataclass(eq=False)
 class SqliteClaimedTask:
     """See ``ports.task_source.ClaimedTask``; the row is decoded when it is needed."""
 
-    values: Values
-    due_at: datetime
-    _reader: RowReader
+    def __init__(self, values: Values, due_us: int, kind: TaskKind, reader: RowReader) -> None:
+        self._values = values
+        self._due_us = due_us
+        self._reader = reader
+        self.job_id = unpack_job_id(values[-1])
+        self.task_id = task_id_of(self.job_id, values[_KEY])
+        self.fence: int = values[_FENCE]
+        self.attempt: int = values[_ATTEMPT]
+        self._kind = kind
 
     @cached_property
     def row(self) -> TaskRow:
-        return self._reader.task(self.values)
+        return self._reader.task(self._values)
+
+    @property
+    def due_at(self) -> datetime:
+        return codec.from_us(self._due_us)
+
+    @cached_property
+    def definition(self) -> DefinitionVersion:
+        tenant = self._reader.name(self._values[_TENANT])
+        return tenant, self._kind.definition, self._kind.definition_version
+
+    @property
+    def leased_at(self) -> datetime:
+        return from_ms(self._values[_STARTED])
+
+    @property
+    def input(self) -> Document | None:
+        return unpack_document(self._values[_INPUT])
+
+    @property
+    def is_plain(self) -> bool:
+        values = self._values
+        return (
+            values[_REST] is None
+            and values[_PARENTS] is None
+            and not isinstance(values[_INPUT], bytes)
+        )
 
 
 class LazilyApplied(Applied):
@@ -255,11 +289,9 @@ class SqliteTaskSource:
             return
         commands = [
             LeaseCommand(
-                task.row.id,
-                c.Release(
-                    fence=task.row.fence, reason="the claim was given up", due_at=task.due_at
-                ),
-                f"given-up-{task.row.change_id}-{task.row.fence}",
+                task.task_id,
+                c.Release(fence=task.fence, reason="the claim was given up", due_at=task.due_at),
+                f"given-up-{task.fence}",
             )
             for task in claiming.result().claimed
         ]
@@ -752,11 +784,11 @@ class TurnWork:
         """Claim a pending task; see ``core.tasks.task.claim``."""
         transaction, now_ms, worker = self._transaction, self._now_ms, self._worker
         no, reader = values[_NO], self._database.point_reader
-        due_at = codec.from_us(values[_DUE])
+        due_us, kind = values[_DUE], self._kind(values)
         if values[_REST] is not None or not worker.local:
             self._lease_by_core(values)
             leased = transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (no,))[0]
-            return SqliteClaimedTask(leased, due_at, reader)
+            return SqliteClaimedTask(leased, due_us, kind, reader)
         fence = next_fence(values[_FENCE], self._database.epoch)
         at_ms, sequence = self._event_ms(values), values[_SEQUENCE] + 1
         until_ms = now_ms + worker.lease_duration // _MILLISECOND
@@ -793,7 +825,7 @@ class TurnWork:
             after[index] = value
         self._leased.append((*changed.values(), no))
         transaction.record(STARTED, values[_TENANT], self._app(values), no, sequence)
-        return SqliteClaimedTask(tuple(after), due_at, reader)
+        return SqliteClaimedTask(tuple(after), due_us, kind, reader)
 
     def _lease_by_core(self, values: Values) -> None:
         worker = self._worker
@@ -818,7 +850,9 @@ class TurnWork:
         """The tasks that this turn claimed when it was committed before."""
         values = (self._name, pack_change_id(self._claim_id))
         return tuple(
-            SqliteClaimedTask(found, from_ms(found[_UPDATED]), self._database.point_reader)
+            SqliteClaimedTask(
+                found, found[_UPDATED] * 1000, self._kind(found), self._database.point_reader
+            )
             for found in self._transaction.select(_CLAIMED_IN, values)
         )
 

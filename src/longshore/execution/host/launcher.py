@@ -20,6 +20,7 @@ from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.pipes import open_child_pipes
+from longshore.execution.host.slots import ProcessSlots
 from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
     CHANNEL_FD,
@@ -28,6 +29,7 @@ from longshore.execution.protocol import (
     INPUT_VARIABLE,
     TASK_VARIABLE,
 )
+from longshore.ports.child_slots import SlotListener
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec
 
@@ -88,6 +90,17 @@ class ProcessRunner:
         await self.agent_forkserver.close()
         await self.forkserver.close()
         await self._cleaner.close()
+
+    def make_slots(self, listener: SlotListener, *, page_path: Path) -> ProcessSlots:
+        """Child slots below the same fork server; ``page_path`` records what they begin."""
+        return ProcessSlots(
+            self.forkserver,
+            listener,
+            self.clock,
+            folder=self._folder,
+            page_path=page_path,
+            cleaner=self._cleaner,
+        )
 
     async def start(self, spec: AttemptSpec) -> ProcessAttempt:
         settings = _check_options(spec)

@@ -83,7 +83,7 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
     """
     backend, documents = context.backend, context.documents
     spec = row.spec
-    definition = await _definition(row, backend)
+    definition = await definition_of(row, backend)
     return AttemptSpec(
         task_id=spec.id,
         job_id=spec.job_id,
@@ -115,7 +115,12 @@ def _timeout_of(definition: Definition) -> timedelta | None:
     return definition.timeout
 
 
-async def _definition(row: TaskRow, backend: Backend) -> Definition:
+async def definition_of(row: TaskRow, backend: Backend) -> Definition:
+    """Returns the definition of a task, in the version with which it was submitted.
+
+    Raises:
+        NotFound: it does not exist.
+    """
     spec = row.spec
     if spec.definition_version == 0:
         definition = BUILTIN_DEFINITIONS.get(spec.definition)

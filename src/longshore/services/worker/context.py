@@ -15,6 +15,7 @@ from longshore.core.definitions.definition import RunnerKind
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import TaskRow
 from longshore.ports.backend import Backend
+from longshore.ports.child_slots import ChildSlots, SlotListener
 from longshore.ports.runner import AttemptSpec, Runner
 from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
@@ -105,3 +106,5 @@ class WorkerContext:
     agent_slots: AgentSlots = field(default_factory=AgentSlots)
     longest_hold: timedelta = timedelta(minutes=15)  # of a queue whose agents are turned away
     day_budget: Budget = NO_BUDGET  # what a tenant may spend in a day
+    # Opens child slots that report to a listener; None: the runner starts every attempt.
+    make_slots: Callable[[SlotListener], ChildSlots] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from longshore.errors import BackendUnavailable, OutcomeUnknown, WorkerGone
 from longshore.ports.task_source import (
     Answer,
     ClaimedTask,
+    DefinitionVersion,
     LeaseCommand,
     Room,
     Turn,
@@ -34,15 +35,60 @@ logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE = timedelta(seconds=1)
 _FIRST_PAUSE = timedelta(milliseconds=50)
+_GATHER = timedelta(milliseconds=2)
+"""How long a command may wait for others while the children have enough to do."""
 
 ResultT = TypeVar("ResultT")
+
+
+class _Callback:
+    """Takes the place of a future for a caller that is called back."""
+
+    __slots__ = ("_done", "_on_answer")
+
+    def __init__(self, on_answer: Callable[[Answer], None]) -> None:
+        self._on_answer = on_answer
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, answer: Answer) -> None:
+        self._done = True
+        self._on_answer(answer)
+
+    def set_exception(self, error: BaseException) -> None:
+        self.set_result(BackendUnavailable(f"{type(error).__name__}: {error}"))
+
+    def cancel(self) -> None:
+        self._done = True
+
+
+Waiting = tuple[LeaseCommand, "asyncio.Future[Answer] | _Callback"]
+"""A command, and what its answer is delivered to."""
 
 
 class TurnObserver(Protocol):
     """What happens to the worker by its exchange with the source."""
 
-    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> None:
-        """A task was claimed by a call that was sent at this moment of the clock."""
+    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> bool:
+        """A task was claimed by a call that was sent at this moment of the clock.
+
+        Returns whether it uses a slot until ``slot_freed``; otherwise ``busy_elsewhere`` counts it.
+        """
+        ...
+
+    @property
+    def busy_elsewhere(self) -> int:
+        """Slots in use by tasks for which ``on_claimed`` returned False."""
+        ...
+
+    def ahead(self) -> Mapping[DefinitionVersion, int]:
+        """How many tasks of short definitions may be claimed beyond the free slots."""
+        ...
+
+    def may_gather(self) -> bool:
+        """Whether commands may wait a moment for others."""
         ...
 
     async def on_gone(self) -> None:
@@ -73,10 +119,11 @@ class TurnLoop:
         )
         self._turn_numbers = count(1)
         self._worker: WorkerInstance | None = None
-        self._waiting: list[tuple[LeaseCommand, asyncio.Future[Answer]]] = []
+        self._waiting: list[Waiting] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._claim: asyncio.Task[None] | None = None
         self._scheduled: asyncio.Handle | None = None
+        self._first_waits_since = timedelta(0)
         self._stopped = False  # claims end
         self._closed = False  # everything ends
         self._gone: WorkerInstance | None = None  # whose leases were ended
@@ -133,6 +180,14 @@ class TurnLoop:
         self._planner.slot_freed()
         self._schedule()
 
+    def post(self, command: LeaseCommand, on_answer: Callable[[Answer], None]) -> None:
+        """Send a command and call back with the source's answer."""
+        if not self._waiting:
+            self._first_waits_since = self._clock.elapsed()
+        self._waiting.append((command, _Callback(on_answer)))
+        self._planner.command_added(ends_attempt=False)
+        self._schedule()
+
     async def send(self, command: LeaseCommand) -> Answer:
         """Returns the source's answer to a command."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -146,11 +201,26 @@ class TurnLoop:
         if self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self._act)
 
+    def schedule(self) -> None:
+        """Slots or room may have become free."""
+        self._schedule()
+
+    def _gathers(self) -> bool:
+        """Whether the commands that wait are held back for a moment, so that others join them."""
+        if not self._waiting or self._stopped or not self._observer.may_gather():
+            return False
+        left = self._first_waits_since + _GATHER - self._clock.elapsed()
+        if left <= timedelta(0):
+            return False
+        loop = asyncio.get_running_loop()
+        self._scheduled = loop.call_later(left.total_seconds(), self._act)
+        return True
+
     def _act(self) -> None:
         self._scheduled = None
-        if self._closed:
+        if self._closed or self._gathers():
             return
-        for action in self._planner.decide():
+        for action in self._planner.decide(busy_elsewhere=self._observer.busy_elsewhere):
             match action:
                 case SendTurn(slots=slots):
                     batch, self._waiting = self._waiting, []
@@ -169,9 +239,7 @@ class TurnLoop:
 
     # Turns --------------------------------------------------------------------------------------
 
-    async def _run_turn(
-        self, batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], slots: int
-    ) -> None:
+    async def _run_turn(self, batch: Sequence[Waiting], slots: int) -> None:
         claimed = 0
         try:
             claimed = await self._exchange(batch, slots)
@@ -186,12 +254,10 @@ class TurnLoop:
         self._planner.turn_ended(claimed=claimed)
         self._schedule()
 
-    async def _exchange(
-        self, batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], slots: int
-    ) -> int:
+    async def _exchange(self, batch: Sequence[Waiting], slots: int) -> int:
         """Carry out a turn and deliver its answers. Returns how many tasks it claimed."""
         worker = self._current_worker()
-        room = Room(slots=slots) if slots else None
+        room = self._room(slots) if self._source.claims_with_commands else None
         commands = [command for command, _ in batch]
         turn_id = self._next_turn_id()
         try:
@@ -208,54 +274,54 @@ class TurnLoop:
         except BackendUnavailable as error:
             _deliver(batch, error)
             return 0
-        self._deliver_turn(batch, turn, sent_at)
-        return len(turn.claimed)
+        return self._deliver_turn(batch, turn, sent_at)
 
     def _deliver_turn(
         self,
-        batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]],
+        batch: Sequence[Waiting],
         turn: Turn,
         sent_at: timedelta,
-    ) -> None:
+    ) -> int:
         for (_, answer), given in zip(batch, turn.answers, strict=True):
             if not answer.done():
                 answer.set_result(given)
-        for task in turn.claimed:
-            self._observer.on_claimed(task, sent_at)
+        return sum([self._observer.on_claimed(task, sent_at) for task in turn.claimed])
+
+    def _room(self, slots: int) -> Room | None:
+        ahead = {} if self._stopped or self._gone is self._worker else self._observer.ahead()
+        return Room(slots=slots, ahead=ahead) if slots or ahead else None
 
     # Claims -------------------------------------------------------------------------------------
 
     async def _run_claim(self, slots: int) -> None:
-        claimed: tuple[ClaimedTask, ...] = ()
+        claimed = 0
         try:
             claimed = await self._claim_tasks(slots)
         except asyncio.CancelledError:
             if self._closed:
                 raise
         self._claim = None
-        self._planner.claim_ended(claimed=len(claimed))
+        self._planner.claim_ended(claimed=claimed)
         self._schedule()
 
-    async def _claim_tasks(self, slots: int) -> tuple[ClaimedTask, ...]:
+    async def _claim_tasks(self, slots: int) -> int:
+        """Returns how many of the claimed tasks use a slot."""
         worker, turn_id = self._current_worker(), self._next_turn_id()
+        room = self._room(slots) or Room(slots=slots)
         try:
             claimed, sent_at = await self._repeat(
-                lambda: self._source.claim(
-                    worker, Room(slots=slots), turn_id=turn_id, wait=self._poll_wait
-                )
+                lambda: self._source.claim(worker, room, turn_id=turn_id, wait=self._poll_wait)
             )
         except WorkerGone:
             self._on_gone(worker)
-            return ()
+            return 0
         except BackendUnavailable:
-            return ()
+            return 0
         except Exception:  # no error may end the worker
             logger.exception("claim.failed")
             await self._clock.sleep(_RETRY_PAUSE)
-            return ()
-        for task in claimed:
-            self._observer.on_claimed(task, sent_at)
-        return claimed
+            return 0
+        return sum([self._observer.on_claimed(task, sent_at) for task in claimed])
 
     # Both ---------------------------------------------------------------------------------------
 
@@ -303,7 +369,7 @@ class TurnLoop:
         await self.join()
 
 
-def _deliver(batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], given: Answer) -> None:
+def _deliver(batch: Sequence[Waiting], given: Answer) -> None:
     for _, answer in batch:
         if not answer.done():
             answer.set_result(given)

@@ -11,20 +11,27 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from longshore.errors import BackendUnavailable
-from longshore.ports.task_source import ClaimedTask
+from longshore.core.definitions.definition import Definition
+from longshore.errors import BackendUnavailable, NotFound
+from longshore.ports.child_slots import runs_in_slot
+from longshore.ports.task_source import ClaimedTask, DefinitionVersion
 from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempt import Attempt
+from longshore.services.worker.attempt_specs import definition_of
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.slot_tasks import SlotTasks
 from longshore.services.worker.turns import TurnLoop
 
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE = timedelta(seconds=1)
 _COUNTS_EVERY = timedelta(minutes=1)
+_SHORT_CALL = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,16 @@ class Worker:
             slots=policy.concurrency,
             poll_wait=policy.poll_wait,
         )
+        self._slot_tasks: SlotTasks | None = None
+        if context.make_slots is not None:
+            self._slot_tasks = SlotTasks(
+                context,
+                context.make_slots,
+                units=policy.concurrency,
+                post=self._turns.post,
+                on_change=self._turns.schedule,
+            )
+        self._definitions: dict[DefinitionVersion, Definition] = {}  # that were used
         self._running: dict[Attempt, None] = {}
         self._handling: set[asyncio.Task[None]] = set()
         self._woken_at: timedelta | None = None  # the last time
@@ -65,18 +82,23 @@ class Worker:
     @property
     def running(self) -> list[str]:
         """Ids of the tasks that run now."""
-        return [attempt.task_id for attempt in self._running]
+        in_slots = [] if self._slot_tasks is None else self._slot_tasks.held
+        return [attempt.task_id for attempt in self._running] + in_slots
 
     def stop(self) -> None:
         """Accept no more work, finish or release what runs, then let ``run`` return."""
         self._stopping.set()
         self._turns.stop_claims()
+        if self._slot_tasks is not None:
+            self._slot_tasks.release_unbegun()
 
     def cancel(self, task_id: str) -> None:
         """Stop the attempt of a task that was cancelled, if it runs here."""
         for attempt in self._running:
             if attempt.task_id == task_id:
                 attempt.stop(AttemptStopReason.CANCELLED)
+        if self._slot_tasks is not None:
+            self._slot_tasks.stop(task_id, AttemptStopReason.CANCELLED)
 
     async def run(self) -> None:
         """Work until ``stop``; then drain."""
@@ -101,6 +123,8 @@ class Worker:
             for future in ending:
                 future.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
+            if self._slot_tasks is not None:
+                await self._slot_tasks.close()
             await self._turns.close()
             await self._context.runner.close()
         self._context.worker_registry.deregister(self.id)
@@ -119,8 +143,78 @@ class Worker:
 
     # Claimed tasks ------------------------------------------------------------------------------
 
-    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> None:
-        """Run a task that was claimed by a call that was sent at this moment of the clock."""
+    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> bool:
+        """See ``TurnObserver``."""
+        slot_tasks = self._slot_tasks
+        if slot_tasks is not None and not self._stopping.is_set():
+            definition = self._definitions.get(task.definition)
+            if definition is not None and runs_in_slot(definition):
+                slot_tasks.add(task, definition, self._lease_start(task, sent_at))
+                if self._woken_since(sent_at):
+                    self._handle(self._check_cancel_in_slot(task.task_id))
+                    return True
+                return False
+            if definition is None:
+                self._handle(self._route(task, sent_at))
+                return True
+        self._handle(self._run_attempt(task, sent_at))
+        return True
+
+    @property
+    def busy_elsewhere(self) -> int:
+        """See ``TurnObserver``."""
+        return 0 if self._slot_tasks is None else self._slot_tasks.busy
+
+    def ahead(self) -> Mapping[DefinitionVersion, int]:
+        """See ``TurnObserver``."""
+        return {} if self._slot_tasks is None else self._slot_tasks.ahead()
+
+    def may_gather(self) -> bool:
+        """See ``TurnObserver``."""
+        return self._slot_tasks is not None and self._slot_tasks.may_gather()
+
+    async def _route(self, task: ClaimedTask, sent_at: timedelta) -> None:
+        """Run the first task of a version of a definition, which is read and kept."""
+        with contextlib.suppress(BackendUnavailable, NotFound):
+            # Otherwise the attempt reports that the definition cannot be read.
+            definition = await definition_of(task.row, self._backend)
+            self._definitions[task.definition] = definition
+            if runs_in_slot(definition) and self._slot_tasks is not None:
+                self._slot_tasks.add(task, definition, self._lease_start(task, sent_at))
+                if self._stopping.is_set():
+                    self._slot_tasks.stop(task.task_id, AttemptStopReason.DRAINED)
+                elif self._woken_since(sent_at):
+                    await self._check_cancel_in_slot(task.task_id)
+                return
+        await self._run_attempt(task, sent_at)
+
+    def _handle(self, work: Coroutine[Any, Any, None]) -> None:
+        handling = asyncio.ensure_future(work)
+        self._handling.add(handling)
+        handling.add_done_callback(self._on_handled)
+
+    def _woken_since(self, sent_at: timedelta) -> bool:
+        return self._woken_at is not None and self._woken_at >= sent_at
+
+    def _lease_start(self, task: ClaimedTask, sent_at: timedelta) -> timedelta:
+        """Returns a moment that is not later than the start of the lease, by the worker's clock.
+
+        The call may have waited long before it claimed. How long ago the lease began is measured
+        by clocks that differ by the skew margin at most, which the trust in a lease leaves out.
+        """
+        clock = self._backend.clock
+        now = clock.elapsed()
+        if now - sent_at < _SHORT_CALL:
+            return sent_at
+        age = clock.now() - task.leased_at
+        return max(sent_at, now - max(age, timedelta(0)))
+
+    def _on_handled(self, handling: asyncio.Task[None]) -> None:
+        self._handling.discard(handling)
+        self._turns.slot_freed()
+
+    async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta) -> None:
+        """Run an attempt; no error may end the worker."""
         attempt = Attempt(
             self._context,
             task.row,
@@ -132,30 +226,8 @@ class Worker:
         if self._stopping.is_set():
             # It has not begun: another worker can begin it now.
             attempt.stop(AttemptStopReason.DRAINED)
-        woken = self._woken_at is not None and self._woken_at >= sent_at
-        handling = asyncio.ensure_future(self._run_attempt(attempt, woken=woken))
-        self._handling.add(handling)
-        handling.add_done_callback(self._on_handled)
-
-    def _lease_start(self, task: ClaimedTask, sent_at: timedelta) -> timedelta:
-        """Returns a moment that is not later than the start of the lease, by the worker's clock.
-
-        The call may have waited long before it claimed. How long ago the lease began is measured
-        by clocks that differ by the skew margin at most, which the trust in a lease leaves out.
-        """
-        clock, lease = self._backend.clock, task.row.lease
-        now = clock.elapsed()
-        age = timedelta(0) if lease is None else clock.now() - lease.acquired_at
-        return max(sent_at, now - max(age, timedelta(0)))
-
-    def _on_handled(self, handling: asyncio.Task[None]) -> None:
-        self._handling.discard(handling)
-        self._turns.slot_freed()
-
-    async def _run_attempt(self, attempt: Attempt, *, woken: bool) -> None:
-        """Run an attempt; no error may end the worker."""
         try:
-            if woken:
+            if self._woken_since(sent_at):
                 # A wake-up may have been for this task, before it was listed as running.
                 with contextlib.suppress(BackendUnavailable):
                     await self._check_cancel(attempt)
@@ -173,6 +245,8 @@ class Worker:
         """Stop all attempts: others may run their tasks. Returns when all of them have ended."""
         for attempt in self._running:
             attempt.stop(AttemptStopReason.FENCED)
+        if self._slot_tasks is not None:
+            self._slot_tasks.stop_all(AttemptStopReason.FENCED)
         await self._wait_for_attempts()
 
     # Leases -------------------------------------------------------------------------------------
@@ -182,6 +256,8 @@ class Worker:
         pause = self._context.lease.renew_every
         while True:
             await self._backend.clock.sleep(pause)
+            if self._slot_tasks is not None:
+                self._slot_tasks.renew()
             try:
                 renewed = all(await asyncio.gather(*(each.renew() for each in self._running)))
             except Exception:  # no error may end the loop: every child would have to be killed
@@ -201,6 +277,8 @@ class Worker:
                     self._woken_at = self._backend.clock.elapsed()
                     for attempt in list(self._running):
                         await self._check_cancel(attempt)
+                    for task_id in [] if self._slot_tasks is None else self._slot_tasks.held:
+                        await self._check_cancel_in_slot(task_id)
                     continue
             await self._backend.clock.sleep(_RETRY_PAUSE)
 
@@ -208,6 +286,11 @@ class Worker:
         row = await self._backend.ledger.get_task(attempt.task_id)
         if row is not None and row.cancel is not None:
             attempt.stop(AttemptStopReason.CANCELLED)
+
+    async def _check_cancel_in_slot(self, task_id: str) -> None:
+        row = await self._backend.ledger.get_task(task_id)
+        if row is not None and row.cancel is not None and self._slot_tasks is not None:
+            self._slot_tasks.stop(task_id, AttemptStopReason.CANCELLED)
 
     async def _log_counts(self) -> None:
         while True:
@@ -220,7 +303,7 @@ class Worker:
     # The end ------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        if not self._handling:
+        if not self._handling and not self.running:
             return
         async with race(
             self._backend.clock.sleep(self._policy.drain_grace), self._wait_for_attempts()
@@ -232,8 +315,12 @@ class Worker:
         # A turn that was under way may have claimed tasks with the outcomes that it carried.
         while self._handling:
             await asyncio.wait(self._handling)
+        if self._slot_tasks is not None:
+            await self._slot_tasks.wait_until_empty()
 
     def release_all(self) -> None:
         """Release running attempts at once, and those that are just being claimed."""
         for attempt in self._running:
             attempt.stop(AttemptStopReason.DRAINED)
+        if self._slot_tasks is not None:
+            self._slot_tasks.stop_all(AttemptStopReason.DRAINED)

@@ -1,0 +1,664 @@
+"""Claimed python tasks in child slots, without a coroutine for each of them.
+
+``core.slot_plan`` decides which slot runs which task. What the children report arrives by callbacks
+on the event loop. Only a task that needs more than its row has (results of parents, saved steps, a
+large input), or leaves more than a short result (output, files, a large result), gets a coroutine.
+
+The order at the end of a task is as for every attempt: its output and files are stored, then its
+outcome is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import Any
+
+from longshore.core.claims import DefinitionVersion
+from longshore.core.definitions.definition import Definition, Isolation
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, task_document_key
+from longshore.core.events.types import Usage
+from longshore.core.slot_plan import (
+    GiveTask,
+    OpenSlot,
+    ReplaceChild,
+    SlotPlanner,
+    SlotTaskPlan,
+    TakeBack,
+)
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal
+from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
+from longshore.errors import BackendUnavailable, NotFound, UsageError
+from longshore.ports.child_slots import ChildEnding, ChildSlots, SlotOutcome, SlotTask
+from longshore.ports.output import Stream
+from longshore.ports.runner import AttemptSpec, ChildReport, StepReport
+from longshore.ports.task_source import Answer, Applied, ClaimedTask, LeaseCommand
+from longshore.services.resilience import pauses_within, retry_unavailable
+from longshore.services.worker.artifacts import AttemptFiles
+from longshore.services.worker.attempt_specs import build_attempt_spec
+from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.output import AttemptReports, OutputPump
+
+logger = logging.getLogger(__name__)
+
+_NO_USAGE = Usage()
+_NOT_BEGUN = "the worker had no time for it"
+_MICROSECOND = timedelta(microseconds=1)
+_FAR = 2**62
+
+Post = Callable[[LeaseCommand, Callable[[Answer], None]], None]
+"""Sends a command to the task source and calls back with its answer."""
+
+
+@lru_cache(maxsize=4096)
+def slot_task_number(task_id: str) -> int:
+    """The number by which slots, and the record of what was begun, know a task."""
+    digest = hashlib.blake2b(task_id.encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 1) or 1
+
+
+@dataclass(slots=True, eq=False)
+class _HeldTask:
+    """A claimed task until its outcome is committed."""
+
+    claimed: ClaimedTask
+    number: int
+    definition: Definition
+    trusted_until_ns: int
+    spec: SlotTask
+    slot: int | None = None  # None: it waits for one
+    claimed_at_ns: int = 0
+    stop_reason: AttemptStopReason | None = None
+    timed_out: bool = False
+    reports: AttemptReports | None = None  # None: it has reported nothing and printed nothing
+    waiting_reports: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
+
+
+class SlotTasks:
+    """Runs tasks in the child slots of a worker. See ``ports.child_slots.SlotListener``.
+
+    Args:
+        units: How many tasks the worker runs at once.
+        post: Sends a command under a lease.
+        on_change: Called when units or room may have become free.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        make_slots: Callable[[SlotTasks], ChildSlots],
+        *,
+        units: int,
+        post: Post,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._clock = context.backend.clock
+        self._slots = make_slots(self)
+        self._planner = SlotPlanner(units)
+        self._post = post
+        self._on_change = on_change
+        self._held: dict[int, _HeldTask] = {}
+        self._ending: set[asyncio.Task[None]] = set()  # coroutines of tasks that need one
+        self._calls: set[asyncio.Task[None]] = set()
+        self._scheduled: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.completed = 0  # outcomes that were committed
+
+    # For the worker -----------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> int:
+        """The units in use."""
+        return self._planner.busy + len(self._ending)
+
+    @property
+    def held(self) -> list[str]:
+        """Ids of the tasks that this worker has in slots."""
+        return [task.claimed.task_id for task in self._held.values()]
+
+    def ahead(self) -> dict[DefinitionVersion, int]:
+        """How many tasks of short definitions may be claimed beyond the free units."""
+        return dict(self._planner.ahead(self._now_ns()))
+
+    def may_gather(self) -> bool:
+        """Whether the children have enough to do for outcomes to wait for others."""
+        return self._planner.has_enough()
+
+    def add(self, claimed: ClaimedTask, definition: Definition, sent_at: timedelta) -> None:
+        """Run a claimed task."""
+        trusted_until = sent_at + self._context.lease.trusted_for
+        number = slot_task_number(claimed.task_id)
+        tenant, _, _ = claimed.definition
+        task = _HeldTask(
+            claimed,
+            number,
+            definition,
+            _to_ns(trusted_until),
+            SlotTask(
+                number=number,
+                fence=claimed.fence,
+                tenant=tenant,
+                task_id=claimed.task_id,
+                job_id=claimed.job_id,
+                attempt=claimed.attempt,
+                definition=definition,
+            ),
+            claimed_at_ns=_to_ns(sent_at),
+        )
+        self._held[number] = task
+        if claimed.is_plain:
+            text = None if claimed.input is None else claimed.input.text
+            task.spec.input = text or "null"
+            self._make_ready(task)
+        else:
+            self._start(self._ending, self._prepare(task))
+
+    def _make_ready(self, task: _HeldTask) -> None:
+        claimed = task.claimed
+        plan = SlotTaskPlan(
+            task.number, claimed.definition[0], claimed.definition, task.definition.isolation
+        )
+        self._planner.claimed(plan)
+        self._schedule()
+
+    async def _prepare(self, task: _HeldTask) -> None:
+        """Read everything that the row refers to."""
+        context = self._context
+        try:
+            spec = await context.transitions.retry_unavailable(
+                lambda: build_attempt_spec(context, task.claimed.row, task.claimed.fence)
+            )
+        except (UsageError, NotFound) as error:
+            self._fail(task, ErrorCategory.VALIDATION, error)
+        except BackendUnavailable as error:
+            self._fail(task, ErrorCategory.NETWORK, error)
+        else:
+            _fill(task.spec, spec)
+            self._make_ready(task)
+
+    def _fail(self, task: _HeldTask, category: ErrorCategory, error: Exception) -> None:
+        failure = Failure(category=category, message=error_text(str(error)))
+        del self._held[task.number]
+        self._report(task, self._failed(task, failure, timedelta(0)))
+
+    # Actions ------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if self._scheduled is None and not self._closed:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._act)
+
+    def _act(self) -> None:
+        self._scheduled = None
+        now_ns = self._now_ns()
+        for action in self._planner.decide(now_ns):
+            match action:
+                case GiveTask(slot=slot, number=number):
+                    self._give(slot, number, now_ns)
+                case OpenSlot(isolation=isolation):
+                    self._start(self._calls, self._open(isolation))
+                case TakeBack(slot=slot):
+                    self._take_back(slot)
+                case ReplaceChild(slot=slot):
+                    self._planner.child_ending(slot)
+                    self._slots.replace(slot)
+        self._set_timer(now_ns)
+
+    def _give(self, slot: int, number: int, now_ns: int) -> None:
+        task = self._held[number]
+        if not self._slots.give(slot, task.spec):
+            self._planner.not_given(slot)
+            return
+        task.slot = slot
+        self._planner.given(slot, number, now_ns)
+        self._update_trust(slot)
+
+    def _update_trust(self, slot: int) -> None:
+        """Let the children of a slot run until the first of its leases is no longer trusted."""
+        trusted = [self._held[number].trusted_until_ns for number in self._planner.numbers_in(slot)]
+        self._slots.trust_until(slot, min(trusted, default=0))
+
+    async def _open(self, isolation: Isolation) -> None:
+        try:
+            slot = await self._slots.open_slot(isolation)
+        except (UsageError, BackendUnavailable) as error:
+            logger.warning("slot.open_failed", extra={"error": str(error)})
+            self._planner.slot_not_opened(isolation)
+            await self._release_waiting(isolation, str(error))
+        else:
+            self._planner.slot_opened(slot, isolation)
+        self._schedule()
+        self._on_change()
+
+    async def _release_waiting(self, isolation: Isolation, reason: str) -> None:
+        """Release the tasks for which no slot can be opened, after a pause."""
+        await self._clock.sleep(timedelta(seconds=1))
+        if not self._planner.has_slots(isolation):
+            for task in [item for item in self._held.values() if item.slot is None]:
+                if task.definition.isolation is isolation:
+                    self._planner.forget(task.number)
+                    self._release(task, reason)
+
+    def _take_back(self, slot: int) -> None:
+        """Take back what a slow child has not begun: for another slot, or for another worker."""
+        plans = self._planner.taken_back(slot, self._slots.take_back(slot))
+        for plan in plans:
+            self._held[plan.number].slot = None
+            self._planner.claimed(plan)
+        self._act_on_waiting()
+
+    def _act_on_waiting(self) -> None:
+        now_ns = self._now_ns()
+        for action in self._planner.decide(now_ns):
+            if isinstance(action, GiveTask):
+                self._give(action.slot, action.number, now_ns)
+        for number in self._planner.waiting:
+            self._planner.forget(number)
+            self._release(self._held[number], _NOT_BEGUN)
+
+    def _set_timer(self, now_ns: int) -> None:
+        """Look again when a child may have stalled, or a task may have timed out."""
+        if self._timer is not None:
+            return
+        wait_ns = self._planner.next_check_ns(now_ns)
+        timeouts = [
+            since + _to_ns(self._timeout_of(self._held[number])) - now_ns
+            for number, since in self._planner.running()
+        ]
+        waits = [*timeouts, *([] if wait_ns is None else [wait_ns])]
+        if waits:
+            delay = max(min(waits), 0) / 1e9 + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ns = self._now_ns()
+        for number, since in self._planner.running():
+            task = self._held[number]
+            if now_ns - since >= _to_ns(self._timeout_of(task)) and not task.timed_out:
+                task.timed_out = True
+                self._kill(task)
+        self._act()
+
+    def _timeout_of(self, task: _HeldTask) -> timedelta:
+        return task.definition.timeout or self._context.timeout
+
+    # Stopping -----------------------------------------------------------------------------------
+
+    def stop(self, task_id: str, reason: AttemptStopReason) -> None:
+        """Stop a task for a reason; the first reason counts."""
+        task = self._held.get(slot_task_number(task_id))
+        if task is None or task.stop_reason is not None:
+            return
+        task.stop_reason = reason
+        if task.slot is None:
+            if task.number in self._planner.waiting:
+                self._planner.forget(task.number)
+                self._end_unbegun(task)
+            return
+        if task.number == self._planner.first_in(task.slot):
+            self._kill(task)
+            return
+        slot = task.slot
+        for plan in self._planner.taken_back(slot, self._slots.take_back(slot)):
+            other = self._held[plan.number]
+            other.slot = None
+            if other is task:
+                self._end_unbegun(task)
+            else:
+                self._planner.claimed(plan)
+        self._schedule()
+
+    def stop_all(self, reason: AttemptStopReason) -> None:
+        """Stop all tasks for a reason."""
+        for task_id in self.held:
+            self.stop(task_id, reason)
+
+    def release_unbegun(self) -> None:
+        """Release every task that has not begun, so that another worker can begin it."""
+        for slot in self._planner.busy_slots():
+            for plan in self._planner.taken_back(slot, self._slots.take_back(slot)):
+                self._held[plan.number].slot = None
+                self._planner.claimed(plan)
+        for number in self._planner.waiting:
+            self._planner.forget(number)
+            self._release(self._held[number], "the worker stops")
+
+    def _kill(self, task: _HeldTask) -> None:
+        slot = task.slot
+        if slot is None:
+            return
+        fenced = task.stop_reason is AttemptStopReason.FENCED
+        grace = timedelta(0) if fenced else self._context.lease.kill_grace
+        self._planner.child_ending(slot)
+        for plan in self._planner.taken_back(slot, self._slots.kill(slot, grace=grace)):
+            self._held[plan.number].slot = None
+            self._planner.claimed(plan)
+        self._schedule()
+
+    def _end_unbegun(self, task: _HeldTask) -> None:
+        match task.stop_reason:
+            case AttemptStopReason.CANCELLED:
+                del self._held[task.number]
+                self._report(task, c.ConfirmCancel(fence=task.claimed.fence))
+            case AttemptStopReason.DRAINED:
+                self._release(task, "the worker stops")
+            case _:
+                del self._held[task.number]
+                self._on_change()
+
+    def _release(self, task: _HeldTask, reason: str) -> None:
+        del self._held[task.number]
+        claimed = task.claimed
+        command = c.Release(fence=claimed.fence, reason=error_text(reason), due_at=claimed.due_at)
+        self._report(task, command)
+
+    async def wait_until_empty(self) -> None:
+        """Return when no task is held."""
+        while self._held or self._ending:
+            await self._clock.sleep(timedelta(milliseconds=20))
+
+    async def close(self) -> None:
+        """Kill all children."""
+        self._closed = True
+        for call in (*self._calls, *self._ending):
+            call.cancel()
+        await asyncio.gather(*self._calls, *self._ending, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._slots.close()
+
+    # Leases -------------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Renew the leases of tasks that have been held for a while."""
+        now_ns, sent_at = self._now_ns(), self._clock.elapsed()
+        old_ns = _to_ns(self._context.lease.renew_every) // 2
+        for task in list(self._held.values()):
+            if now_ns - task.claimed_at_ns < old_ns:
+                continue
+            pid = 0 if task.slot is None else self._slots.process_id(task.slot)
+            renewal = c.Renew(
+                fence=task.claimed.fence,
+                lease_duration=self._context.lease.duration,
+                process_id=pid,
+                activity=task.reports.activity if task.reports else None,
+                usage=task.reports.usage if task.reports else _NO_USAGE,
+            )
+            command = LeaseCommand(
+                task.claimed.task_id, renewal, self._context.transitions.new_id()
+            )
+            self._post(command, partial(self._renewed, task, sent_at))
+
+    def _renewed(self, task: _HeldTask, sent_at: timedelta, answer: Answer) -> None:
+        if self._held.get(task.number) is not task:
+            return
+        if isinstance(answer, Refusal):
+            self.stop(task.claimed.task_id, AttemptStopReason.FENCED)
+        elif isinstance(answer, Applied):
+            trusted_ns = _to_ns(sent_at + self._context.lease.trusted_for)
+            task.trusted_until_ns = max(task.trusted_until_ns, trusted_ns)
+            if task.slot is not None:
+                self._update_trust(task.slot)
+            if answer.row.cancel is not None:
+                self.stop(task.claimed.task_id, AttemptStopReason.CANCELLED)
+
+    # What the children say ----------------------------------------------------------------------
+
+    def outcome(self, slot: int, outcome: SlotOutcome) -> None:
+        now_ns = self._now_ns()
+        self._planner.finished(slot, outcome.number, outcome.duration_ns, now_ns)
+        task = self._held[outcome.number]
+        result = outcome.result
+        short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
+        if short and task.reports is None and outcome.folder is None and task.stop_reason is None:
+            del self._held[outcome.number]
+            document = Document(text=result, size=len((result or "").encode()))
+            duration = outcome.duration_ns // 1000 * _MICROSECOND
+            self._report(
+                task,
+                c.Complete(
+                    fence=task.claimed.fence, result=document, duration=duration, exit_code=0
+                ),
+            )
+        else:
+            self._start(self._ending, self._finish(task, outcome))
+        self._schedule()
+
+    async def _finish(self, task: _HeldTask, outcome: SlotOutcome) -> None:
+        """Store what a task has left, then report its outcome."""
+        duration = outcome.duration_ns // 1000 * _MICROSECOND
+        last_output = await self._store_output(task, outcome.folder)
+        del self._held[task.number]
+        if outcome.failure is not None:
+            failure = outcome.failure
+            if failure.peak_rss_bytes is None:
+                failure = replace(failure, peak_rss_bytes=outcome.peak_rss_bytes)
+            command: c.FencedCommand = self._failed(task, failure, duration, last_output)
+        else:
+            command = await self._completed(task, outcome.result or "null", duration, last_output)
+        self._report(task, command)
+
+    async def _completed(
+        self, task: _HeldTask, result: str, duration: timedelta, last_output: int | None
+    ) -> c.FencedCommand:
+        context, claimed = self._context, task.claimed
+        spec = claimed.row.spec
+        key = task_document_key(spec.job_id, spec.key, f"result-{claimed.attempt}")
+        pauses = pauses_within(self._clock, context.lease.duration)
+        try:
+            document = await retry_unavailable(
+                self._clock,
+                lambda: context.documents.store_text(
+                    result, key, limit_bytes=context.result_limit_bytes
+                ),
+                pauses,
+                task_id=claimed.task_id,
+            )
+        except (ValueError, UsageError) as error:
+            failure = Failure(category=ErrorCategory.PARSE, message=error_text(str(error)))
+            return self._failed(task, failure, duration, last_output)
+        return c.Complete(
+            fence=claimed.fence,
+            result=document,
+            duration=duration,
+            exit_code=0,
+            usage=task.reports.usage if task.reports else _NO_USAGE,
+            last_output=last_output,
+        )
+
+    def _failed(
+        self,
+        task: _HeldTask,
+        failure: Failure,
+        duration: timedelta,
+        last_output: int | None = None,
+    ) -> c.FencedCommand:
+        facts: dict[str, Any] = {
+            "fence": task.claimed.fence,
+            "usage": task.reports.usage if task.reports else _NO_USAGE,
+            "last_output": last_output,
+        }
+        if task.stop_reason is AttemptStopReason.CANCELLED:
+            return c.ConfirmCancel(**facts)
+        if task.stop_reason is AttemptStopReason.DRAINED:
+            return c.Release(reason="the worker stops", **facts)
+        if task.timed_out:
+            return c.TimeOut(
+                timeout=self._timeout_of(task),
+                elapsed=duration,
+                signal=failure.signal or "SIGTERM",
+                jitter=self._context.jitter(),
+                **facts,
+            )
+        return c.AttemptFailed(
+            failure=failure, jitter=self._context.jitter(), duration=duration, **facts
+        )
+
+    def too_late(self, slot: int, number: int) -> None:
+        self._planner.finished(slot, number, None, self._now_ns())
+        # The lease may belong to another worker: nothing is reported under it.
+        del self._held[number]
+        logger.warning("task.too_late", extra={"slot": slot})
+        self._on_change()
+
+    def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
+        self._add_report(self._held[number], (stream, data))
+
+    def report(self, slot: int, number: int, report: ChildReport) -> None:
+        self._add_report(self._held[number], report)
+
+    def _add_report(self, task: _HeldTask, report: ChildReport | tuple[Stream, bytes]) -> None:
+        if task.reports is None:
+            pump = OutputPump(
+                self._context.backend.output,
+                self._clock,
+                task.claimed.task_id,
+                task.claimed.attempt,
+                self._context.output,
+            )
+            task.reports = AttemptReports(pump, self._clock)
+        task.waiting_reports.append(report)
+        if len(task.waiting_reports) == 1:
+            self._start(self._calls, self._record_reports(task))
+
+    async def _record_reports(self, task: _HeldTask) -> None:
+        reports = task.reports
+        while task.waiting_reports and reports is not None:
+            report = task.waiting_reports[0]
+            if isinstance(report, tuple):
+                await reports.pump.add(*report)
+            elif isinstance(report, StepReport):
+                await self._store_checkpoint(task, report)
+            else:
+                await reports.record(report)  # type: ignore[arg-type]
+            del task.waiting_reports[0]
+
+    async def _store_checkpoint(self, task: _HeldTask, report: StepReport) -> None:
+        claimed, context = task.claimed, self._context
+        spec, change_id = claimed.row.spec, context.transitions.new_id()
+        key = task_document_key(spec.job_id, spec.key, f"steps/{claimed.fence}-{change_id}")
+        previous = getattr(task, "checkpoint", claimed.row.checkpoint)
+        document = {"step": report.name, "result": report.result, "previous": previous}
+        await context.transitions.retry_unavailable(
+            lambda: context.documents.store_key(key, document)
+        )
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        command = LeaseCommand(
+            claimed.task_id, c.SaveCheckpoint(fence=claimed.fence, key=key), change_id
+        )
+        self._post(command, answered.set_result)
+        if isinstance(await answered, Applied):
+            if task.slot is not None:
+                self._slots.confirm_step(task.slot, task.number, report.name)
+        else:
+            self.stop(claimed.task_id, AttemptStopReason.FENCED)
+
+    async def _store_output(self, task: _HeldTask, folder: Any) -> int | None:
+        """Store output and files of a task that has ended. Returns the last sequence."""
+        context, claimed = self._context, task.claimed
+        while task.waiting_reports:
+            await self._clock.sleep(timedelta(milliseconds=1))
+        if folder is not None:
+            files = AttemptFiles(
+                blobs=context.backend.blobs,
+                clock=self._clock,
+                policy=context.artifacts,
+                task_id=claimed.task_id,
+                attempt=claimed.attempt,
+                summaries=task.reports.summaries if task.reports else (),
+                timeout=context.lease.duration / 3,
+            )
+            note = await files.store(folder, asyncio.Event())
+            self._slots.release_folder(folder)
+            if note is not None:
+                self._add_report(task, (Stream.LOG, f"longshore: {note}\n".encode()))
+                while task.waiting_reports:
+                    await self._clock.sleep(timedelta(milliseconds=1))
+        if task.reports is None:
+            return None
+        pump = task.reports.pump
+        await pump.finish()
+        try:
+            pauses = pauses_within(self._clock, context.lease.duration)
+            await retry_unavailable(self._clock, pump.settle, pauses, task_id=claimed.task_id)
+        except Exception:  # an error of the output log must not cost the work
+            logger.exception("output.abandoned", extra={"task_id": claimed.task_id})
+            return pump.last_stored
+        return pump.last_sequence
+
+    def child_ended(self, slot: int, ending: ChildEnding) -> None:
+        plans = {
+            plan.number: plan for plan in self._planner.child_ended(slot, closed=ending.slot_closed)
+        }
+        for number in ending.not_begun:
+            self._held[number].slot = None
+            self._planner.claimed(plans[number])
+        if ending.begun is not None:
+            task = self._held[ending.begun]
+            if task.stop_reason is AttemptStopReason.FENCED:
+                del self._held[task.number]
+            else:
+                self._start(self._ending, self._finish_killed(task, ending))
+        self._schedule()
+        self._on_change()
+
+    async def _finish_killed(self, task: _HeldTask, ending: ChildEnding) -> None:
+        last_output = await self._store_output(task, ending.folder)
+        del self._held[task.number]
+        failure = ending.failure or Failure(
+            category=ErrorCategory.CRASH, message="the process ended", signal=ending.signal
+        )
+        elapsed = (self._now_ns() - task.claimed_at_ns) // 1000 * _MICROSECOND
+        self._report(task, self._failed(task, failure, elapsed, last_output))
+
+    # The task source ----------------------------------------------------------------------------
+
+    def _report(self, task: _HeldTask, command: c.FencedCommand) -> None:
+        item = LeaseCommand(task.claimed.task_id, command, self._context.transitions.new_id())
+        self._post(item, lambda answer: self._reported(task, answer))
+        self._on_change()
+
+    def _reported(self, task: _HeldTask, answer: Answer) -> None:
+        if isinstance(answer, Applied):
+            self.completed += 1
+            return
+        extra = {"task_id": task.claimed.task_id, "why": str(answer)}
+        logger.warning("outcome.refused", extra=extra)
+
+    def _start(self, into: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        started = asyncio.ensure_future(work)
+        into.add(started)
+        started.add_done_callback(lambda done: self._ended(into, done))
+
+    def _ended(self, into: set[asyncio.Task[None]], done: asyncio.Task[None]) -> None:
+        into.discard(done)
+        if not done.cancelled() and done.exception() is not None:
+            logger.error("slot_task.failed", exc_info=done.exception())
+        self._on_change()
+
+    def _now_ns(self) -> int:
+        return _to_ns(self._clock.elapsed())
+
+
+def _to_ns(duration: timedelta) -> int:
+    return duration // _MICROSECOND * 1000
+
+
+def _fill(task: SlotTask, spec: AttemptSpec) -> None:
+    task.input = json.dumps(spec.input)
+    if spec.dependency_outputs:
+        task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
+    if spec.checkpoints:
+        task.checkpoints = json.dumps(dict(spec.checkpoints))
+    task.feedback = spec.feedback
+    if spec.previous_output is not None:
+        task.previous_output = json.dumps(spec.previous_output)
