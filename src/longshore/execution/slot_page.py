@@ -83,13 +83,13 @@ class SlotPage:
         return _get(self._memory, _COUNT)
 
     @property
-    def last_begun(self) -> tuple[int, int] | None:
-        """The number and fence of the task that was begun last."""
+    def last_begun(self) -> tuple[int, int, int] | None:
+        """The number and fence of the task that was begun last, and the moment."""
         if not (count := self.begun_count):
             return None
         at = _ENTRIES + (count - 1) % BEGUN_CAPACITY * _ENTRY.size
-        number, fence, _ = _ENTRY.unpack_from(self._memory, at)
-        return number, fence
+        number, fence, moment = _ENTRY.unpack_from(self._memory, at)
+        return number, fence, moment
 
     def begin(self, number: int, fence: int) -> bool:
         """Record that a task begins. Returns False if it is too late for that."""

@@ -83,6 +83,7 @@ class SlotSettings:
     token: str  # of the boundaries in the output, as hexadecimal digits
     work_folder: str  # contains the folders of attempts
     child_folder: str  # the working directory of a pool child, before its generation
+    keep_folders: bool = False
 
 
 class _SlotChannel:
@@ -128,6 +129,7 @@ class SlotChild:
         self._page = page
         self._close_fds = close_fds
         self._generation = 0
+        self._process_id = os.getpid()
         self._token = bytes.fromhex(settings.token)
         self._in_pool = settings.isolation == Isolation.POOL
         self._folder = ""
@@ -143,6 +145,7 @@ class SlotChild:
     def run(self, generation: int) -> NoReturn:
         """Take tasks and execute them; never returns."""
         self._generation = generation
+        self._process_id = os.getpid()
         os.dup2(self._files.output, _OUTPUT)
         os.dup2(self._files.errors, _ERRORS)
         for file in self._close_fds:
@@ -241,6 +244,9 @@ class SlotChild:
             with contextlib.suppress(OSError, ValueError):
                 write_traceback(raised)
             error = describe_error(raised)
+        if os.getpid() != self._process_id:
+            # A fork of the task that returned or raised: it must not act as the child.
+            exit_process(EXIT_OK if error is None else EXIT_FAILED)
         return OutcomeFrame(
             record.number,
             record.fence,

@@ -63,6 +63,7 @@ from longshore.ports.child_slots import (
     SlotListener,
     SlotOutcome,
     SlotTask,
+    runs_in_slot,
 )
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
@@ -166,6 +167,9 @@ class ProcessSlots:
 
     def process_id(self, slot: int) -> int:
         return self._slots[slot].page.child_pid
+
+    def running(self, slot: int) -> tuple[int, int] | None:
+        return self._slots[slot].running()
 
     def release_folder(self, folder: Path) -> None:
         self.cleaner.remove_later(folder)
@@ -278,6 +282,7 @@ class _ChildSlot:
                 "token": self._token.hex(),
                 "work_folder": str(self._slots.folder),
                 "child_folder": str(self._child_folder),
+                "keep_folders": self._slots.cleaner.keep,
                 "page": self.number,
             }
             self._reaper = await self._slots.forkserver.start_slot(files, settings)
@@ -390,6 +395,9 @@ class _ChildSlot:
         # The value has a reference to the definition, so its identity is not used again.
         entry = self._definitions.get(id(definition))
         if entry is None:
+            if not runs_in_slot(definition) or definition.isolation is not self._isolation:
+                message = f"tasks of {definition.name!r} cannot run in slot {self.number}"
+                raise ValueError(message)
             if len(self._definitions) >= _MAX_DEFINITIONS:
                 self._definitions.clear()
             self._last_definition += 1
@@ -694,7 +702,7 @@ class _ChildSlot:
             event = self._outcome_at_end(entry, status, code)
             if event is not None:
                 finished.append(event)
-            elif self.page.last_begun == (entry.task.number, entry.task.fence):
+            elif self._has_begun(entry.task):
                 begun = entry.task
             else:
                 # The child, or the next one, had taken it from the socket and not begun it.
@@ -719,6 +727,17 @@ class _ChildSlot:
             slot_closed=status.cause is KillCause.LOST,
         )
         return ending, finished
+
+    def _has_begun(self, task: SlotTask) -> bool:
+        last = self.page.last_begun
+        return last is not None and last[:2] == (task.number, task.fence)
+
+    def running(self) -> tuple[int, int] | None:
+        last = self.page.last_begun
+        if last is None or not self.page.running or last[0] not in self._unfinished:
+            return None
+        number, _, moment = last
+        return number, moment
 
     def _outcome_at_end(
         self, entry: _GivenTask, status: ChildStatus, code: int
