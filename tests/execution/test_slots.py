@@ -275,6 +275,8 @@ async def test_each_task_of_a_fork_works_in_its_own_folder(tmp_path: Path) -> No
         folder = tmp_path / "work" / "job-a_1.1"
         assert outcome.folder == folder
         assert here.recorder.result(1) == [str(folder), str(folder)]
+        await here.run(slot, a_task("surroundings", number=2, isolation=Isolation.FORK))
+        assert here.recorder.result(2) == [None, "job-a_2"]
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -287,7 +289,7 @@ async def test_a_task_of_a_pool_finds_the_process_as_the_one_before_did(tmp_path
         await here.run(slot, a_task("surroundings", number=2))
         await here.run(slot, a_task("folder_and_cwd", False, number=3))
 
-        assert here.recorder.result(2) == [None, "job-a_2"]
+        assert here.recorder.result(2) == [None, None]
         assert here.recorder.text(2) == "seen"
         directory, variable = here.recorder.result(3)
         assert directory == variable
