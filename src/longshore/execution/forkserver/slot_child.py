@@ -193,7 +193,7 @@ class SlotChild:
             if isinstance(record, FileRecord):
                 record = _read_record(record.path)
             if record.options is not None:
-                self._definitions[record.definition] = json.loads(record.options)
+                self._definitions[record.definition] = _decode(record.options)
             if self._page.begin(record.number, record.fence):
                 return record
             self._end_output(record.number)

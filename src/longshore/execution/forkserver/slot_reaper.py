@@ -14,7 +14,6 @@ import fcntl
 import gc
 import os
 import select
-import shutil
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -191,6 +190,9 @@ class SlotReaper:
             processes.kill_all(lambda: None)
         self._page.finish()
         self._page.child_pid = 0
+        # Imported only now: the larger this process, the more a fork costs.
+        import shutil
+
         prefix = f"{os.path.basename(self._child_settings.child_folder)}."
         with os.scandir(self._child_settings.work_folder) as entries:
             for entry in entries:
