@@ -43,11 +43,11 @@ class _Load:
     """Gives tasks to all slots until each of them had its outcome."""
 
     def __init__(self, isolation: Isolation, *, printing: bool) -> None:
-        options = {"function": "builtins:print" if printing else "builtins:abs"}
+        options = {"function": "builtins:print" if printing else "gc:enable"}
         self.definition = Definition(
             name="noop", runner=RunnerKind.PYTHON, isolation=isolation, options=options
         )
-        self.input = '{"args":["a line of output"]}' if printing else '{"args":[1]}'
+        self.input = '{"args":["a line of output"]}' if printing else "{}"
         self.ahead = _AHEAD if isolation is Isolation.POOL else 1
         self.slots: ProcessSlots
         self.next_number = 1

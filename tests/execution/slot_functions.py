@@ -190,6 +190,16 @@ def closes_its_files() -> None:
     os.closerange(0, 1000)
 
 
+def forks_and_both_return(fail: bool) -> str:
+    process_id = os.fork()
+    if process_id == 0 and fail:
+        raise ValueError
+    if process_id:
+        os.waitpid(process_id, 0)
+        return "parent"
+    return "fork"
+
+
 def kills_its_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

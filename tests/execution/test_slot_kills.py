@@ -97,10 +97,9 @@ async def test_every_task_is_accounted_for_once_whenever_a_process_is_killed(
             await here.recorder.until(
                 lambda finished=finished: len(here.recorder.outcomes) >= finished
             )
-            if process_id := here.slots.process_id(slot) if which == "child" else 1:
-                victim = process_id if which == "child" else _process(here, slot, which)
-                os.kill(victim, signal.SIGKILL)
-                await here.recorder.until(lambda ended=ended: len(here.recorder.endings) > ended)
+            await wait_until(lambda slot=slot: here.slots.process_id(slot))
+            os.kill(_process(here, slot, which), signal.SIGKILL)
+            await here.recorder.until(lambda ended=ended: len(here.recorder.endings) > ended)
             if which != "child":
                 slot = await here.open()
         await here.recorder.until(lambda: len(here.recorder.accounted) == total)
@@ -406,3 +405,5 @@ async def test_nothing_survives_a_worker_that_is_killed_at_a_failpoint(
         return False
 
     await wait_until(lambda: not working_in_slot())
+    if (tmp_path / "work").exists():
+        await wait_until(lambda: not list((tmp_path / "work").glob("slot-*")))

@@ -2,19 +2,21 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from longshore.core.definitions.definition import Isolation
+from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
 from longshore.ports.runner import ProgressReport, StepReport, SummaryReport
 from tests.execution.conftest import scenario, wait_until
-from tests.execution.slots import BOTH, ONE_HOUR_NS, Harness, a_task, harness
+from tests.execution.slots import BOTH, DEFINITIONS, ONE_HOUR_NS, Harness, a_task, harness
 from tests.interfaces.command_line import is_alive
 
 NO_GRACE = timedelta(0)
@@ -273,6 +275,8 @@ async def test_each_task_of_a_fork_works_in_its_own_folder(tmp_path: Path) -> No
         folder = tmp_path / "work" / "job-a_1.1"
         assert outcome.folder == folder
         assert here.recorder.result(1) == [str(folder), str(folder)]
+        await here.run(slot, a_task("surroundings", number=2, isolation=Isolation.FORK))
+        assert here.recorder.result(2) == [None, "job-a_2"]
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -285,7 +289,7 @@ async def test_a_task_of_a_pool_finds_the_process_as_the_one_before_did(tmp_path
         await here.run(slot, a_task("surroundings", number=2))
         await here.run(slot, a_task("folder_and_cwd", False, number=3))
 
-        assert here.recorder.result(2) == [None, "job-a_2"]
+        assert here.recorder.result(2) == [None, None]
         assert here.recorder.text(2) == "seen"
         directory, variable = here.recorder.result(3)
         assert directory == variable
@@ -410,6 +414,63 @@ async def test_a_child_of_a_pool_that_was_left_unclean_is_replaced(
         assert not here.recorder.accounted - {1, 2, 3}
         await here.run(slot, a_task("process_id", number=4))
         assert here.recorder.result(4) != here.recorder.result(1)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_fork_of_a_task_does_not_act_as_the_child(
+    tmp_path: Path, isolation: Isolation, fail: bool
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("forks_and_both_return", fail, isolation=isolation))
+        await here.run(slot, a_task("echo", 2, number=2, isolation=isolation))
+
+        assert [here.recorder.result(number) for number in (1, 2)] == ["parent", 2]
+        assert here.recorder.endings == []
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_the_running_task_and_the_moment_of_its_beginning_are_known(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        assert here.slots.running(slot) is None
+        before = clock_ns()
+        task = a_task("waits_for", str(tmp_path / "end"), isolation=isolation)
+        await here.give_and_wait(slot, task)
+        number, moment = here.slots.running(slot) or (0, 0)
+        after = clock_ns()
+        (tmp_path / "end").touch()
+        await here.recorder.until(lambda: here.recorder.outcomes)
+
+        assert number == 1
+        assert before <= moment <= after
+        assert here.slots.running(slot) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"isolation": Isolation.FORK},
+        {"isolation": Isolation.SPAWN},
+        {"isolation": Isolation.FORK, "pty": True},
+        {"isolation": Isolation.FORK, "resources": ResourceLimits(open_files=50)},
+        {"isolation": Isolation.FORK, "runner": RunnerKind.COMMAND},
+    ],
+)
+@scenario
+async def test_a_task_that_needs_another_slot_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(Isolation.POOL)
+        definition = replace(DEFINITIONS[Isolation.POOL], **changes)
+        with pytest.raises(ValueError, match="cannot run in slot"):
+            here.slots.give(slot, a_task("echo", definition=definition))
 
 
 @scenario

@@ -23,10 +23,13 @@ clock_ns = partial(time.clock_gettime_ns, _CLOCK)
 
 _MAGIC = b"lsslot01"
 _HEAD = struct.Struct("<8s16s")
-_NUMBER = struct.Struct("<q")
-_DEADLINE, _CHILD, _RUNNING, _COUNT, _ENTRIES = 24, 32, 40, 48, 64
-_ENTRY = struct.Struct("<qqq")  # task number, fence, moment
-BEGUN_CAPACITY = (PAGE_BYTES - _ENTRIES) // _ENTRY.size
+_NUMBER_BYTES = 8
+# Positions in the page, counted in numbers of eight bytes.
+_DEADLINE, _CHILD, _RUNNING, _COUNT, _ENTRIES = 3, 4, 5, 6, 8
+_ENTRY = struct.Struct("=qqq")  # task number, fence, moment
+_ENTRY_NUMBERS = 3
+_ENTRIES_AT = _ENTRIES * _NUMBER_BYTES
+BEGUN_CAPACITY = (PAGE_BYTES - _ENTRIES_AT) // _ENTRY.size
 """How many of the last tasks that were begun a page remembers."""
 
 
@@ -49,78 +52,78 @@ class SlotPage:
 
     def __init__(self, file: int, index: int = 0) -> None:
         self._memory = mmap.mmap(file, PAGE_BYTES, offset=index * PAGE_BYTES)
+        # Each number is read and written at once, so no other process sees a part of it.
+        self._numbers = memoryview(self._memory).cast("q")
 
     def close(self) -> None:
         """Unmap the page; the file keeps its content."""
+        self._numbers.release()
         self._memory.close()
 
     def format(self) -> None:
         """Prepare the page for a slot. What was begun in it before stays recorded."""
         _HEAD.pack_into(self._memory, 0, _MAGIC, read_boot_id())
-        self._memory[_DEADLINE:_COUNT] = bytes(_COUNT - _DEADLINE)
+        for index in (_DEADLINE, _CHILD, _RUNNING):
+            self._numbers[index] = 0
 
     @property
     def deadline_ns(self) -> int:
         """The moment after which nothing may begin or run."""
-        return _get(self._memory, _DEADLINE)
+        return self._numbers[_DEADLINE]
 
     @deadline_ns.setter
     def deadline_ns(self, moment: int) -> None:
-        _NUMBER.pack_into(self._memory, _DEADLINE, moment)
+        self._numbers[_DEADLINE] = moment
 
     @property
     def child_pid(self) -> int:
         """The process id of the slot's child; 0 if there is none."""
-        return _get(self._memory, _CHILD)
+        return self._numbers[_CHILD]
 
     @child_pid.setter
     def child_pid(self, process_id: int) -> None:
-        _NUMBER.pack_into(self._memory, _CHILD, process_id)
+        self._numbers[_CHILD] = process_id
 
     @property
     def begun_count(self) -> int:
         """How many tasks were begun in this page."""
-        return _get(self._memory, _COUNT)
+        return self._numbers[_COUNT]
 
     @property
-    def last_begun(self) -> tuple[int, int] | None:
-        """The number and fence of the task that was begun last."""
+    def last_begun(self) -> tuple[int, int, int] | None:
+        """The number and fence of the task that was begun last, and the moment."""
         if not (count := self.begun_count):
             return None
-        at = _ENTRIES + (count - 1) % BEGUN_CAPACITY * _ENTRY.size
-        number, fence, _ = _ENTRY.unpack_from(self._memory, at)
-        return number, fence
+        at = _ENTRIES + (count - 1) % BEGUN_CAPACITY * _ENTRY_NUMBERS
+        number, fence, moment = self._numbers[at : at + _ENTRY_NUMBERS]
+        return number, fence, moment
 
     def begin(self, number: int, fence: int) -> bool:
         """Record that a task begins. Returns False if it is too late for that."""
-        memory = self._memory
+        numbers = self._numbers
         # In this sequence: a reaper that sees no running task after the deadline can rely on it
         # that this process then reads a time after the deadline.
-        _NUMBER.pack_into(memory, _RUNNING, 1)
+        numbers[_RUNNING] = 1
         now = clock_ns()
-        if now >= _NUMBER.unpack_from(memory, _DEADLINE)[0]:
-            self.finish()
+        if now >= numbers[_DEADLINE]:
+            numbers[_RUNNING] = 0
             return False
-        count: int = _NUMBER.unpack_from(memory, _COUNT)[0]
-        _ENTRY.pack_into(
-            memory, _ENTRIES + count % BEGUN_CAPACITY * _ENTRY.size, number, fence, now
-        )
-        _NUMBER.pack_into(memory, _COUNT, count + 1)
+        count = numbers[_COUNT]
+        at = _ENTRIES + count % BEGUN_CAPACITY * _ENTRY_NUMBERS
+        numbers[at] = number
+        numbers[at + 1] = fence
+        numbers[at + 2] = now
+        numbers[_COUNT] = count + 1
         return True
 
     def finish(self) -> None:
         """Record that no task is running."""
-        _NUMBER.pack_into(self._memory, _RUNNING, 0)
+        self._numbers[_RUNNING] = 0
 
     @property
     def running(self) -> bool:
         """Whether a task is running."""
-        return _get(self._memory, _RUNNING) != 0
-
-
-def _get(memory: mmap.mmap, at: int) -> int:
-    value: int = _NUMBER.unpack_from(memory, at)[0]
-    return value
+        return self._numbers[_RUNNING] != 0
 
 
 def begun_tasks(content: bytes, boot_id: bytes) -> frozenset[tuple[int, int]] | None:
@@ -138,7 +141,7 @@ def begun_tasks(content: bytes, boot_id: bytes) -> frozenset[tuple[int, int]] | 
     for start in range(0, len(content), PAGE_BYTES):
         if content[start : start + _HEAD.size] != _HEAD.pack(_MAGIC, boot_id):
             return None
-        entries = content[start + _ENTRIES : start + _ENTRIES + BEGUN_CAPACITY * _ENTRY.size]
+        entries = content[start + _ENTRIES_AT :][: BEGUN_CAPACITY * _ENTRY.size]
         begun.update((number, fence) for number, fence, _ in _ENTRY.iter_unpack(entries) if number)
     return frozenset(begun)
 

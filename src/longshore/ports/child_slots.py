@@ -156,8 +156,8 @@ class ChildSlots(Protocol):
         record of what was begun is incomplete.
 
         Raises:
-            ValueError: the slot has a task of that number, or its child has served another tenant:
-                call ``replace`` and wait for ``child_ended``.
+            ValueError: the slot has a task of that number; or its child has served another tenant:
+                call ``replace`` and wait for ``child_ended``; or the definition needs another slot.
         """
         ...
 
@@ -203,6 +203,11 @@ class ChildSlots(Protocol):
 
     def process_id(self, slot: int) -> int:
         """Returns the process id of the slot's child; 0 if there is none now."""
+        ...
+
+    def running(self, slot: int) -> tuple[int, int] | None:
+        """Returns the number of the task that is running, and the moment when it began
+        (``CLOCK_BOOTTIME``, in nanoseconds); None if none is running. Costs no system call."""
         ...
 
     def release_folder(self, folder: Path) -> None:

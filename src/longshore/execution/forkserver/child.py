@@ -26,13 +26,7 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver.linux import close_other_fds, die_with_parent, set_process_name
-from longshore.execution.protocol import (
-    ATTEMPT_VARIABLE,
-    CHANNEL_FD,
-    FDS_PER_START,
-    REPLIES_FD,
-    TASK_VARIABLE,
-)
+from longshore.execution.protocol import CHANNEL_FD, FDS_PER_START, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 
@@ -41,9 +35,6 @@ _CHILD_FDS = (_OUTPUT, _ERRORS, CHANNEL_FD, REPLIES_FD)
 _FIRST_FREE_FD = REPLIES_FD + 1
 _CHUNK_BYTES = 64 * 1024
 _START = b"\n"
-_RAW_TASK, _RAW_ATTEMPT, _RAW_FOLDER = (
-    name.encode() for name in (TASK_VARIABLE, ATTEMPT_VARIABLE, "PWD")
-)
 PREFORKED_NAME, _RUNNING_NAME = b"longshore-idle", b"longshore-task"
 _RLIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
@@ -259,20 +250,15 @@ class TaskEnvironment:
         self._has_own_variables = False
 
     def apply(
-        self, task_id: str, attempt: int, folder: str, variables: Mapping[str, str] | None
+        self, attempt_variables: Mapping[bytes, bytes], variables: Mapping[str, str] | None
     ) -> None:
-        """Set exactly the base, the variables of the attempt and ``variables``."""
+        """Set exactly the base, ``variables`` and ``attempt_variables``."""
         raw, applied = self._raw, self._applied
         if variables or self._has_own_variables or raw != applied:
             _apply_environment({**self.base, **(variables or {})}, current_environment())
             applied = self._applied = dict(raw)
             self._has_own_variables = bool(variables)
-        for name, text in (
-            (_RAW_TASK, task_id),
-            (_RAW_ATTEMPT, str(attempt)),
-            (_RAW_FOLDER, folder),
-        ):
-            value = text.encode()
+        for name, value in attempt_variables.items():
             if raw.get(name) != value:
                 os.putenv(name, value)
                 raw[name] = applied[name] = value

@@ -15,12 +15,24 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded before any fork: otherwise each child would pay for it.
 _prctl = ctypes.CDLL(None).prctl if _LINUX else None
+_waitpid = ctypes.CDLL(None).waitpid
 
 
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def has_children() -> bool:
+    """Whether a child of this process is alive; waits for those that have ended.
+
+    Without a child, ``os.waitpid`` raises, which costs more than the call itself.
+    """
+    while True:
+        process_id: int = _waitpid(-1, None, os.WNOHANG)
+        if process_id <= 0:
+            return process_id == 0
 
 
 def die_with_parent(parent: int) -> None:

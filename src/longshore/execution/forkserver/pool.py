@@ -21,7 +21,12 @@ from longshore.execution.forkserver.child import (
     install_fds,
     receive_spec,
 )
-from longshore.execution.forkserver.linux import become_subreaper, close_other_fds, set_process_name
+from longshore.execution.forkserver.linux import (
+    become_subreaper,
+    close_other_fds,
+    has_children,
+    set_process_name,
+)
 from longshore.execution.protocol import CHANNEL_FD, FDS_PER_START, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
@@ -80,7 +85,7 @@ def run_pool_child(far: int) -> NoReturn:
         code = _execute_attempt()
         # This closes the pipes, so that their readers see the end.
         install_fds([null_fd] * FDS_PER_START)
-        stays = left > 0 and not _has_descendants()
+        stays = left > 0 and not has_children()
         server.send(_REPLY.pack(code, stays, os.getpid()))
         if not stays:
             break
@@ -96,12 +101,3 @@ def _execute_attempt() -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     return failed or codes[0]
-
-
-def _has_descendants() -> bool:
-    try:
-        process_id, _ = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    # That child had ended; another one may still be alive.
-    return process_id == 0 or _has_descendants()

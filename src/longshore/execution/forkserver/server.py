@@ -81,7 +81,7 @@ class ForkServer:
         self._reapers: dict[int, _ReaperSlot] = {}  # by process id
         self._slot_numbers: dict[int, int] = {}  # of slots, by the process ids of their reapers
         # It closes when this process ends, and only then: no other process has its writing end.
-        self._lifeline, self._lifeline_end = os.pipe()
+        self._end_pipe, self._end_pipe_writer = os.pipe()
         self._end_numbers = itertools.count(1)
         self._pool_assignments = itertools.count(-1, -1)
         self._selector = selectors.DefaultSelector()
@@ -162,7 +162,7 @@ class ForkServer:
         process_id = os.fork()
         if process_id == 0:
             run_in_fork(
-                lambda: SlotReaper(settings, files).run(self._lifeline, self._inherited_fds)
+                lambda: SlotReaper(settings, files).run(self._end_pipe, self._inherited_fds)
             )
         self._slot_numbers[process_id] = number
         self._report(ChildStatus(number=number, ended=False, child_pid=process_id))

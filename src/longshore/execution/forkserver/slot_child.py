@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import python_settings
 from longshore.execution.forkserver.child import TaskEnvironment, exit_process
-from longshore.execution.forkserver.linux import become_subreaper, set_process_name
-from longshore.execution.protocol import ChildMessage
+from longshore.execution.forkserver.linux import become_subreaper, has_children, set_process_name
+from longshore.execution.protocol import ATTEMPT_VARIABLE, TASK_VARIABLE, ChildMessage
 from longshore.execution.runners.channel import (
     encode_message,
     require_confirmation,
@@ -55,6 +55,8 @@ from longshore.execution.slot_protocol import (
 )
 
 _OUTPUT, _ERRORS = 1, 2
+_TASK_VARIABLE, _ATTEMPT_VARIABLE = TASK_VARIABLE.encode(), ATTEMPT_VARIABLE.encode()
+_FOLDER_VARIABLE = b"PWD"
 _FOLDER_MODE = 0o700
 _REPLY_BYTES = 64 * 1024
 # A fork costs as much as a hundred tasks: with these limits it is about one percent of the work,
@@ -83,19 +85,22 @@ class SlotSettings:
     token: str  # of the boundaries in the output, as hexadecimal digits
     work_folder: str  # contains the folders of attempts
     child_folder: str  # the working directory of a pool child, before its generation
+    keep_folders: bool = False
 
 
-class _SlotChannel:
-    """See ``runners.context.ReportSink``; thread-safe."""
+class _RunningTask:
+    """What the context of a task uses: see ``runners.context.ReportSink``; thread-safe."""
 
-    def __init__(self, child: SlotChild, number: int, fence: int) -> None:
+    __slots__ = ("_child", "_record", "has_folder")
+
+    def __init__(self, child: SlotChild, record: TaskRecord) -> None:
         self._child = child
-        self._number = number
-        self._fence = fence
+        self._record = record
+        self.has_folder = False
 
     def send(self, kind: ChildMessage, **content: Any) -> None:
         message = encode_message(kind, content)
-        self._child.send(ReportFrame(self._number, self._fence, message))
+        self._child.send(ReportFrame(self._record.number, self._record.fence, message))
 
     def report_step(self, name: str, result: Any) -> None:
         with self._child.request_lock:
@@ -103,11 +108,20 @@ class _SlotChannel:
             while reply := self._child.replies.recv(_REPLY_BYTES):
                 number, content = json.loads(reply)
                 # A reply to an earlier child or task of this slot is of no interest.
-                if number == self._number:
+                if number == self._record.number:
                     break
             else:
                 content = None
         require_confirmation(name, content)
+
+    def create_folder(self) -> str:
+        """Create the attempt's folder. Returns its path."""
+        path = f"{self._child.work_folder}/{self._record.task_id}.{self._record.attempt}"
+        if not self.has_folder:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, _FOLDER_MODE)
+            self.has_folder = True
+        return path
 
 
 class SlotChild:
@@ -124,13 +138,15 @@ class SlotChild:
         self, settings: SlotSettings, files: SlotFiles, page: SlotPage, close_fds: Sequence[int]
     ) -> None:
         self._settings = settings
+        self.work_folder = settings.work_folder
         self._files = files
         self._page = page
         self._close_fds = close_fds
         self._generation = 0
+        self._process_id = os.getpid()
         self._token = bytes.fromhex(settings.token)
         self._in_pool = settings.isolation == Isolation.POOL
-        self._folder = ""
+        self._pool_variables: dict[bytes, bytes] = {}
         self._definitions: dict[int, dict[str, Any]] = {}
         self._buffer = bytearray(RECORD_LIMIT_BYTES + 1)
         self._view = memoryview(self._buffer)
@@ -143,6 +159,7 @@ class SlotChild:
     def run(self, generation: int) -> NoReturn:
         """Take tasks and execute them; never returns."""
         self._generation = generation
+        self._process_id = os.getpid()
         os.dup2(self._files.output, _OUTPUT)
         os.dup2(self._files.errors, _ERRORS)
         for file in self._close_fds:
@@ -176,7 +193,7 @@ class SlotChild:
             if isinstance(record, FileRecord):
                 record = _read_record(record.path)
             if record.options is not None:
-                self._definitions[record.definition] = json.loads(record.options)
+                self._definitions[record.definition] = _decode(record.options)
             if self._page.begin(record.number, record.fence):
                 return record
             self._end_output(record.number)
@@ -192,10 +209,11 @@ class SlotChild:
     def _serve_pool(self) -> NoReturn:
         # Processes that a task leaves behind become children of this one, which can then see them.
         become_subreaper()
-        self._folder = f"{self._settings.child_folder}.{self._generation}"
-        os.makedirs(self._folder, mode=_FOLDER_MODE, exist_ok=True)
-        os.chdir(self._folder)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = f"{self._settings.child_folder}.{self._generation}"
+        os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
+        os.chdir(path)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._pool_variables[_FOLDER_VARIABLE] = os.fsencode(path)
         streams = sys.stdout, sys.stderr
         peak_kib = _peak_kib()
         for count in range(1, _MAX_TASKS + 1):
@@ -207,7 +225,7 @@ class SlotChild:
                     sys.stderr.flush()
                 sys.stdout, sys.stderr = streams
             self._end_output(record.number)
-            frame.child_ends = threading.active_count() > 1 or _has_descendants()
+            frame.child_ends = threading.active_count() > 1 or has_children()
             self.send(frame)
             self._page.finish()
             if frame.child_ends:
@@ -231,52 +249,56 @@ class SlotChild:
 
     def _execute(self, record: TaskRecord) -> OutcomeFrame:
         """Execute a task and return how it ended."""
-        folder = _AttemptFolder(f"{self._settings.work_folder}/{record.task_id}.{record.attempt}")
-        channel = _SlotChannel(self, record.number, record.fence)
+        task = _RunningTask(self, record)
         started_at_ns, started_ns = time.time_ns(), time.monotonic_ns()
         result = error = None
         try:
-            result = copy_context().run(self._call, record, folder, channel)
+            result = copy_context().run(self._call, record, task)
         except BaseException as raised:  # noqa: BLE001 - the edge of the process: it is reported
             with contextlib.suppress(OSError, ValueError):
                 write_traceback(raised)
             error = describe_error(raised)
+        if os.getpid() != self._process_id:
+            # A fork of the task that returned or raised: it must not act as the child.
+            exit_process(EXIT_OK if error is None else EXIT_FAILED)
         return OutcomeFrame(
             record.number,
             record.fence,
             started_at_ns,
             time.monotonic_ns() - started_ns,
-            folder.created,
+            task.has_folder,
             False,
             result,
             error,
         )
 
-    def _call(self, record: TaskRecord, folder: _AttemptFolder, channel: _SlotChannel) -> str:
+    def _call(self, record: TaskRecord, task: _RunningTask) -> str:
         """Call the function. Returns its result as JSON."""
         options = self._definitions[record.definition]
-        task_input = _decode(record.input, None)
+        task_input = _decode(record.input)
         settings = python_settings(options, task_input)
-        create_folder: Callable[[], str] | None = folder.create
-        cwd = self._folder
+        variables = self._pool_variables
         if not self._in_pool:
-            cwd = folder.create()
-            os.chdir(cwd)
-            create_folder = None
-        self._environment.apply(record.task_id, record.attempt, cwd, settings.get("env"))
+            folder = task.create_folder()
+            os.chdir(folder)
+            variables = {
+                _FOLDER_VARIABLE: os.fsencode(folder),
+                _TASK_VARIABLE: record.task_id.encode(),
+                _ATTEMPT_VARIABLE: b"%d" % record.attempt,
+            }
+        self._environment.apply(variables, settings.get("env"))
         spec = {
             "options": options,
             "input": task_input,
-            "folder": folder.path,
             "task_id": record.task_id,
             "job_id": record.job_id,
             "attempt": record.attempt,
-            "dependency_outputs": _decode(record.dependency_outputs, {}),
-            "checkpoints": _decode(record.checkpoints, {}),
+            "dependency_outputs": _decode(record.dependency_outputs) or {},
+            "checkpoints": _decode(record.checkpoints) or {},
             "feedback": record.feedback,
-            "previous_output": _decode(record.previous_output, None),
+            "previous_output": _decode(record.previous_output),
         }
-        result = call_function(spec, Context(spec, channel, create_folder=create_folder))
+        result = call_function(spec, Context(spec, task, create_folder=task.create_folder))
         return "null" if result is None else encode_result(result)
 
     def warm_up(self, task: TaskRecord, sender: socket.socket) -> None:
@@ -305,27 +327,10 @@ def warm_up_slots(times: int) -> None:
     os.close(null_fd)
 
 
-class _AttemptFolder:
-    """The folder of an attempt, which a pool creates when it is first used."""
-
-    __slots__ = ("created", "path")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.created = False
-
-    def create(self) -> str:
-        if not self.created:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.path, _FOLDER_MODE)
-            self.created = True
-        return self.path
-
-
-def _decode(text: str | None, default: Any) -> Any:
-    """Returns the value of a JSON text."""
+def _decode(text: str | None) -> Any:
+    """Returns the value of a JSON text; None without one."""
     if text is None:
-        return default
+        return None
     try:
         # What is stored has no whitespace around it: this is half of what `loads` costs.
         value, end = _decode_at_start(text)
@@ -346,12 +351,3 @@ def _read_record(path: str) -> TaskRecord:
 def _peak_kib() -> int:
     unit = 1024 if sys.platform == "darwin" else 1
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
-
-
-def _has_descendants() -> bool:
-    try:
-        process_id, _ = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    # That child had ended; another one may still be alive.
-    return process_id == 0 or _has_descendants()

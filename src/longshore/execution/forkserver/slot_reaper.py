@@ -36,7 +36,8 @@ from longshore.execution.slot_protocol import REQUEST_BYTES, ReaperRequest, deco
 _FIRST_FD = 64
 # After a child that ended before it had begun anything, or if no child can be forked.
 _FORK_INTERVAL_MS = 100
-_MAX_WAIT_MS = 3_600_000
+# A wait does not end earlier if the machine sleeps meanwhile, so it is never longer than this.
+_MAX_WAIT_MS = 5_000
 
 
 class SlotReaper:
@@ -52,32 +53,33 @@ class SlotReaper:
         self._settings = dict(settings)
         self._received = files
 
-    def run(self, lifeline: int, inherited_fds: Sequence[int]) -> NoReturn:
+    def run(self, end_pipe: int, inherited_fds: Sequence[int]) -> NoReturn:
         """The reaper's main loop; never returns.
 
         Args:
-            lifeline: The reading end of a pipe that closes when the fork server ends.
+            end_pipe: The reading end of a pipe that closes when the fork server ends.
             inherited_fds: Kept open while any descendant is alive; children close them.
         """
         become_subreaper()
         set_process_name(b"longshore-reap")
         moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD) for file in self._received]
         *child_files, control, page_file = moved
-        close_other_fds({*moved, lifeline, *inherited_fds})
+        close_other_fds({*moved, end_pipe, *inherited_fds})
         self._page = SlotPage(page_file, self._settings.pop("page"))
         os.close(page_file)
         reset_process_state()
+        self._child_settings = SlotSettings(**self._settings)
         self._child = SlotChild(
-            SlotSettings(**self._settings),
+            self._child_settings,
             SlotFiles(*child_files),
             self._page,
-            close_fds=(control, lifeline, *inherited_fds),
+            close_fds=(control, end_pipe, *inherited_fds),
         )
-        self._lifeline = lifeline
+        self._end_pipe = end_pipe
         self._control = socket.socket(fileno=control)
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        self._poll.register(lifeline, select.POLLIN)
+        self._poll.register(end_pipe, select.POLLIN)
         # Everything that is there now stays: a collection would only make children copy pages.
         gc.freeze()
         generation = 0
@@ -169,7 +171,7 @@ class SlotReaper:
         Exits this process if the worker or the fork server has ended.
         """
         ready = {file for file, _ in self._poll.poll(timeout_ms)}
-        if self._lifeline in ready:
+        if self._end_pipe in ready:
             self._exit(processes)
         if self._control.fileno() not in ready:
             return None
@@ -183,7 +185,20 @@ class SlotReaper:
         return request if subject == generation else None
 
     def _exit(self, processes: ReapedProcesses | None) -> NoReturn:
-        (processes or ReapedProcesses()).kill_all(lambda: None)
+        """Kill the child, remove what the slot has left in the work folder, and end."""
+        if processes is not None:
+            processes.kill_all(lambda: None)
         self._page.finish()
         self._page.child_pid = 0
+        # Imported only now: the larger this process, the more a fork costs.
+        import shutil
+
+        prefix = f"{os.path.basename(self._child_settings.child_folder)}."
+        with os.scandir(self._child_settings.work_folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(prefix) and not self._child_settings.keep_folders:
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)
         os._exit(0)

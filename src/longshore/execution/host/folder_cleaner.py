@@ -27,7 +27,7 @@ class FolderCleaner:
     """
 
     def __init__(self, *, keep: bool) -> None:
-        self._keep = keep
+        self.keep = keep
         self._pending: set[Path] = set()
         self._in_progress: set[Path] = set()
         self._removal: asyncio.Future[None] | None = None
@@ -35,12 +35,12 @@ class FolderCleaner:
 
     def remove_now(self, folder: Path) -> None:
         """Remove a folder in which nothing has run; blocks the event loop."""
-        if not self._keep:
+        if not self.keep:
             _remove((folder,))
 
     async def remove(self, folder: Path) -> None:
         """Remove the folder and its content; returns when it is removed."""
-        if not self._keep:
+        if not self.keep:
             await _remove_in_thread((folder,))
 
     async def remove_soon(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class FolderCleaner:
 
     def remove_later(self, folder: Path) -> None:
         """Remove a folder and its content a moment later, together with others."""
-        if not self._keep:
+        if not self.keep:
             self._pending.add(folder)
             if self._removal is None:
                 self._removal = asyncio.ensure_future(self._remove_pending())
@@ -74,7 +74,7 @@ class FolderCleaner:
 
     async def remove_stale(self, folder: Path, pattern: str, *, before: datetime) -> None:
         """Remove folders in which no file was created or removed since ``before``."""
-        if not self._keep:
+        if not self.keep:
             await _remove_in_thread(_stale_folders(folder, pattern, before.timestamp()))
 
     async def close(self) -> None:

@@ -63,6 +63,7 @@ from longshore.ports.child_slots import (
     SlotListener,
     SlotOutcome,
     SlotTask,
+    runs_in_slot,
 )
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
@@ -73,6 +74,8 @@ _READ_BYTES = 64 * 1024
 _MAX_READS_AT_END = 64
 _FOLDER_MODE = 0o700
 _MAX_DEFINITIONS = 1000
+# The output of a shorter task is read together with its outcome.
+_FOLLOW_AFTER_S = 0.02
 _SEND_BUFFER_BYTES = 4 * 1024 * 1024
 # The reaper sleeps until the deadline that it has read last. If that is so near, wake it.
 _WAKE_MARGIN_NS = 1_000_000_000
@@ -111,6 +114,7 @@ class ProcessSlots:
         self._page_path = page_path
         self._slots: dict[int, _ChildSlot] = {}
         self._opening: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     async def open_slot(self, isolation: Isolation) -> int:
         if sys.platform != "linux":
@@ -141,7 +145,19 @@ class ProcessSlots:
         return self._slots.keys() | self._opening
 
     def give(self, slot: int, task: SlotTask) -> bool:
+        if self._timer is None:
+            self._follow_later()
         return self._slots[slot].give(task)
+
+    def _follow_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_output)
+
+    def _follow_output(self) -> None:
+        """Follow the output of tasks that take long; see ``_ChildSlot.follow_output``."""
+        self._timer = None
+        busy = [slot.follow_output() for slot in self._slots.values()]
+        if any(busy):
+            self._follow_later()
 
     def take_back(self, slot: int) -> Sequence[int]:
         return self._slots[slot].take_back()
@@ -167,6 +183,9 @@ class ProcessSlots:
     def process_id(self, slot: int) -> int:
         return self._slots[slot].page.child_pid
 
+    def running(self, slot: int) -> tuple[int, int] | None:
+        return self._slots[slot].running()
+
     def release_folder(self, folder: Path) -> None:
         self.cleaner.remove_later(folder)
 
@@ -179,6 +198,8 @@ class ProcessSlots:
         for slot in slots:
             slot.close()
         await asyncio.gather(*(slot.closed for slot in slots))
+        if self._timer is not None:
+            self._timer.cancel()
         reach("slot.page_removing")
         self._page_path.unlink(missing_ok=True)
         reach("slot.page_removed")
@@ -225,6 +246,8 @@ class _ChildSlot:
         self._definitions: dict[int, tuple[Definition, int]] = {}  # by identity, with their numbers
         self._last_definition = 0
         self._output_paused = False
+        self._output_followed = False
+        self._has_reported = False  # since the output was last considered
         self._closing = False
         self._control_open = True
         self._generation = 0
@@ -278,6 +301,7 @@ class _ChildSlot:
                 "token": self._token.hex(),
                 "work_folder": str(self._slots.folder),
                 "child_folder": str(self._child_folder),
+                "keep_folders": self._slots.cleaner.keep,
                 "page": self.number,
             }
             self._reaper = await self._slots.forkserver.start_slot(files, settings)
@@ -310,7 +334,6 @@ class _ChildSlot:
         """Read what the child and the reaper send, from now on."""
         self._loop.add_reader(self._control, self._read_control)
         self._loop.add_reader(self._reports, self._read_reports)
-        self._add_output_readers()
         self._reaper.exited.add_done_callback(lambda _: self._end_if_lost())
 
     def close(self) -> None:
@@ -324,8 +347,8 @@ class _ChildSlot:
 
     def release(self) -> None:
         """Close all files."""
-        for pipe in getattr(self, "_outputs", ()):
-            self._loop.remove_reader(pipe.file)
+        if self._output_followed:
+            self._set_followed(followed=False)
         for name in ("_control", "_reports"):
             if (file := getattr(self, name, None)) is not None:
                 self._loop.remove_reader(file)
@@ -390,6 +413,9 @@ class _ChildSlot:
         # The value has a reference to the definition, so its identity is not used again.
         entry = self._definitions.get(id(definition))
         if entry is None:
+            if not runs_in_slot(definition) or definition.isolation is not self._isolation:
+                message = f"tasks of {definition.name!r} cannot run in slot {self.number}"
+                raise ValueError(message)
             if len(self._definitions) >= _MAX_DEFINITIONS:
                 self._definitions.clear()
             self._last_definition += 1
@@ -486,19 +512,33 @@ class _ChildSlot:
 
     # What the child sends.
 
+    def follow_output(self) -> bool:
+        """Read the output as it comes, if the slot has been silent since the last call.
+
+        Most tasks are short: their output is read with their outcome. If each boundary woke the
+        worker, a small task would cost it three times as much. Returns whether the slot has tasks.
+        """
+        if self._unfinished and not self._has_reported and not self._output_paused:
+            self._set_followed(followed=True)
+        self._has_reported = False
+        return bool(self._unfinished)
+
     def start_reading_output(self) -> None:
         self._output_paused = False
-        self._add_output_readers()
+        self._set_followed(followed=True)
 
     def stop_reading_output(self) -> None:
         self._output_paused = True
-        for pipe in self._outputs:
-            self._loop.remove_reader(pipe.file)
+        self._set_followed(followed=False)
 
-    def _add_output_readers(self) -> None:
-        if not self._output_paused:
+    def _set_followed(self, *, followed: bool) -> None:
+        if followed != self._output_followed:
+            self._output_followed = followed
             for pipe in self._outputs:
-                self._loop.add_reader(pipe.file, self._read_output, pipe)
+                if followed:
+                    self._loop.add_reader(pipe.file, self._read_output, pipe)
+                else:
+                    self._loop.remove_reader(pipe.file)
 
     def _read(self, file: int) -> bytes:
         """Returns what can be read now; empty if there is nothing."""
@@ -537,12 +577,24 @@ class _ChildSlot:
         """Read a chunk of frames. Returns whether there was any."""
         data = self._read(self._reports)
         if data and self._ending is not ChildEndCause.INVALID_REPORT:
+            self._has_reported = True
             try:
                 for frame in self._decoder.feed(data):
                     self._handle_frame(frame)
             except InvalidFrame:
                 self._reject()
+            if self._in_pool and not self._output_paused:
+                self._set_followed(followed=False)
+                for pipe in self._outputs:
+                    while self._has_ended(pipe) and self._read_output(pipe):
+                        pass
         return bool(data)
+
+    def _has_ended(self, pipe: _OutputPipe) -> bool:
+        """Whether the task whose output comes next has ended, so that all of it can be read."""
+        if not pipe.tasks or self._ending is ChildEndCause.INVALID_REPORT:
+            return False
+        return self._unfinished[pipe.tasks[0]].frame is not None
 
     def _handle_frame(self, frame: Frame) -> None:
         if isinstance(frame, ReportFrame):
@@ -694,7 +746,7 @@ class _ChildSlot:
             event = self._outcome_at_end(entry, status, code)
             if event is not None:
                 finished.append(event)
-            elif self.page.last_begun == (entry.task.number, entry.task.fence):
+            elif self._has_begun(entry.task):
                 begun = entry.task
             else:
                 # The child, or the next one, had taken it from the socket and not begun it.
@@ -719,6 +771,17 @@ class _ChildSlot:
             slot_closed=status.cause is KillCause.LOST,
         )
         return ending, finished
+
+    def _has_begun(self, task: SlotTask) -> bool:
+        last = self.page.last_begun
+        return last is not None and last[:2] == (task.number, task.fence)
+
+    def running(self) -> tuple[int, int] | None:
+        last = self.page.last_begun
+        if last is None or not self.page.running or last[0] not in self._unfinished:
+            return None
+        number, _, moment = last
+        return number, moment
 
     def _outcome_at_end(
         self, entry: _GivenTask, status: ChildStatus, code: int
