@@ -201,7 +201,7 @@ class TurnLoop:
         except WorkerGone as error:
             self._on_gone(worker)
             lost = Refusal(RefusalReason.LEASE_LOST, str(error))
-            # Commands that end attempts are decided by their fence, whoever sends them.
+            # Commands that end attempts are decided by their fence alone.
             others = [pair for pair in batch if isinstance(pair[0].command, c.AttemptCommand)]
             _deliver([pair for pair in batch if pair not in others], lost)
             return await self._exchange(others, 0) if others else 0
@@ -217,9 +217,8 @@ class TurnLoop:
         turn: Turn,
         sent_at: timedelta,
     ) -> None:
-        for (_, answer), given in zip(batch, turn.answers, strict=True):
-            if not answer.done():
-                answer.set_result(given)
+        for pair, result in zip(batch, turn.answers, strict=True):
+            _deliver([pair], result)
         for task in turn.claimed:
             self._observer.on_claimed(task, sent_at)
 
@@ -303,7 +302,7 @@ class TurnLoop:
         await self.join()
 
 
-def _deliver(batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], given: Answer) -> None:
+def _deliver(batch: Sequence[tuple[LeaseCommand, asyncio.Future[Answer]]], result: Answer) -> None:
     for _, answer in batch:
         if not answer.done():
-            answer.set_result(given)
+            answer.set_result(result)
