@@ -74,7 +74,8 @@ class TurnLoop:
         self._turn_numbers = count(1)
         self._worker: WorkerInstance | None = None
         self._waiting: list[tuple[LeaseCommand, asyncio.Future[Answer]]] = []
-        self._calls: set[asyncio.Task[None]] = set()
+        # A dict for its order: a simulation must cancel them in the same order each time.
+        self._calls: dict[asyncio.Task[None], None] = {}
         self._claim: asyncio.Task[None] | None = None
         self._scheduled: asyncio.Handle | None = None
         self._stopped = False  # claims end
@@ -163,8 +164,8 @@ class TurnLoop:
 
     def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(call)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._calls[task] = None
+        task.add_done_callback(lambda done: self._calls.pop(done, None))
         return task
 
     # Turns --------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ class Worker:
             poll_wait=policy.poll_wait,
         )
         self._running: dict[Attempt, None] = {}
-        self._handling: set[asyncio.Task[None]] = set()
+        # A dict for its order: a simulation must cancel them in the same order each time.
+        self._handling: dict[asyncio.Task[None], None] = {}
         self._woken_at: timedelta | None = None  # the last time
         self._stopping = asyncio.Event()
         self._counts: Counter[str] = Counter()  # ended attempts by the task's state
@@ -134,7 +135,7 @@ class Worker:
             attempt.stop(AttemptStopReason.DRAINED)
         woken = self._woken_at is not None and self._woken_at >= sent_at
         handling = asyncio.ensure_future(self._run_attempt(attempt, woken=woken))
-        self._handling.add(handling)
+        self._handling[handling] = None
         handling.add_done_callback(self._on_handled)
 
     def _lease_start(self, task: ClaimedTask, sent_at: timedelta) -> timedelta:
@@ -149,7 +150,7 @@ class Worker:
         return max(sent_at, now - max(age, timedelta(0)))
 
     def _on_handled(self, handling: asyncio.Task[None]) -> None:
-        self._handling.discard(handling)
+        self._handling.pop(handling, None)
         self._turns.slot_freed()
 
     async def _run_attempt(self, attempt: Attempt, *, woken: bool) -> None:
