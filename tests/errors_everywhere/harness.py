@@ -76,7 +76,7 @@ class ErrorHarness:
         self, folder: Path, *, atomic: bool, fault: InjectedFault | None, leading: bool = True
     ) -> None:
         self.injector = injector = FaultInjector(fault)
-        self.raw = memory_backend(SimulationClock(), atomic=atomic)
+        self.raw = memory_backend(SimulationClock(), atomic=atomic, direct=False)
         self.worker_registry = FakeWorkerRegistry(leading=leading)
         self.children = FakeRunner(self.raw.clock, folder=folder)
         # What others did and do: nothing ever goes wrong for them.

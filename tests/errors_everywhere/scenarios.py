@@ -195,6 +195,7 @@ async def operators(harness: ErrorHarness) -> None:
         lambda: harness.group.run_alongside(
             wait_until_idle(
                 harness.faulty.backend,
+                harness.faulty.source,
                 harness.faulty.dispatcher,
                 tenant=TENANT,
                 queues=("default",),

@@ -93,9 +93,9 @@ def _sites_by_file() -> dict[str, list[tuple[Site, range]]]:
 
 def _fields(of: type) -> dict[str, str]:
     return {
-        name: _BY_CLASS[kind]
+        name: _BY_CLASS[kind.removesuffix(" | None")]
         for name, kind in inspect.get_annotations(of).items()
-        if kind in _BY_CLASS
+        if kind.removesuffix(" | None") in _BY_CLASS
     }
 
 
@@ -108,7 +108,10 @@ def _annotated_names(tree: ast.AST, *, in_classes: bool) -> dict[str, str]:
     """Names that are annotated as a port; fields of classes hold it wherever they are read."""
     result: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) or (isinstance(node, ast.arg) and not in_classes):
+        if isinstance(node, ast.FunctionDef) and node.returns is not None:
+            if (port := _port_in(node.returns)) is not None:
+                result[node.name] = port
+        elif isinstance(node, ast.AnnAssign) or (isinstance(node, ast.arg) and not in_classes):
             if node.annotation is None or (port := _port_in(node.annotation)) is None:
                 continue
             name = node.arg if isinstance(node, ast.arg) else _last_name(node.target)
@@ -120,6 +123,8 @@ def _last_name(node: ast.expr) -> str:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
+        case ast.Call(func=ast.Attribute(attr="require_queue" | "require_bus" as name)):
+            return name.removeprefix("require_")
     return ""
 
 

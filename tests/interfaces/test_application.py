@@ -110,7 +110,7 @@ def empty_store() -> Store:
     settings = Settings(tenant=TENANT)
     services = Services(
         settings=settings,
-        backend=memory_backend(clock, atomic=True),
+        backend=memory_backend(clock, atomic=True, direct=False),
         worker_registry=FakeWorkerRegistry(),
         new_id=lambda: f"id-{next(ids)}",
     )

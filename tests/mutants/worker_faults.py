@@ -121,7 +121,7 @@ WORKER_FAULTS = (
     _fault(
         name="the message goes before the outcome is there",
         at="services.message_source:MessageTaskSource._try_claim",
-        do=After("= _HeldTask()", "await self._queue.delete([message.receipt])"),
+        do=After("= _LeasedTask()", "await self._queue.delete([message.receipt])"),
         caught_by=f"{_MESSAGES}::test_the_outcome_is_committed_before_the_message_is_deleted",
     ),
     _fault(
@@ -165,7 +165,7 @@ WORKER_FAULTS = (
     _fault(
         name="one who lost its lease takes the message away",
         at="services.message_source:MessageTaskSource._carry_out",
-        do=Replace("del", "ended.append(self._held.pop(command.task_id).receipt)"),
+        do=Replace("del", "ended.append(self._leased.pop(command.task_id).receipt)"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker",
     ),

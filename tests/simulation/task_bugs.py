@@ -90,7 +90,7 @@ TASK_BUGS = (
     Bug(
         "a message is deleted before the outcome is committed",
         at="services.message_source:MessageTaskSource._try_claim",
-        do=After("= _HeldTask()", "await self._queue.delete([message.receipt])"),
+        do=After("= _LeasedTask()", "await self._queue.delete([message.receipt])"),
     ),
     Bug(
         "an expired lease is renewed",

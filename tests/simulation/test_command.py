@@ -34,7 +34,8 @@ def test_a_run_that_fails_is_shrunk_and_can_be_repeated(
     monkeypatch.setattr("longshore.core.queues.is_over", lambda *_, **__: True)
     monkeypatch.setattr("longshore.core.tasks.task.is_over", lambda *_, **__: True)
 
-    assert main(["--seeds", "1", "--jobs", "1"]) == 1
+    # A seed whose workers take over by messages.
+    assert main(["--seeds", "1", "--from", "5", "--jobs", "1"]) == 1
     printed = capsys.readouterr().out
     (command, *_) = [line for line in printed.splitlines() if line.startswith("repeat: ")]
     words = command.removeprefix("repeat: python -m verification.simulation ").split()

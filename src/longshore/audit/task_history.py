@@ -60,7 +60,9 @@ class TaskHistory:
         self.lease: LeaseRecord | None = None
         self.revision = 0
         self.due: EventTime | int | None = None  # the moment of the event, or one that it names
-        self._place: EventTime | int | None = None  # when it was due before it was claimed
+        self._due_before_claim: EventTime | int | None = (
+            None  # when it was due before it was claimed
+        )
         self.started_us: int | None = None
         self.finished: EventTime | None = None
         self.last_output: int | None = None
@@ -163,7 +165,7 @@ class TaskHistory:
         if not self._now.matches(started):
             self._report(5, f"attempt {attempt} began at another time than its event says")
         self.starts.append(StartEvent(event.position, event.sequence, event.type))
-        self._place = self.due
+        self._due_before_claim = self.due
         self.state, self.due, self.last_output = v.PROCESSING, None, None
         self.attempt, self.fence, self.started_us = attempt, fence, started
         self.lease = LeaseRecord(worker, fence, started, properties["effective_until_us"], 0)
@@ -226,8 +228,8 @@ class TaskHistory:
     def _released(self, event: EventRecord, properties: dict[str, Any]) -> None:
         self._outcome(event, properties)
         # A task that had not begun keeps its place.
-        named, place = properties["due_at_us"], self._place
-        same = place.matches(named) if isinstance(place, EventTime) else named == _rounded_us(place)
+        named, due = properties["due_at_us"], self._due_before_claim
+        same = due.matches(named) if isinstance(due, EventTime) else named == _rounded_us(due)
         if named is not None and not same:
             self._report(5, f"{_describe(event)} gives it another place than it had")
         self._make_pending(self._now if named is None else named)

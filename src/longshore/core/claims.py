@@ -121,10 +121,10 @@ class _Lanes:
         }
 
     def take(
-        self, order: Sequence[Priority], only: set[DefinitionVersion] | None
+        self, lanes: Sequence[Priority], only: set[DefinitionVersion] | None
     ) -> Candidate | None:
         """Remove and return the next candidate; with ``only``, of one of these definitions."""
-        for lane in order:
+        for lane in lanes:
             queues = self._queues.get(lane, {})
             for queue in _rotated(sorted(queues), self.last_queues.get(lane)):
                 if (candidate := queues[queue].take(only)) is not None:

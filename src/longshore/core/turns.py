@@ -1,6 +1,6 @@
 """When a worker sends commands to its task source, and when it claims tasks.
 
-``TurnPlanner`` is told what has happened and says what to do next. It does nothing itself, so that
+``TurnPlanner`` gets events and returns what to do next. It does nothing itself, so that
 every sequence of events can be tested.
 
 A source that carries out commands and a claim in one transaction gets one turn at a time: commands

@@ -60,7 +60,7 @@ _RETRY_PAUSE = timedelta(seconds=1)
 
 
 @dataclass(slots=True)
-class _HeldTask:
+class _LeasedTask:
     """A task that was leased to a worker of this process."""
 
     row: TaskRow  # as it was last read or written
@@ -69,7 +69,7 @@ class _HeldTask:
 
 @dataclass(slots=True)
 class _PausedQueues:
-    """Which queues of a worker are paused or held."""
+    """Which queues of a worker are paused or leased."""
 
     names: frozenset[str] | None = None  # None: not read yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,7 +89,7 @@ class MessageTaskSource:
     lease: LeasePolicy
     tenant: str  # whose history gets messages that name no task
     app: str
-    _held: dict[str, _HeldTask] = field(default_factory=dict, init=False)  # by task
+    _leased: dict[str, _LeasedTask] = field(default_factory=dict, init=False)  # by task
     _paused: dict[str, _PausedQueues] = field(default_factory=dict, init=False)  # by worker
     _last_claims: dict[str, tuple[str, tuple[ClaimedTask, ...]]] = field(
         default_factory=dict, init=False
@@ -177,15 +177,15 @@ class MessageTaskSource:
         receiving = asyncio.ensure_future(
             self._queue.receive(queues, limit=limit, hidden_for=self.lease.extend_by, wait=wait)
         )
-        wanted = False
+        uncancelled = False
         try:
             async with race(receiving, paused.changed.wait()):
-                wanted = True
+                uncancelled = True
         finally:
             # A cancelled receive makes messages that it had reserved visible again.
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
-            if not wanted and not receiving.cancelled() and receiving.exception() is None:
+            if not uncancelled and not receiving.cancelled() and receiving.exception() is None:
                 for message in receiving.result():
                     await self._return_message(message)
         return [] if receiving.cancelled() else receiving.result()
@@ -212,7 +212,7 @@ class MessageTaskSource:
         return tuple(task for task in claimed if task is not None)
 
     async def _undo(self, claimed: Sequence[ClaimedRow]) -> None:
-        """Release tasks that nobody will run."""
+        """Release tasks that no worker will run."""
         for task in claimed:
             reason = "the worker stopped before the task had begun"
             release = c.Release(fence=task.row.fence, reason=reason, due_at=task.due_at)
@@ -291,7 +291,7 @@ class MessageTaskSource:
             claimed = await self.transitions.apply_to_task(row.id, claim, row=row)
         except (CommandRefused, NotFound):
             return None
-        self._held[row.id] = _HeldTask(claimed, message.receipt)
+        self._leased[row.id] = _LeasedTask(claimed, message.receipt)
         return ClaimedRow(claimed, due_at)
 
     async def _reject(
@@ -327,15 +327,15 @@ class MessageTaskSource:
         answers = await asyncio.gather(*(self._answer(command) for command in commands))
         ended, renewed = [], []
         for command, answer in zip(commands, answers, strict=True):
-            held = self._held.get(command.task_id)
-            if held is None or held.row.fence != command.command.fence:
+            leased = self._leased.get(command.task_id)
+            if leased is None or leased.row.fence != command.command.fence:
                 continue
             if isinstance(answer, Applied) and isinstance(command.command, c.AttemptCommand):
-                ended.append(self._held.pop(command.task_id).receipt)
+                ended.append(self._leased.pop(command.task_id).receipt)
             elif isinstance(answer, Refusal) and answer.reason is RefusalReason.LEASE_LOST:
-                del self._held[command.task_id]  # the worker that takes over needs the message
+                del self._leased[command.task_id]  # the worker that takes over needs the message
             elif isinstance(command.command, c.Renew):
-                renewed.append(held.receipt)
+                renewed.append(leased.receipt)
         # A message that is not hidden or deleted is delivered again, and triaged by its row.
         with log_and_continue(logger, "message.failed", unavailable="message.unavailable"):
             if ended:
@@ -346,12 +346,12 @@ class MessageTaskSource:
         return tuple(answers)
 
     async def _answer(self, command: LeaseCommand) -> Answer:
-        held = self._held.get(command.task_id)
+        leased = self._leased.get(command.task_id)
         try:
             row = await self.transitions.try_command(
                 command.task_id,
                 command.command,
-                row=held.row if held is not None else None,
+                row=leased.row if leased is not None else None,
                 change_id=command.change_id,
             )
         except BackendUnavailable as error:
@@ -362,8 +362,8 @@ class MessageTaskSource:
         if isinstance(row, Refusal):
             return row
         # Answers may arrive out of order: an older row must not replace a newer one.
-        if held is not None and row.version > held.row.version:
-            held.row = row
+        if leased is not None and row.version > leased.row.version:
+            leased.row = row
         return Applied(row)
 
     # Other processes ----------------------------------------------------------------------------

@@ -20,19 +20,21 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
 
-def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
+def memory_backend(clock: Clock, *, atomic: bool = False, direct: bool | None = None) -> Backend:
     """An empty backend that keeps its state in this process only.
 
     Args:
-        atomic: Whether the ledger accepts several changes in one commit. Then the backend leases
-            tasks by itself; otherwise it has a queue and a bus.
+        atomic: Whether the ledger accepts several changes in one commit.
+        direct: Whether the backend leases tasks by itself; otherwise it has a queue and a bus.
+            None: if it is atomic.
     """
+    direct = atomic if direct is None else direct
     store = MemoryStore(clock)
     controls = MemoryQueueControls(clock, store.row_waiters)
     return Backend(
         name="memory",
         clock=clock,
-        ledger=MemoryLedger(store, atomic=atomic),
+        ledger=MemoryLedger(store, atomic=atomic, direct=direct),
         queue_controls=controls,
         events=MemoryEventLog(store),
         output=MemoryOutputLog(clock),
@@ -40,7 +42,7 @@ def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
         definitions=MemoryDefinitions(),
         keys=MemoryKeys(),
         budgets=MemoryBudgets(),
-        source=MemoryTaskSource(store, controls) if atomic else None,
-        queue=None if atomic else MemoryTaskQueue(clock),
-        bus=None if atomic else MemoryEventBus(store),
+        source=MemoryTaskSource(store, controls) if direct else None,
+        queue=None if direct else MemoryTaskQueue(clock),
+        bus=None if direct else MemoryEventBus(store),
     )

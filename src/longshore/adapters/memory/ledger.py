@@ -39,9 +39,9 @@ class ReadyTasks:
         """A task's row has changed."""
         if old is not None and old.state is TaskState.PENDING:
             line = self._lines[_line_of(old)]
-            del line[bisect_left(line, _place_of(old))]
+            del line[bisect_left(line, _position_of(old))]
         if new.state is TaskState.PENDING:
-            insort(self._lines.setdefault(_line_of(new), []), _place_of(new))
+            insort(self._lines.setdefault(_line_of(new), []), _position_of(new))
 
     def due(self, queues: Collection[str], now: datetime, *, limit: int) -> Iterator[str]:
         """Yields the first due tasks of each line of these queues, up to ``limit`` each."""
@@ -73,7 +73,7 @@ def _line_of(row: TaskRow) -> tuple[str, Priority, str]:
     return row.spec.queue, row.spec.priority, row.spec.tenant
 
 
-def _place_of(row: TaskRow) -> tuple[datetime, datetime, int, str]:
+def _position_of(row: TaskRow) -> tuple[datetime, datetime, int, str]:
     spec = row.spec
     return row.due_at or _EPOCH, spec.created_at, spec.number, spec.id
 
@@ -180,9 +180,10 @@ class MemoryLedger:
     epoch = 0
     atomic = False
 
-    def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
+    def __init__(self, store: MemoryStore, *, atomic: bool, direct: bool = False) -> None:
         self._store = store
         self.atomic = atomic
+        self._direct = direct  # a task is found by its place among the ready tasks
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return self._store.tasks.get(task_id)
@@ -197,7 +198,7 @@ class MemoryLedger:
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         self._check_usage(changes)
         effects = self._store.commit(changes)
-        if self.atomic:  # then a task is found by its place among the ready tasks
+        if self._direct:
             return ()
         return tuple(effect for effect in effects if not isinstance(effect, Wake))
 

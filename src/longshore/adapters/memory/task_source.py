@@ -169,8 +169,8 @@ class MemoryTaskSource:
         if turn_id == last_id:
             return last
         if turn_id < last_id:
-            # A late copy. A checkpoint of it would replace a later one, and nobody would run what
-            # it claims.
+            # A late copy. Its checkpoint would replace a later one, and no worker would run what it
+            # claims.
             message = f"turn {turn_id} arrived after turn {last_id}"
             raise OutcomeUnknown(message)
         answers = self._carry_out(worker, commands, turn_id)
@@ -268,11 +268,11 @@ class MemoryTaskSource:
 
     async def depth(self, queue: str) -> QueueDepth:
         due, later = self.store.ready.count(queue, self.store.clock.now())
-        held = sum(
+        leased = sum(
             row.spec.queue == queue and row.state is TaskState.PROCESSING
             for row in self.store.tasks.values()
         )
-        return QueueDepth(ready=due, hidden=later + held, dead_letters=0)
+        return QueueDepth(ready=due, hidden=later + leased, dead_letters=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,18 +181,18 @@ def save_checkpoint(step: TaskTransition, command: c.SaveCheckpoint) -> TaskDeci
 def release(step: TaskTransition, command: c.Release) -> TaskDecision:
     row = step.row
     # Not later than now: another clock may have written ``due_at``.
-    place = step.now if command.due_at is None else min(to_tick(command.due_at), step.now)
+    due_at = step.now if command.due_at is None else min(to_tick(command.due_at), step.now)
     released = e.TaskReleased(
         **step.ids,
         reason=command.reason,
         attempt_number=row.attempt,
         last_output=command.last_output,
         usage=command.usage,
-        due_at=place if place < step.now else None,
+        due_at=due_at if due_at < step.now else None,
     )
     return step.pending(
         released,
-        at=place,
+        at=due_at,
         lease=None,
         last_output=command.last_output,
         usage=row.usage + command.usage,

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -35,7 +35,7 @@ from longshore.core.slot_plan import (
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
-from longshore.errors import BackendUnavailable, NotFound, UsageError
+from longshore.errors import BackendRejected, BackendUnavailable, NotFound, UsageError
 from longshore.ports.child_slots import ChildEnding, ChildSlots, SlotOutcome, SlotTask
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptSpec, ChildReport, StepReport
@@ -50,8 +50,9 @@ logger = logging.getLogger(__name__)
 
 _NO_USAGE = Usage()
 _NOT_BEGUN = "the worker had no time for it"
+_STOPPING = "the worker stops"
+_TOO_LATE = "the worker could not renew the lease in time"
 _MICROSECOND = timedelta(microseconds=1)
-_FAR = 2**62
 
 Post = Callable[[LeaseCommand, Callable[[Answer], None]], None]
 """Sends a command to the task source and calls back with its answer."""
@@ -77,8 +78,10 @@ class _HeldTask:
     claimed_at_ns: int = 0
     stop_reason: AttemptStopReason | None = None
     timed_out: bool = False
+    checkpoint: str | None = None  # of the last step of this attempt
     reports: AttemptReports | None = None  # None: it has reported nothing and printed nothing
     waiting_reports: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
+    recording: asyncio.Task[None] | None = None  # records the reports that wait
 
 
 class SlotTasks:
@@ -110,8 +113,10 @@ class SlotTasks:
         self._calls: set[asyncio.Task[None]] = set()
         self._scheduled: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False  # what has not begun is released
         self._closed = False
-        self.completed = 0  # outcomes that were committed
+        self._emptied = asyncio.Event()
+        self.reported = 0  # outcomes that were committed
 
     # For the worker -----------------------------------------------------------------------------
 
@@ -249,11 +254,23 @@ class SlotTasks:
 
     def _take_back(self, slot: int) -> None:
         """Take back what a slow child has not begun: for another slot, or for another worker."""
-        plans = self._planner.taken_back(slot, self._slots.take_back(slot))
-        for plan in plans:
-            self._held[plan.number].slot = None
-            self._planner.claimed(plan)
+        self._return(slot, self._slots.take_back(slot))
         self._act_on_waiting()
+
+    def _return(self, slot: int, numbers: Iterable[int]) -> None:
+        """Tasks have not begun in a slot: they wait for another, or end if they were stopped."""
+        for plan in self._planner.taken_back(slot, numbers):
+            self._wait_again(plan)
+
+    def _wait_again(self, plan: SlotTaskPlan) -> None:
+        task = self._held[plan.number]
+        task.slot = None
+        if task.stop_reason is not None:
+            self._end_unbegun(task)
+        elif self._stopping:
+            self._release(task, _STOPPING)
+        else:
+            self._planner.claimed(plan)
 
     def _act_on_waiting(self) -> None:
         now_ns = self._now_ns()
@@ -307,14 +324,7 @@ class SlotTasks:
         if task.number == self._planner.first_in(task.slot):
             self._kill(task)
             return
-        slot = task.slot
-        for plan in self._planner.taken_back(slot, self._slots.take_back(slot)):
-            other = self._held[plan.number]
-            other.slot = None
-            if other is task:
-                self._end_unbegun(task)
-            else:
-                self._planner.claimed(plan)
+        self._return(task.slot, self._slots.take_back(task.slot))
         self._schedule()
 
     def stop_all(self, reason: AttemptStopReason) -> None:
@@ -324,13 +334,12 @@ class SlotTasks:
 
     def release_unbegun(self) -> None:
         """Release every task that has not begun, so that another worker can begin it."""
+        self._stopping = True
         for slot in self._planner.busy_slots():
-            for plan in self._planner.taken_back(slot, self._slots.take_back(slot)):
-                self._held[plan.number].slot = None
-                self._planner.claimed(plan)
+            self._return(slot, self._slots.take_back(slot))
         for number in self._planner.waiting:
             self._planner.forget(number)
-            self._release(self._held[number], "the worker stops")
+            self._release(self._held[number], _STOPPING)
 
     def _kill(self, task: _HeldTask) -> None:
         slot = task.slot
@@ -339,9 +348,7 @@ class SlotTasks:
         fenced = task.stop_reason is AttemptStopReason.FENCED
         grace = timedelta(0) if fenced else self._context.lease.kill_grace
         self._planner.child_ending(slot)
-        for plan in self._planner.taken_back(slot, self._slots.kill(slot, grace=grace)):
-            self._held[plan.number].slot = None
-            self._planner.claimed(plan)
+        self._return(slot, self._slots.kill(slot, grace=grace))
         self._schedule()
 
     def _end_unbegun(self, task: _HeldTask) -> None:
@@ -350,10 +357,14 @@ class SlotTasks:
                 del self._held[task.number]
                 self._report(task, c.ConfirmCancel(fence=task.claimed.fence))
             case AttemptStopReason.DRAINED:
-                self._release(task, "the worker stops")
+                self._release(task, _STOPPING)
             case _:
-                del self._held[task.number]
-                self._on_change()
+                self._drop(task)
+
+    def _drop(self, task: _HeldTask) -> None:
+        """Report nothing: the lease is lost."""
+        del self._held[task.number]
+        self._note_change()
 
     def _release(self, task: _HeldTask, reason: str) -> None:
         del self._held[task.number]
@@ -364,7 +375,13 @@ class SlotTasks:
     async def wait_until_empty(self) -> None:
         """Return when no task is held."""
         while self._held or self._ending:
-            await self._clock.sleep(timedelta(milliseconds=20))
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def _note_change(self) -> None:
+        if not self._held and not self._ending:
+            self._emptied.set()
+        self._on_change()
 
     async def close(self) -> None:
         """Kill all children."""
@@ -419,7 +436,9 @@ class SlotTasks:
         task = self._held[outcome.number]
         result = outcome.result
         short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
-        if short and task.reports is None and outcome.folder is None and task.stop_reason is None:
+        if task.stop_reason is AttemptStopReason.FENCED:
+            self._drop(task)
+        elif short and task.reports is None and outcome.folder is None:
             del self._held[outcome.number]
             document = Document(text=result, size=len((result or "").encode()))
             duration = outcome.duration_ns // 1000 * _MICROSECOND
@@ -490,7 +509,7 @@ class SlotTasks:
         if task.stop_reason is AttemptStopReason.CANCELLED:
             return c.ConfirmCancel(**facts)
         if task.stop_reason is AttemptStopReason.DRAINED:
-            return c.Release(reason="the worker stops", **facts)
+            return c.Release(reason=_STOPPING, **facts)
         if task.timed_out:
             return c.TimeOut(
                 timeout=self._timeout_of(task),
@@ -505,10 +524,8 @@ class SlotTasks:
 
     def too_late(self, slot: int, number: int) -> None:
         self._planner.finished(slot, number, None, self._now_ns())
-        # The lease may belong to another worker: nothing is reported under it.
-        del self._held[number]
-        logger.warning("task.too_late", extra={"slot": slot})
-        self._on_change()
+        # If the lease belongs to another worker by now, the release is refused.
+        self._release(self._held[number], _TOO_LATE)
 
     def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
         self._add_report(self._held[number], (stream, data))
@@ -527,8 +544,8 @@ class SlotTasks:
             )
             task.reports = AttemptReports(pump, self._clock)
         task.waiting_reports.append(report)
-        if len(task.waiting_reports) == 1:
-            self._start(self._calls, self._record_reports(task))
+        if task.recording is None:
+            task.recording = self._start(self._calls, self._record_reports(task))
 
     async def _record_reports(self, task: _HeldTask) -> None:
         reports = task.reports
@@ -541,12 +558,13 @@ class SlotTasks:
             else:
                 await reports.record(report)  # type: ignore[arg-type]
             del task.waiting_reports[0]
+        task.recording = None
 
     async def _store_checkpoint(self, task: _HeldTask, report: StepReport) -> None:
         claimed, context = task.claimed, self._context
         spec, change_id = claimed.row.spec, context.transitions.new_id()
         key = task_document_key(spec.job_id, spec.key, f"steps/{claimed.fence}-{change_id}")
-        previous = getattr(task, "checkpoint", claimed.row.checkpoint)
+        previous = task.checkpoint or claimed.row.checkpoint
         document = {"step": report.name, "result": report.result, "previous": previous}
         await context.transitions.retry_unavailable(
             lambda: context.documents.store_key(key, document)
@@ -557,6 +575,7 @@ class SlotTasks:
         )
         self._post(command, answered.set_result)
         if isinstance(await answered, Applied):
+            task.checkpoint = key
             if task.slot is not None:
                 self._slots.confirm_step(task.slot, task.number, report.name)
         else:
@@ -565,8 +584,7 @@ class SlotTasks:
     async def _store_output(self, task: _HeldTask, folder: Any) -> int | None:
         """Store output and files of a task that has ended. Returns the last sequence."""
         context, claimed = self._context, task.claimed
-        while task.waiting_reports:
-            await self._clock.sleep(timedelta(milliseconds=1))
+        await _recorded(task)
         if folder is not None:
             files = AttemptFiles(
                 blobs=context.backend.blobs,
@@ -581,8 +599,7 @@ class SlotTasks:
             self._slots.release_folder(folder)
             if note is not None:
                 self._add_report(task, (Stream.LOG, f"longshore: {note}\n".encode()))
-                while task.waiting_reports:
-                    await self._clock.sleep(timedelta(milliseconds=1))
+                await _recorded(task)
         if task.reports is None:
             return None
         pump = task.reports.pump
@@ -596,57 +613,73 @@ class SlotTasks:
         return pump.last_sequence
 
     def child_ended(self, slot: int, ending: ChildEnding) -> None:
-        plans = {
-            plan.number: plan for plan in self._planner.child_ended(slot, closed=ending.slot_closed)
-        }
-        for number in ending.not_begun:
-            self._held[number].slot = None
-            self._planner.claimed(plans[number])
+        since_ns = dict(self._planner.running()).get(ending.begun or 0, self._now_ns())
+        for plan in self._planner.child_ended(slot, closed=ending.slot_closed):
+            if plan.number in ending.not_begun:
+                self._wait_again(plan)
         if ending.begun is not None:
             task = self._held[ending.begun]
             if task.stop_reason is AttemptStopReason.FENCED:
-                del self._held[task.number]
+                self._drop(task)
             else:
-                self._start(self._ending, self._finish_killed(task, ending))
+                elapsed = (self._now_ns() - since_ns) // 1000 * _MICROSECOND
+                self._start(self._ending, self._finish_killed(task, ending, elapsed))
         self._schedule()
-        self._on_change()
+        self._note_change()
 
-    async def _finish_killed(self, task: _HeldTask, ending: ChildEnding) -> None:
+    async def _finish_killed(
+        self, task: _HeldTask, ending: ChildEnding, elapsed: timedelta
+    ) -> None:
         last_output = await self._store_output(task, ending.folder)
         del self._held[task.number]
         failure = ending.failure or Failure(
             category=ErrorCategory.CRASH, message="the process ended", signal=ending.signal
         )
-        elapsed = (self._now_ns() - task.claimed_at_ns) // 1000 * _MICROSECOND
+        if failure.signal is None and ending.signal is not None:
+            failure = replace(failure, signal=ending.signal)
         self._report(task, self._failed(task, failure, elapsed, last_output))
 
     # The task source ----------------------------------------------------------------------------
 
     def _report(self, task: _HeldTask, command: c.FencedCommand) -> None:
         item = LeaseCommand(task.claimed.task_id, command, self._context.transitions.new_id())
-        self._post(item, lambda answer: self._reported(task, answer))
-        self._on_change()
+        self._post(item, partial(self._reported, task, command))
+        self._note_change()
 
-    def _reported(self, task: _HeldTask, answer: Answer) -> None:
+    def _reported(self, task: _HeldTask, command: c.FencedCommand, answer: Answer) -> None:
         if isinstance(answer, Applied):
-            self.completed += 1
+            self.reported += 1
             return
+        if isinstance(answer, BackendRejected) and isinstance(command, c.Complete):
+            # The outcome cannot be stored: the attempt fails, and another worker may succeed.
+            message = error_text(f"the worker failed: {answer}")
+            failure = Failure(category=ErrorCategory.CRASH, message=message)
+            self._report(task, self._failed(task, failure, command.duration))
         extra = {"task_id": task.claimed.task_id, "why": str(answer)}
         logger.warning("outcome.refused", extra=extra)
 
-    def _start(self, into: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    def _start(
+        self, into: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
         started = asyncio.ensure_future(work)
         into.add(started)
         started.add_done_callback(lambda done: self._ended(into, done))
+        return started
 
     def _ended(self, into: set[asyncio.Task[None]], done: asyncio.Task[None]) -> None:
         into.discard(done)
         if not done.cancelled() and done.exception() is not None:
             logger.error("slot_task.failed", exc_info=done.exception())
-        self._on_change()
+        self._note_change()
 
     def _now_ns(self) -> int:
         return _to_ns(self._clock.elapsed())
+
+
+async def _recorded(task: _HeldTask) -> None:
+    """Return when all reports of a task are recorded."""
+    while task.recording is not None:
+        await asyncio.wait((task.recording,))
 
 
 def _to_ns(duration: timedelta) -> int:

@@ -120,7 +120,8 @@ class TurnLoop:
         self._turn_numbers = count(1)
         self._worker: WorkerInstance | None = None
         self._waiting: list[Waiting] = []
-        self._calls: set[asyncio.Task[None]] = set()
+        # A dict for its order: a simulation must cancel them in the same order each time.
+        self._calls: dict[asyncio.Task[None], None] = {}
         self._claim: asyncio.Task[None] | None = None
         self._scheduled: asyncio.Handle | None = None
         self._first_waits_since = timedelta(0)
@@ -233,8 +234,8 @@ class TurnLoop:
 
     def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(call)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._calls[task] = None
+        task.add_done_callback(lambda done: self._calls.pop(done, None))
         return task
 
     # Turns --------------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ class TurnLoop:
         except WorkerGone as error:
             self._on_gone(worker)
             lost = Refusal(RefusalReason.LEASE_LOST, str(error))
-            # Commands that end attempts are decided by their fence, whoever sends them.
+            # Commands that end attempts are decided by their fence alone.
             others = [pair for pair in batch if isinstance(pair[0].command, c.AttemptCommand)]
             _deliver([pair for pair in batch if pair not in others], lost)
             return await self._exchange(others, 0) if others else 0
@@ -282,9 +283,8 @@ class TurnLoop:
         turn: Turn,
         sent_at: timedelta,
     ) -> int:
-        for (_, answer), given in zip(batch, turn.answers, strict=True):
-            if not answer.done():
-                answer.set_result(given)
+        for pair, result in zip(batch, turn.answers, strict=True):
+            _deliver([pair], result)
         return sum([self._observer.on_claimed(task, sent_at) for task in turn.claimed])
 
     def _room(self, slots: int) -> Room | None:
@@ -369,7 +369,7 @@ class TurnLoop:
         await self.join()
 
 
-def _deliver(batch: Sequence[Waiting], given: Answer) -> None:
+def _deliver(batch: Sequence[Waiting], result: Answer) -> None:
     for _, answer in batch:
         if not answer.done():
-            answer.set_result(given)
+            answer.set_result(result)

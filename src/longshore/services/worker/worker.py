@@ -69,7 +69,8 @@ class Worker:
             )
         self._definitions: dict[DefinitionVersion, Definition] = {}  # that were used
         self._running: dict[Attempt, None] = {}
-        self._handling: set[asyncio.Task[None]] = set()
+        # A dict for its order: a simulation must cancel them in the same order each time.
+        self._handling: dict[asyncio.Task[None], None] = {}
         self._woken_at: timedelta | None = None  # the last time
         self._stopping = asyncio.Event()
         self._counts: Counter[str] = Counter()  # ended attempts by the task's state
@@ -190,7 +191,7 @@ class Worker:
 
     def _handle(self, work: Coroutine[Any, Any, None]) -> None:
         handling = asyncio.ensure_future(work)
-        self._handling.add(handling)
+        self._handling[handling] = None
         handling.add_done_callback(self._on_handled)
 
     def _woken_since(self, sent_at: timedelta) -> bool:
@@ -210,7 +211,7 @@ class Worker:
         return max(sent_at, now - max(age, timedelta(0)))
 
     def _on_handled(self, handling: asyncio.Task[None]) -> None:
-        self._handling.discard(handling)
+        self._handling.pop(handling, None)
         self._turns.slot_freed()
 
     async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta) -> None:
@@ -295,6 +296,9 @@ class Worker:
     async def _log_counts(self) -> None:
         while True:
             await self._backend.clock.sleep(_COUNTS_EVERY)
+            if self._slot_tasks is not None and self._slot_tasks.reported:
+                self._counts["in_slots"] += self._slot_tasks.reported
+                self._slot_tasks.reported = 0
             if self._counts:
                 extra = {"worker_id": self.id, "running": len(self._running), **self._counts}
                 logger.info("worker.attempts_ended", extra=extra)
