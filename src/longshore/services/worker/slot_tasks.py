@@ -54,6 +54,8 @@ _STOPPING = "the worker stops"
 _TOO_LATE = "the worker could not renew the lease in time"
 _MICROSECOND = timedelta(microseconds=1)
 
+_STOPPED = Failure(category=ErrorCategory.CRASH, message="the attempt was stopped")
+
 Post = Callable[[LeaseCommand, Callable[[Answer], None]], None]
 """Sends a command to the task source and calls back with its answer."""
 
@@ -438,7 +440,7 @@ class SlotTasks:
         short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
         if task.stop_reason is AttemptStopReason.FENCED:
             self._drop(task)
-        elif short and task.reports is None and outcome.folder is None:
+        elif short and task.reports is None and outcome.folder is None and not _is_stopped(task):
             del self._held[outcome.number]
             document = Document(text=result, size=len((result or "").encode()))
             duration = outcome.duration_ns // 1000 * _MICROSECOND
@@ -457,8 +459,8 @@ class SlotTasks:
         duration = outcome.duration_ns // 1000 * _MICROSECOND
         last_output = await self._store_output(task, outcome.folder)
         del self._held[task.number]
-        if outcome.failure is not None:
-            failure = outcome.failure
+        if outcome.failure is not None or _is_stopped(task):
+            failure = outcome.failure or _STOPPED
             if failure.peak_rss_bytes is None:
                 failure = replace(failure, peak_rss_bytes=outcome.peak_rss_bytes)
             command: c.FencedCommand = self._failed(task, failure, duration, last_output)
@@ -635,8 +637,11 @@ class SlotTasks:
         failure = ending.failure or Failure(
             category=ErrorCategory.CRASH, message="the process ended", signal=ending.signal
         )
-        if failure.signal is None and ending.signal is not None:
-            failure = replace(failure, signal=ending.signal)
+        failure = replace(
+            failure,
+            signal=failure.signal or ending.signal,
+            peak_rss_bytes=failure.peak_rss_bytes or ending.peak_rss_bytes,
+        )
         self._report(task, self._failed(task, failure, elapsed, last_output))
 
     # The task source ----------------------------------------------------------------------------
@@ -674,6 +679,11 @@ class SlotTasks:
 
     def _now_ns(self) -> int:
         return _to_ns(self._clock.elapsed())
+
+
+def _is_stopped(task: _HeldTask) -> bool:
+    """Whether the task was asked to end: what it returns after that does not count."""
+    return task.stop_reason is not None or task.timed_out
 
 
 async def _recorded(task: _HeldTask) -> None:
