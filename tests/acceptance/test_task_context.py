@@ -93,10 +93,10 @@ def test_reports_of_a_task_are_in_its_output_and_its_files_are_stored(settings: 
 
             assert row.state is TaskState.COMPLETED
             assert await task.stored() == STORED
-            assert list((settings.data_dir / "work").rglob("report.csv")) == []
             return task.task_id
 
     task_id = asyncio.run(scenario())
+    assert list((settings.data_dir / "work").rglob("report.csv")) == []
     logs = subprocess.run(
         [sys.executable, "-m", "longshore", "logs", task_id, "--data-dir", settings.data_dir],
         capture_output=True,
