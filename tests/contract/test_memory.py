@@ -22,6 +22,7 @@ from longshore.testing.contracts.ledger import (
 from longshore.testing.contracts.output import OutputLogContract
 from longshore.testing.contracts.queue_controls import QueueControlsContract, QueueHoldsContract
 from longshore.testing.contracts.task_queue import TaskQueueContract
+from longshore.testing.contracts.task_source import DirectSourceContract, TaskSourceContract
 
 
 class _Memory:
@@ -82,3 +83,11 @@ class TestMemoryQueueHolds(_Memory, QueueHoldsContract):
 
 class TestMemoryBudgets(_Memory, BudgetsContract):
     pass
+
+
+class TestMemoryTaskSource(_AtomicMemory, DirectSourceContract):
+    pass
+
+
+class TestMemoryMessageSource(_Memory, TaskSourceContract):
+    joint = False

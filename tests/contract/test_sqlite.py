@@ -37,6 +37,7 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsSharedContract,
 )
 from longshore.testing.contracts.task_queue import TaskQueueContract, TaskQueueSharedContract
+from longshore.testing.contracts.task_source import TaskSourceContract
 
 
 class _Sqlite:
@@ -96,3 +97,7 @@ class TestSqliteQueueHolds(_Sqlite, QueueHoldsContract, QueueHoldsSharedContract
 
 class TestSqliteBudgets(_Sqlite, BudgetsContract, BudgetsSharedContract):
     pass
+
+
+class TestSqliteMessageSource(_Sqlite, TaskSourceContract):
+    joint = False
