@@ -26,6 +26,7 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsContract,
 )
 from longshore.testing.contracts.task_queue import TaskQueueContract
+from longshore.testing.contracts.task_source import DirectSourceContract, TaskSourceContract
 
 
 class _Memory:
@@ -86,3 +87,11 @@ class TestMemoryQueueHolds(_Memory, QueueHoldsContract):
 
 class TestMemoryBudgets(_Memory, BudgetsContract):
     pass
+
+
+class TestMemoryTaskSource(_AtomicMemory, DirectSourceContract):
+    pass
+
+
+class TestMemoryMessageSource(_Memory, TaskSourceContract):
+    joint = False

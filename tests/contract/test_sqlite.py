@@ -30,6 +30,7 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsContract,
     QueueHoldsSharedContract,
 )
+from longshore.testing.contracts.task_source import DirectSourceContract
 
 
 class _Sqlite:
@@ -79,3 +80,7 @@ class TestSqliteQueueHolds(_Sqlite, QueueHoldsContract, QueueHoldsSharedContract
 
 class TestSqliteBudgets(_Sqlite, BudgetsContract, BudgetsSharedContract):
     pass
+
+
+class TestSqliteTaskSource(_Sqlite, DirectSourceContract):
+    joint = False

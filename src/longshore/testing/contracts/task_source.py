@@ -1,0 +1,589 @@
+"""The contract of the ``TaskSource``: claims, turns, instances and wake-ups.
+
+A suite is run over each kind of source. A subclass says how to build one for a backend; where the
+backend has its own, ``make_source`` is not needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from itertools import count
+from typing import Any, ClassVar
+
+import pytest
+
+from longshore.core.claims import Room
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal, RefusalReason
+from longshore.core.tasks.lease import LeasePolicy
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import Priority, TaskState
+from longshore.errors import BackendRejected, WorkerGone
+from longshore.ports.backend import Backend
+from longshore.ports.task_source import (
+    Applied,
+    ClaimedTask,
+    LeaseCommand,
+    TaskSource,
+    WorkerInstance,
+)
+from longshore.services.message_source import MessageTaskSource
+from longshore.services.spill import DocumentStore
+from longshore.services.transitions import Transitions
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import commit, fresh_change_id, new_task
+from longshore.testing.contracts.suite import (
+    CALLERS,
+    NO_WAIT,
+    START,
+    PortContract,
+    clause,
+    gather_all,
+    running,
+    settle,
+    without_time_passing,
+)
+
+LEASE = timedelta(seconds=45)
+SECOND = timedelta(seconds=1)
+_turns = count(1)
+
+
+def source_of(backend: Backend) -> TaskSource:
+    """The backend's own source, or the one that services build from its queue."""
+    return backend.source or MessageTaskSource(
+        backend=backend,
+        transitions=Transitions(
+            backend=backend, documents=DocumentStore(backend.blobs), new_id=fresh_change_id
+        ),
+        lease=LeasePolicy(),
+        tenant="acme",
+        app="shop",
+    )
+
+
+class Worker:
+    """A worker that has joined a source."""
+
+    def __init__(self, source: TaskSource, instance: WorkerInstance) -> None:
+        self.source = source
+        self.instance = instance
+
+    async def claim(
+        self, slots: int = 10, *, turn_id: str | None = None, wait: timedelta = NO_WAIT
+    ) -> tuple[ClaimedTask, ...]:
+        """Claim what is ready now."""
+        return await self.source.claim(
+            self.instance, Room(slots=slots), turn_id=turn_id or _turn_id(), wait=wait
+        )
+
+    async def send(self, *commands: LeaseCommand, **how: Any) -> list[Any]:
+        """The answers to commands."""
+        how.setdefault("turn_id", _turn_id())
+        turn = await self.source.turn(self.instance, commands, **how)
+        return list(turn.answers)
+
+
+def _turn_id() -> str:
+    return f"{next(_turns):012d}"
+
+
+async def join(source: TaskSource, worker_id: str = "w1", *queues: str) -> Worker:
+    """A worker that serves these queues (``default`` if none is named)."""
+    instance = await source.join(
+        worker_id, queues or ("default",), process_id=7, lease_duration=LEASE
+    )
+    await settle()  # a source that watches pauses has read them
+    return Worker(source, instance)
+
+
+def complete(row: TaskRow, *, change_id: str | None = None) -> LeaseCommand:
+    """The outcome of a task that was claimed."""
+    done = c.Complete(fence=row.fence, result=None, duration=SECOND)
+    return LeaseCommand(row.id, done, change_id or fresh_change_id())
+
+
+def renew(row: TaskRow) -> LeaseCommand:
+    """A renewal of a task that was claimed."""
+    command = c.Renew(fence=row.fence, lease_duration=LEASE)
+    return LeaseCommand(row.id, command, fresh_change_id())
+
+
+class Poison(c.Complete):
+    """A command that cannot be decided."""
+
+
+class TaskSourceContract(PortContract):
+    """What holds for every source."""
+
+    joint: ClassVar[bool]
+    """Whether a turn can claim."""
+
+    @clause
+    async def test_a_ready_task_is_leased_to_the_worker(self, backend: Backend) -> None:
+        source = source_of(backend)
+        pending = await commit(backend, new_task())
+        worker = await join(source)
+
+        (task,) = await worker.claim()
+
+        lease = task.row.lease
+        assert lease is not None
+        assert (lease.worker_id, task.row.state) == ("w1", TaskState.PROCESSING)
+        assert (task.row.attempt, task.due_at) == (1, pending.due_at)
+        assert await backend.ledger.get_task(pending.id) == task.row
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_no_more_are_claimed_than_there_are_slots(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(3):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+
+        assert len(await worker.claim(2)) == 2
+        assert len(await worker.claim(2)) == 1
+        assert await worker.claim(2) == ()
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_task_is_not_claimed_before_it_is_due(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task(not_before=START + 60 * SECOND))
+        worker = await join(source)
+
+        assert await worker.claim() == ()
+        clock.advance(61 * SECOND)
+        assert len(await worker.claim()) == 1
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_only_queues_of_the_worker_are_served(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task(queue="agents"))
+        other, worker = await join(source, "w1"), await join(source, "w2", "agents")
+
+        assert await other.claim() == ()
+        assert len(await worker.claim()) == 1
+        for each in (other, worker):
+            await source.leave(each.instance)
+
+    @clause
+    async def test_a_paused_queue_is_not_served_until_it_is_resumed(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        await backend.queue_controls.pause("default", by="ann", now=clock.now())
+        await commit(backend, new_task())
+        worker = await join(source)
+
+        assert await worker.claim() == ()
+        async with running(worker.claim(wait=60 * SECOND)) as waiting:
+            assert not waiting.done()
+            await backend.queue_controls.resume("default")
+            assert len(await without_time_passing(waiting)) == 1
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_held_queue_is_not_served(self, backend: Backend, clock: FakeClock) -> None:
+        source = source_of(backend)
+        now = clock.now()
+        await backend.queue_controls.hold(
+            "default", until=now + 60 * SECOND, by="w2", reason="rate limit", now=now
+        )
+        await commit(backend, new_task())
+        worker = await join(source)
+
+        assert await worker.claim() == ()
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_claim_waits_for_the_first_task(self, backend: Backend) -> None:
+        source = source_of(backend)
+        worker = await join(source)
+
+        async with running(worker.claim(wait=60 * SECOND)) as waiting:
+            assert not waiting.done()
+            await commit(backend, new_task())
+            assert len(await without_time_passing(waiting)) == 1
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_cancelled_claim_leaves_nothing_claimed(self, backend: Backend) -> None:
+        source = source_of(backend)
+        worker = await join(source)
+        async with running(worker.claim(wait=60 * SECOND)):
+            pass
+
+        await commit(backend, new_task())
+        await settle()
+
+        assert len(await worker.claim()) == 1
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_the_same_claim_again_gives_the_same_tasks(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        turn_id = _turn_id()
+
+        first = await worker.claim(1, turn_id=turn_id)
+        again = await worker.claim(1, turn_id=turn_id)
+
+        assert [task.row for task in again] == [task.row for task in first]
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_two_workers_never_get_one_task(self, backend: Backend) -> None:
+        source = source_of(backend)
+        workers = [await join(source, f"w{number}") for number in range(CALLERS)]
+        for turn in range(self.rounds):
+            await commit(backend, new_task(f"t{turn}", number=turn))
+
+            answers = await gather_all(worker.claim(1) for worker in workers)
+
+            claimed = [task for answer in answers for task in answer]  # type: ignore[union-attr]
+            assert len(claimed) == 1
+        for worker in workers:
+            await source.leave(worker.instance)
+
+    @clause
+    async def test_urgent_lanes_come_first_and_none_is_left_out(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for lane in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
+            for number in range(8):
+                await commit(backend, new_task(f"{lane.value}-{number}", priority=lane))
+        worker = await join(source)
+
+        lanes: Counter[Priority] = Counter()
+        for _ in range(8):
+            lanes.update(task.row.spec.priority for task in await worker.claim(1))
+
+        assert lanes == {Priority.HIGH: 6, Priority.NORMAL: 1, Priority.LOW: 1}
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_an_outcome_is_committed_and_answered_with_the_row(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+
+        (answer,) = await worker.send(complete(task.row))
+
+        assert isinstance(answer, Applied)
+        assert (answer.row.state, answer.row.lease) == (TaskState.COMPLETED, None)
+        assert await backend.ledger.get_task(task.row.id) == answer.row
+        assert (await source.depth("default")).hidden == 0
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_renewal_extends_the_lease(self, backend: Backend, clock: FakeClock) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        clock.advance(20 * SECOND)
+
+        (answer,) = await worker.send(renew(task.row))
+
+        assert isinstance(answer, Applied)
+        assert answer.row.lease is not None
+        assert task.row.lease is not None
+        assert answer.row.lease.expires_at == task.row.lease.expires_at + 20 * SECOND
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_the_same_command_again_is_success_and_written_once(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        command = complete(task.row)
+
+        (first,), (again,) = await worker.send(command), await worker.send(command)
+
+        assert isinstance(first, Applied)
+        assert again == first
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_the_same_turn_again_is_answered_alike(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        commands, turn_id = (complete(task.row),), _turn_id()
+
+        first = await source.turn(worker.instance, commands, turn_id=turn_id)
+        again = await source.turn(worker.instance, commands, turn_id=turn_id)
+
+        assert again == first
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_stale_fence_changes_nothing(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (old,) = await worker.claim()
+        await worker.send(_release(old))
+        (new,) = await worker.claim()
+
+        (answer,) = await worker.send(complete(old.row))
+
+        assert isinstance(answer, Refusal)
+        assert answer.reason is RefusalReason.LEASE_LOST
+        assert await backend.ledger.get_task(new.row.id) == new.row
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_command_about_no_task_is_refused(self, backend: Backend) -> None:
+        source = source_of(backend)
+        worker = await join(source)
+        missing = LeaseCommand("job-one_none", c.SaveCheckpoint(fence=1, key="k"), "change")
+
+        (answer,) = await worker.send(missing)
+
+        assert isinstance(answer, Refusal)
+        assert answer.reason is RefusalReason.UNKNOWN
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_command_that_cannot_be_decided_does_not_affect_the_others(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        bad, good = await worker.claim()
+        poison = Poison(fence=bad.row.fence, result=None, duration=SECOND)
+
+        answers = await worker.send(
+            LeaseCommand(bad.row.id, poison, fresh_change_id()), complete(good.row)
+        )
+
+        assert isinstance(answers[0], BackendRejected)
+        assert isinstance(answers[1], Applied)
+        assert await backend.ledger.get_task(bad.row.id) == bad.row
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_task_released_before_it_has_begun_keeps_its_position_and_its_attempts(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        pending = await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        clock.advance(10 * SECOND)
+
+        (answer,) = await worker.send(_release(task))
+
+        assert isinstance(answer, Applied)
+        assert (answer.row.state, answer.row.attempts_used) == (TaskState.PENDING, 0)
+        assert pending.due_at is not None
+        assert answer.row.due_at is not None
+        assert abs(answer.row.due_at - pending.due_at) < timedelta(milliseconds=1)
+        (again,) = await worker.claim()
+        assert again.row.attempt == 2
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_the_leases_of_a_worker_that_is_gone_are_ended(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        begun, waiting = await worker.claim()
+
+        ended = await source.end_worker("w1", begun=[(begun.row.id, begun.row.fence)])
+
+        used = {row.id: row.attempts_used for row in ended}
+        assert used == {begun.row.id: 1, waiting.row.id: 0}
+        assert all(row.state is TaskState.PENDING for row in ended)
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_without_a_list_all_tasks_of_a_worker_that_is_gone_had_begun(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker, other = await join(source), await join(source, "w2")
+        await worker.claim()
+
+        assert await source.end_worker("w2") == []
+        (ended,) = await source.end_worker("w1")
+
+        assert ended.attempts_used == 1
+        for each in (worker, other):
+            await source.leave(each.instance)
+
+    @clause
+    async def test_a_worker_is_woken_when_its_task_is_to_be_cancelled(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        cancel = c.RequestCancel(by="ann")
+
+        async with running(source.wait_for_wake(worker.instance)) as waiting:
+            assert not waiting.done()
+            await Transitions(
+                backend=backend, documents=DocumentStore(backend.blobs), new_id=fresh_change_id
+            ).apply_to_task(task.row.id, cancel)
+            await without_time_passing(waiting)
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_a_turn_claims_only_where_the_source_says_so(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        (task,) = await worker.claim(1)
+
+        turn = await source.turn(
+            worker.instance, [complete(task.row)], turn_id=_turn_id(), room=Room(slots=1)
+        )
+
+        assert source.claims_with_commands is self.joint
+        assert len(turn.claimed) == (1 if self.joint else 0)
+        await source.leave(worker.instance)
+
+
+class DirectSourceContract(TaskSourceContract):
+    """What holds for a source that leases tasks without messages."""
+
+    joint = True
+
+    @clause
+    async def test_tenants_get_equal_parts_of_a_batch(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(8):
+            await commit(backend, new_task(f"a{number}", number=number))
+        for number in range(2):
+            await commit(backend, new_task(f"b{number}", number=number, tenant="other"))
+        worker = await join(source)
+
+        tenants = Counter(task.row.spec.tenant for task in await worker.claim(4))
+
+        assert tenants == {"acme": 2, "other": 2}
+
+    @clause
+    async def test_known_short_tasks_are_claimed_ahead_of_free_slots(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        rows = [await commit(backend, new_task(f"t{number}", number=number)) for number in range(4)]
+        spec = rows[0].spec
+        worker = await join(source)
+        short = (spec.tenant, spec.definition, spec.definition_version)
+
+        claimed = await source.claim(
+            worker.instance, Room(slots=1, ahead={short: 2}), turn_id=_turn_id(), wait=NO_WAIT
+        )
+
+        assert len(claimed) == 3
+
+    @clause
+    async def test_a_worker_whose_leases_were_ended_must_join_again(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        await source.end_worker("w1")
+
+        with pytest.raises(WorkerGone):
+            await worker.claim()
+        with pytest.raises(WorkerGone):
+            await worker.send(renew(task.row))
+        (late,) = await worker.send(complete(task.row))
+        again = await join(source)
+
+        assert isinstance(late, Refusal)
+        assert again.instance.number > worker.instance.number
+        assert len(await again.claim()) == 1
+
+    @clause
+    async def test_an_expired_lease_ends_the_worker_and_its_other_outcomes_still_count(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        lost, kept = await worker.claim()
+        clock.advance(LEASE)
+        await Transitions(
+            backend=backend, documents=DocumentStore(backend.blobs), new_id=fresh_change_id
+        ).apply_to_task(lost.row.id, c.LeaseEnded(fence=lost.row.fence, margin=NO_WAIT))
+
+        with pytest.raises(WorkerGone):
+            await worker.claim()
+        (answer,) = await worker.send(complete(kept.row))
+
+        assert isinstance(answer, Applied)
+
+    @clause
+    async def test_a_later_instance_replaces_an_earlier_one(self, backend: Backend) -> None:
+        source = source_of(backend)
+        first = await join(source)
+        second = await join(source)
+        await commit(backend, new_task())
+
+        with pytest.raises(WorkerGone):
+            await first.claim()
+        assert len(await second.claim()) == 1
+
+    @clause
+    async def test_a_waiting_claim_of_an_ended_worker_fails(self, backend: Backend) -> None:
+        source = source_of(backend)
+        worker = await join(source)
+
+        async with running(worker.claim(wait=60 * SECOND)) as waiting:
+            await source.end_worker("w1")
+            with pytest.raises(WorkerGone):
+                await without_time_passing(waiting)
+
+    @clause
+    async def test_a_turn_that_arrives_after_a_later_one_is_not_carried_out(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        early, late = _turn_id(), _turn_id()
+        first, second = (_checkpoint(task.row, key) for key in ("first", "second"))
+        await worker.send(first, turn_id=early)
+        await worker.send(second, turn_id=late)
+
+        await asyncio.gather(worker.send(first, turn_id=early), return_exceptions=True)
+
+        row = await backend.ledger.get_task(task.row.id)
+        assert row is not None
+        assert row.checkpoint == "second"
+
+
+def _release(task: ClaimedTask) -> LeaseCommand:
+    release = c.Release(fence=task.row.fence, reason="stops", due_at=task.due_at)
+    return LeaseCommand(task.row.id, release, fresh_change_id())
+
+
+def _checkpoint(row: TaskRow, key: str) -> LeaseCommand:
+    return LeaseCommand(row.id, c.SaveCheckpoint(fence=row.fence, key=key), fresh_change_id())
