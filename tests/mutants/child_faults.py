@@ -17,6 +17,9 @@ _ATTEMPT_SPECS = "execution/test_attempt_specs.py"
 _REAPERS = "execution/test_reapers.py"
 _FOREIGN_PROCESSES = "execution/test_outsiders.py"
 _WORKER_REGISTRY = "execution/test_worker_registry_of_attempts.py"
+_SLOTS = "execution/test_slots.py"
+_SLOT_KILLS = "execution/test_slot_kills.py"
+_SLOT_PROTOCOL = "execution/test_slot_protocol.py"
 _SECRETS = "acceptance/test_secrets.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
@@ -30,7 +33,7 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a process that is left behind keeps running",
-        at="execution.forkserver.reaper:_ReapedAttempt._kill_descendants",
+        at="execution.forkserver.reaper:ReapedProcesses.kill_all",
         do=Replace("descendants()", "()"),
         caught_by=f"{_NASTY}::test_no_process_that_a_child_leaves_behind_outlives_the_attempt",
     ),
@@ -60,7 +63,7 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="only the leader is asked to end",
-        at="execution.forkserver.reaper:_ReapedAttempt._signal_group",
+        at="execution.forkserver.reaper:ReapedProcesses.signal_group",
         do=Replace("killpg", "os.kill"),
         caught_by=f"{_STOPPING}::test_stopping_signals_a_grandchild_whose_parent_waits_for_it",
     ),
@@ -123,12 +126,12 @@ CHILD_FAULTS = (
     _fault(
         name="a pool member that left a process behind is reused",
         at="execution.forkserver.pool:run_pool_child",
-        do=Drop("not _has_descendants()"),
+        do=Drop("not has_children()"),
         caught_by=f"{_NASTY}::test_a_pool_child_that_left_a_process_behind_is_not_used_again",
     ),
     _fault(
         name="a trace is printed with its secrets",
-        at="execution.runners.executor:_report_error",
+        at="execution.runners.executor:write_traceback",
         do=Argument("write()", 0, "$1"),
         caught_by=f"{_SECRETS}::test_secrets_are_masked_in_the_traceback_that_the_runner_prints",
     ),
@@ -176,5 +179,53 @@ CHILD_FAULTS = (
         do=Replace("safe_excerpt()", "$1[:_NAME_CHARACTERS]"),
         caught_by="execution/test_report_decoder.py::"
         "test_secrets_are_masked_in_everything_that_a_heartbeat_reports",
+    ),
+    _fault(
+        name="a child begins a task after the deadline",
+        at="execution.slot_page:SlotPage.begin",
+        do=Condition("now", False),
+        caught_by=f"{_SLOT_PROTOCOL}::test_nothing_begins_after_the_deadline",
+    ),
+    _fault(
+        name="a task runs on after the deadline",
+        at="execution.forkserver.slot_reaper:SlotReaper._supervise",
+        do=Condition("deadline_ns", False),
+        caught_by=f"{_SLOT_KILLS}::test_a_stopped_worker_does_not_keep_its_child_alive",
+    ),
+    _fault(
+        name="a child of a slot keeps what a task left behind",
+        at="execution.forkserver.slot_child:SlotChild._serve_pool",
+        do=Drop("has_children()"),
+        caught_by=f"{_SLOTS}::test_a_child_of_a_pool_that_was_left_unclean_is_replaced",
+    ),
+    _fault(
+        name="a fork of a task acts as the child",
+        at="execution.forkserver.slot_child:SlotChild._execute",
+        do=Condition("getpid()", False),
+        caught_by=f"{_SLOTS}::test_a_fork_of_a_task_does_not_act_as_the_child",
+    ),
+    _fault(
+        name="an outcome does not wait for what the task left behind",
+        at="execution.host.slots:_ChildSlot._finish",
+        do=Condition("child_ends", False),
+        caught_by=f"{_SLOTS}::test_a_child_of_a_pool_that_was_left_unclean_is_replaced",
+    ),
+    _fault(
+        name="a child may report the outcome of a task that waits",
+        at="execution.host.slots:_ChildSlot._handle_frame",
+        do=Condition("popleft()", False),
+        caught_by=f"{_SLOT_KILLS}::test_a_child_that_sends_garbage_is_killed_and_replaced",
+    ),
+    _fault(
+        name="a child serves two tenants",
+        at="execution.host.slots:_ChildSlot.give",
+        do=Condition("tenant", False, nth=1),
+        caught_by=f"{_SLOTS}::test_a_child_of_a_pool_serves_one_tenant",
+    ),
+    _fault(
+        name="the definition of a task that was taken back is not sent again",
+        at="execution.host.slots:_ChildSlot.take_back",
+        do=Condition("has_options", False),
+        caught_by=f"{_SLOTS}::test_the_definition_of_a_task_that_was_taken_back_is_sent_again",
     ),
 )
