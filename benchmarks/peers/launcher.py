@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from benchmarks.processes import pss_kib, tree, tree_cpu_s
+from benchmarks.processes import children_of_all, pss_kib, tree, tree_cpu_s
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOG_TAIL = 1_500
@@ -76,8 +76,9 @@ class Launcher:
     """Starts processes; those that are left when its block ends are killed."""
 
     def __enter__(self) -> Self:
-        # Without it, orphans would leave the tree; the call exists on Linux only, as /proc does.
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._not_ours = set(children_of_all()[os.getpid()])
+        _adopt_orphans(enabled=True)
+        # Also if this process is terminated.
         self._previous = signal.signal(signal.SIGTERM, _exit)
         return self
 
@@ -88,10 +89,14 @@ class Launcher:
         trace: TracebackType | None,
     ) -> None:
         signal.signal(signal.SIGTERM, self._previous)
-        while descendants := _living_descendants():
-            for process_id in descendants:
-                kill_process(process_id)
-            _reap()
+        # Repeatedly: the children of a process that was killed become ours.
+        while ours := set(children_of_all()[os.getpid()]) - self._not_ours:
+            for process_id in ours:
+                for item in tree(process_id):
+                    kill_process(item)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process_id, 0)
+        _adopt_orphans(enabled=False)
 
     def start(
         self,
@@ -157,20 +162,9 @@ def traced_times_s(trace: Path) -> list[float]:
     return [float(time_s) for time_s, _ in _TRACED.findall(trace.read_text(errors="replace"))]
 
 
-def _living_descendants() -> list[int]:
-    stats = ((item, Path(f"/proc/{item}/stat")) for item in tree(os.getpid())[1:])
-    living = []
-    for item, path in stats:
-        with contextlib.suppress(OSError):
-            if path.read_text().rpartition(")")[2].split()[0] != "Z":
-                living.append(item)
-    return living
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _adopt_orphans(*, enabled: bool) -> None:
+    """Whether a process whose parent ends becomes a child of this one (on Linux)."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
