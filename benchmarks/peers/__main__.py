@@ -27,7 +27,7 @@ from benchmarks.peers.session import ROOT, Session
 
 _LOCKS = Path(__file__).with_name("requirements")
 _OWN_PROGRAMS = Path(sys.executable).parent
-_ERROR_LENGTH = 300
+_ERROR_LENGTH, _ERROR_HEAD = 300, 80
 
 
 def install(peer: Peer) -> Path:
@@ -119,8 +119,10 @@ class Run:
             session.call("install")
             figures = MEASUREMENTS[measurement](session, self._sizes)
         except (MeasurementFailed, subprocess.CalledProcessError) as error:
-            text = " ".join(str(error).split())
-            self.emit(kind="failed", **row, error=text[-_ERROR_LENGTH:])
+            text = " ".join(str(error).replace(f"{ROOT}/", "").split())
+            if len(text) > _ERROR_LENGTH:
+                text = f"{text[:_ERROR_HEAD]} … {text[_ERROR_HEAD - _ERROR_LENGTH :]}"
+            self.emit(kind="failed", **row, error=text)
         else:
             others_s = (busy_s() or 0.0) - busy - (_own_cpu_s() - ours)
             share = others_s / ((time.monotonic() - began) * (os.cpu_count() or 1))

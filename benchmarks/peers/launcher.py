@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from benchmarks.processes import children_of_all, pss_kib, tree, tree_cpu_s
+from benchmarks.processes import children_of_all, descendants_cpu_s, pss_kib, tree
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOG_TAIL = 1_500
@@ -128,7 +128,7 @@ class Launcher:
 
 def cpu_below_s() -> float:
     """CPU time of everything that this process has started, also of what has ended."""
-    return tree_cpu_s(os.getpid()) - sum(os.times()[:2])
+    return descendants_cpu_s(os.getpid())
 
 
 def pss_below_mib() -> float:

@@ -170,7 +170,7 @@ COMPARISONS = (
     _compare("Released un-begun, share", "slots", "released_share", _all),
     _compare("10 tasks against a backlog, s", "fairness", "last_start_s", _all),
     _compare("Bodies run again per kill -9", "kill", "run_again_per_kill", _durable),
-    _compare("Tasks lost per kill -9", "kill", "lost_per_kill", _durable),
+    _compare("Tasks not run in time per kill -9", "kill", "missing_per_kill", _durable),
     _compare("Idle CPU, % of a core", "idle", "cpu_percent", _all),
     _compare("Idle system calls per second", "idle", "calls_per_s", _all),
     _compare("Memory (PSS), MiB", "idle", "pss_mib", _all),
@@ -268,7 +268,7 @@ TABLES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         "kill -9 of a worker",
         "kill",
-        {"run_again_per_kill": "bodies run again", "lost_per_kill": "tasks lost"},
+        {"run_again_per_kill": "bodies run again", "missing_per_kill": "tasks not run in time"},
     ),
     (
         "Idle",

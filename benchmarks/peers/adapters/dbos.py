@@ -43,7 +43,7 @@ def fan(count: int) -> None:
     run_join()
 
 
-def _launch(executor: str) -> None:
+def _launch(executor: str, slots: int) -> None:
     DBOS(
         config={
             "name": "bench",
@@ -57,14 +57,15 @@ def _launch(executor: str) -> None:
     for queue in ("tasks", "fans"):
         DBOS.register_queue(
             queue,
-            worker_concurrency=_SLOTS,
+            worker_concurrency=slots,
             polling_interval_sec=_POLL_S,
             on_conflict="always_update",
         )
 
 
 def install() -> None:
-    _launch("install")
+    # A worker takes tasks with the stored number of slots until it has registered its own.
+    _launch("install", 1)
     DBOS.destroy()
 
 
@@ -87,5 +88,5 @@ def fan_out(count: int) -> None:
 
 
 if __name__ == "__main__":
-    _launch(sys.argv[1])
+    _launch(sys.argv[1], _SLOTS)
     threading.Event().wait()
