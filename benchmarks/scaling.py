@@ -127,7 +127,7 @@ class Store:
         count = max(self._sizes.tasks, size)
         served = [f"queue-{item}" for item in range(queues)] if queues > 1 else ["default"]
         options = [part for queue in served for part in ("--queue", queue)]
-        command = ("{bin}/longshore", "worker", *options)
+        command = (*_PEER.command, *options)
         self._session.peer = replace(_PEER, command=command)
         self._submit(count, size=size, queues=queues)
         timed = drain(self._session, count, self._sizes.limit_s, processes=processes, slots=slots)
@@ -276,8 +276,8 @@ def main() -> None:
 def _run(lines: Path, sizes: Sizes, names: Sequence[str]) -> None:
     lines.parent.mkdir(parents=True, exist_ok=True)
     with (
-        Launcher() as launcher,
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        Launcher() as launcher,
         lines.open("w", encoding="utf-8") as file,
     ):
         file.write(json.dumps({"machine": machine()}) + "\n")
@@ -290,4 +290,7 @@ def _run(lines: Path, sizes: Sizes, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -27,7 +27,7 @@ from benchmarks.peers.session import ROOT, Session
 
 _LOCKS = Path(__file__).with_name("requirements")
 _OWN_PROGRAMS = Path(sys.executable).parent
-_ERROR_LENGTH, _ERROR_HEAD = 300, 80
+_ERROR_LENGTH, _ERROR_HEAD, _REASON_LENGTH = 300, 80, 160
 
 
 def install(peer: Peer) -> Path:
@@ -50,7 +50,8 @@ def install(peer: Peer) -> Path:
     ):
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
-            message = f"its packages cannot be installed: {' '.join(ran.stderr.split())[:300]}"
+            reason = " ".join(ran.stderr.split())
+            message = f"its packages cannot be installed: {reason[:_REASON_LENGTH]}…"
             raise NotAvailable(message)
     shutil.copyfile(lock, stamp)
     return environment / "bin"
@@ -59,7 +60,7 @@ def install(peer: Peer) -> Path:
 def locked_version(peer: Peer) -> str:
     """The version of a peer: the first package of its requirements."""
     if not peer.packages:
-        return version("longshore")
+        return f"longshore {version('longshore')}"
     text = (_LOCKS / f"{peer.packages}.in").read_text()
     match = re.search(r"^([\w-]+)(?:\[.*\])?==(\S+)", text, re.MULTILINE)
     assert match, f"{peer.packages}.in pins nothing"
@@ -84,7 +85,7 @@ class Run:
                 result[peer.name] = install(peer)
                 if peer.store in SERVERS and peer.store not in self._servers:
                     created = SERVERS[peer.store](self._launcher, self._folder)
-                    created.command()
+                    created.program()
                     self._servers[peer.store] = created
             except NotAvailable as error:
                 result.pop(peer.name, None)
@@ -183,7 +184,7 @@ def _run(options: argparse.Namespace, lines: Path) -> None:
         sizes = dataclasses.replace(sizes, rounds=options.rounds)
     lines.parent.mkdir(parents=True, exist_ok=True)
     lines.unlink(missing_ok=True)
-    with Launcher() as launcher, tempfile.TemporaryDirectory(prefix="bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, Launcher() as launcher:
         # A server that runs as another user must be able to enter it.
         Path(folder).chmod(0o711)
         run = Run(launcher, Path(folder), lines, sizes)
@@ -217,4 +218,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -54,7 +54,7 @@ def _longshore(name: str, *, isolation: str, processes: int, slots: int, tasks: 
         packages="",
         adapter="longshore",
         store="sqlite",
-        command=("{bin}/longshore", "worker"),
+        command=("{bin}/longshore", "worker", "--app", "{adapter}"),
         usual=("--concurrency", str(slots)),
         slotted=("--concurrency", "{slots}"),
         processes=processes,

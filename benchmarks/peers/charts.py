@@ -57,8 +57,10 @@ def bar_chart(title: str, note: str, bars: Sequence[Bar]) -> str:
 
 
 def number(value: float) -> str:
-    """A figure with about three digits."""
-    if value and abs(value) < 0.1:
+    """A figure with about three digits; a whole number without decimals."""
+    if value == int(value):
+        return f"{value:,.0f}"
+    if abs(value) < 0.1:
         return f"{value:.3f}"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ _NOTES = {peer.name: peer.note for peer in PEERS}
 _NAMES = [peer.name for peer in PEERS]
 _POOL, _FORK = "longshore-pool-1x2", "longshore-fork"
 _SQLITE = [name for name in _NAMES if _STORES[name] == "sqlite" and "longshore" not in name]
+# A cell of a table that holds a figure, or says that there is none.
+_FIGURE = re.compile(r"[–×-]? ?\d|–$")
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 
 
@@ -180,7 +183,7 @@ CHARTS = (
     Chart(
         file="throughput.svg",
         title="No-op tasks per second",
-        note="more is better; two cores, workers as in the table",
+        note="more is better",
         measurement="throughput",
         figure="tasks_per_s",
         more_is_better=True,
@@ -337,9 +340,11 @@ def ratio(results: Results, comparison: Comparison) -> tuple[float, str, float] 
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose first column is text."""
-    rule = ["---", *["---:"] * (len(headings) - 1)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (headings, rule, *rows))
+    """A Markdown table; columns of figures are aligned to the right."""
+    body = [list(row) for row in rows]
+    columns = list(zip(*body, strict=True))[1:]
+    rule = ["---", *("---:" if all(map(_FIGURE.match, cells)) else "---" for cells in columns)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (headings, rule, *body))
 
 
 def _comparisons(results: Results) -> str:

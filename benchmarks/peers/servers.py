@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from benchmarks.peers.launcher import Launcher, MeasurementFailed, Process, wait
 
 SYNC_CALLS = "fsync,fdatasync,sync_file_range,msync"
 _READY_WITHIN_S = 60.0
+_ENVIRONMENTS = Path(__file__).parents[2] / ".venv" / "peers"
 # The user without privileges on Linux, if there is no user for PostgreSQL.
 _UNPRIVILEGED_ID = 65534
 
@@ -95,15 +97,24 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.start()
 
+    def program(self) -> str:
+        """The path of the server's program.
+
+        Raises:
+            NotAvailable: there is none.
+        """
+        raise NotImplementedError
+
     def command(self) -> list[str]:
+        """The program with its arguments."""
         raise NotImplementedError
 
     def version(self) -> str:
-        """What the program says about itself."""
-        ran = subprocess.run(
-            [self.command()[0], "--version"], capture_output=True, text=True, check=True
-        )
-        return ran.stdout.strip().splitlines()[0]
+        """The version number that the program prints."""
+        command = [self.program(), "--version"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        match = re.search(r"\d+(\.\d+)+", ran.stdout)
+        return match[0] if match else "unknown"
 
     def variables(self) -> dict[str, str]:
         """The environment of clients and workers."""
@@ -127,10 +138,12 @@ class Redis(Server):
 
     name = "redis"
 
+    def program(self) -> str:
+        return find_program("redis-server", "BENCH_REDIS_BIN")
+
     def command(self) -> list[str]:
-        program = find_program("redis-server", "BENCH_REDIS_BIN")
-        folder = str(self.folder)
-        return [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", folder]
+        address = ["--port", str(self.port), "--bind", "127.0.0.1"]
+        return [self.program(), *address, "--dir", str(self.folder)]
 
     def variables(self) -> dict[str, str]:
         url = f"redis://127.0.0.1:{self.port}"
@@ -150,20 +163,17 @@ class Postgres(Server):
     name = "postgres"
     stop_signal = signal.SIGINT
 
+    def program(self) -> str:
+        return self._program("postgres")
+
     def _program(self, name: str) -> str:
         return find_program(name, "BENCH_POSTGRES_BIN", ["/usr/lib/postgresql/*/bin"])
 
     def command(self) -> list[str]:
         options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         settings = [item for name, value in options.items() for item in ("-c", f"{name}={value}")]
-        server = [self._program("postgres"), "-D", str(self.folder), "-p", str(self.port)]
+        server = [self.program(), "-D", str(self.folder), "-p", str(self.port)]
         return [*_as_other_user(), *server, *settings]
-
-    def version(self) -> str:
-        ran = subprocess.run(
-            [self._program("postgres"), "--version"], capture_output=True, text=True, check=True
-        )
-        return ran.stdout.strip()
 
     def start(self, trace: Path | None = None) -> None:
         if not (self.folder / "PG_VERSION").exists():
@@ -207,13 +217,13 @@ class Temporal(Server):
 
     name = "temporal"
 
+    def program(self) -> str:
+        return find_program("temporal", "BENCH_TEMPORAL_BIN", [f"{_ENVIRONMENTS}/temporal/bin"])
+
     def command(self) -> list[str]:
-        program = find_program(
-            "temporal", "BENCH_TEMPORAL_BIN", [f"{_environments()}/temporal/bin"]
-        )
         address = ["--ip", "127.0.0.1", "--port", str(self.port)]
         store = ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error"]
-        return [program, "server", "start-dev", "--headless", *address, *store]
+        return [self.program(), "server", "start-dev", "--headless", *address, *store]
 
     def variables(self) -> dict[str, str]:
         return {"BENCH_TEMPORAL_ADDRESS": f"127.0.0.1:{self.port}"}
@@ -224,9 +234,12 @@ class Prefect(Server):
 
     name = "prefect"
 
+    def program(self) -> str:
+        return find_program("prefect", "BENCH_PREFECT_BIN", [f"{_ENVIRONMENTS}/prefect/bin"])
+
     def command(self) -> list[str]:
-        program = find_program("prefect", "BENCH_PREFECT_BIN", [f"{_environments()}/prefect/bin"])
-        return [program, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        return [self.program(), "server", "start", *address]
 
     def variables(self) -> dict[str, str]:
         return {
@@ -241,10 +254,6 @@ class Prefect(Server):
 SERVERS: dict[str, type[Server]] = {
     server.name: server for server in (Redis, Postgres, Temporal, Prefect)
 }
-
-
-def _environments() -> Path:
-    return Path(__file__).parents[2] / ".venv" / "peers"
 
 
 def _other_user() -> int | None:
