@@ -61,12 +61,11 @@ cover: $(DEV) ## Branch coverage of core by its own tests; fails below 100%
 bench: $(DEV) ## Measure throughput and latency
 	$(BIN)/python -m benchmarks
 
-bench-peers bench-scale: BENCH_ARGS ?= $(if $(QUICK),--quick)
 bench-peers: $(DEV) ## Compare with other job queues (QUICK=1 in minutes; BENCH_ARGS=... to choose)
-	$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(BENCH_ARGS)
 
 bench-scale: $(DEV) ## Measure how the cost of a task grows (QUICK=1 in minutes)
-	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.scaling $(if $(QUICK),--quick) $(BENCH_ARGS)
 
 docs: $(DEV) ## Generate docs/reference from the code
 	$(BIN)/python docs/generate.py

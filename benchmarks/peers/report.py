@@ -24,29 +24,31 @@ _FIGURE = re.compile(r"[–×-]? ?\d|–$")
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A figure of Longshore and the peers that it is compared with."""
 
     title: str
     measurement: str
     figure: str
-    more_is_better: bool
-    ours: str = _POOL
     theirs: Callable[[Results], Iterable[str]]
+    more_is_better: bool = False
+    ours: str = _POOL
     their_measurement: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chart:
     """A figure of all peers."""
 
-    file: str
-    title: str
-    note: str
     measurement: str
     figure: str
-    more_is_better: bool
+    title: str
+    more_is_better: bool = False
+
+    @property
+    def file(self) -> str:
+        return f"{self.measurement}-{self.figure}.svg".replace("_", "-")
 
 
 class Results:
@@ -91,8 +93,10 @@ class Results:
 
     def durable_peers(self) -> list[str]:
         """Peers other than Longshore whose submits were synced before they returned."""
-        others = (peer for peer in self.peers if not peer.startswith("longshore"))
-        return [peer for peer in others if self.median(peer, "durability", "durable")]
+        return [peer for peer in _all(self) if self.is_durable(peer)]
+
+    def is_durable(self, peer: str) -> bool:
+        return bool(self.median(peer, "durability", "durable"))
 
     def best(
         self, peers: Iterable[str], measurement: str, figure: str, *, more_is_better: bool
@@ -116,102 +120,63 @@ def _all(results: Results) -> Iterable[str]:
     return (peer for peer in results.peers if not peer.startswith("longshore"))
 
 
-def _compare(
-    title: str,
-    measurement: str,
-    figure: str,
-    theirs: Callable[[Results], Iterable[str]],
-    *,
-    more: bool = False,
-    **options: str,
-) -> Comparison:
-    return Comparison(
-        title=title,
-        measurement=measurement,
-        figure=figure,
-        theirs=theirs,
-        more_is_better=more,
-        **options,
-    )
-
-
 COMPARISONS = (
-    _compare("No-ops per second", "throughput", "tasks_per_s", _names("pgqueuer"), more=True),
-    _compare("No-ops per second", "throughput", "tasks_per_s", _names(*_SQLITE), more=True),
-    _compare("CPU per no-op, ms", "throughput", "cpu_ms", _all),
-    _compare(
+    Comparison(
+        "No-ops per second", "throughput", "tasks_per_s", _names("pgqueuer"), more_is_better=True
+    ),
+    Comparison(
+        "No-ops per second", "throughput", "tasks_per_s", _names(*_SQLITE), more_is_better=True
+    ),
+    Comparison("CPU per no-op, ms", "throughput", "cpu_ms", _all),
+    Comparison(
         "Forks per second",
         "throughput",
         "tasks_per_s",
         _names("rq-fork"),
-        more=True,
+        more_is_better=True,
         ours=_FORK,
     ),
-    _compare("CPU per forked task, ms", "throughput", "cpu_ms", _names("rq-fork"), ours=_FORK),
-    _compare("Submits per second", "throughput", "submit_per_s", _durable, more=True),
-    _compare("Client CPU per submit, µs", "throughput", "submit_cpu_us", _durable),
-    _compare("Bulk in one job, tasks/s", "bulk", "per_s", _names("pgqueuer"), more=True),
-    _compare(
+    Comparison("CPU per forked task, ms", "throughput", "cpu_ms", _names("rq-fork"), ours=_FORK),
+    Comparison("Submits per second", "throughput", "submit_per_s", _durable, more_is_better=True),
+    Comparison("Client CPU per submit, µs", "throughput", "submit_cpu_us", _durable),
+    Comparison(
+        "Bulk in one job, tasks/s", "bulk", "per_s", _names("pgqueuer"), more_is_better=True
+    ),
+    Comparison(
         "Bulk as separate jobs, jobs/s",
         "jobs",
         "per_s",
         _names("pgqueuer"),
-        more=True,
+        more_is_better=True,
         their_measurement="bulk",
     ),
-    _compare("Idle latency p50, ms", "latency", "p50_ms", _durable),
-    _compare("Idle latency p99, ms", "latency", "p99_ms", _durable),
-    _compare("Fan-out and fan-in, s", "fan_out", "seconds", _all),
-    _compare("Tasks that print, CPU ms", "print", "cpu_ms", _all),
-    _compare("Tasks retried once, CPU ms", "retries", "cpu_ms", _all),
-    _compare("DAG, CPU ms per task", "dag", "cpu_ms", _all),
-    _compare("Two tenants, CPU ms per task", "two_tenants", "cpu_ms", _all),
-    _compare("High task in a backlog, p50 ms", "priority", "p50_ms", _all),
-    _compare("High task in a backlog, p99 ms", "priority", "p99_ms", _all),
-    _compare("No-ops among tasks of 1 s, p99 ms", "mixed", "p99_ms", _durable),
-    _compare("Tasks of 200 ms, share of ideal", "slots", "share_of_ideal", _all, more=True),
-    _compare("Released un-begun, share", "slots", "released_share", _all),
-    _compare("10 tasks against a backlog, s", "fairness", "last_start_s", _all),
-    _compare("Bodies run again per kill -9", "kill", "run_again_per_kill", _durable),
-    _compare("Tasks not run in time per kill -9", "kill", "missing_per_kill", _durable),
-    _compare("Idle CPU, % of a core", "idle", "cpu_percent", _all),
-    _compare("Idle system calls per second", "idle", "calls_per_s", _all),
-    _compare("Memory (PSS), MiB", "idle", "pss_mib", _all),
-    _compare("Bytes on disk per no-op", "throughput", "disk_bytes", _all),
+    Comparison("Idle latency p50, ms", "latency", "p50_ms", _durable),
+    Comparison("Idle latency p99, ms", "latency", "p99_ms", _durable),
+    Comparison("Fan-out and fan-in, s", "fan_out", "seconds", _all),
+    Comparison("Tasks that print, CPU ms", "print", "cpu_ms", _all),
+    Comparison("Tasks retried once, CPU ms", "retries", "cpu_ms", _all),
+    Comparison("DAG, CPU ms per task", "dag", "cpu_ms", _all),
+    Comparison("Two tenants, CPU ms per task", "two_tenants", "cpu_ms", _all),
+    Comparison("High task in a backlog, p50 ms", "priority", "p50_ms", _all),
+    Comparison("High task in a backlog, p99 ms", "priority", "p99_ms", _all),
+    Comparison("No-ops among tasks of 1 s, p99 ms", "mixed", "p99_ms", _durable),
+    Comparison(
+        "Tasks of 200 ms, share of ideal", "slots", "share_of_ideal", _all, more_is_better=True
+    ),
+    Comparison("Released un-begun, share", "slots", "released_share", _all),
+    Comparison("10 tasks against a backlog, s", "fairness", "last_start_s", _all),
+    Comparison("Bodies run again per kill -9", "kill", "run_again_per_kill", _durable),
+    Comparison("Tasks not run in time per kill -9", "kill", "missing_per_kill", _durable),
+    Comparison("Idle CPU, % of a core", "idle", "cpu_percent", _all),
+    Comparison("Idle system calls per second", "idle", "calls_per_s", _all),
+    Comparison("Memory (PSS), MiB", "idle", "pss_mib", _all),
+    Comparison("Bytes on disk per no-op", "throughput", "disk_bytes", _all),
 )
 CHARTS = (
-    Chart(
-        file="throughput.svg",
-        title="No-op tasks per second",
-        note="more is better",
-        measurement="throughput",
-        figure="tasks_per_s",
-        more_is_better=True,
-    ),
-    Chart(
-        file="cpu.svg",
-        title="CPU per no-op task, ms, workers and servers",
-        note="less is better",
-        measurement="throughput",
-        figure="cpu_ms",
-        more_is_better=False,
-    ),
-    Chart(
-        file="submit.svg",
-        title="Submits per second, one by one",
-        note="more is better; * the submit is on disk when it returns",
-        measurement="throughput",
-        figure="submit_per_s",
-        more_is_better=True,
-    ),
-    Chart(
-        file="latency.svg",
-        title="Idle latency p50, ms",
-        note="less is better; from just before the submit to the first line of the task",
-        measurement="latency",
-        figure="p50_ms",
-        more_is_better=False,
-    ),
+    Chart("throughput", "tasks_per_s", "No-op tasks per second", more_is_better=True),
+    Chart("throughput", "cpu_ms", "CPU per no-op task, ms: workers and servers"),
+    Chart("throughput", "submit_per_s", "Submits per second, one by one", more_is_better=True),
+    Chart("latency", "p50_ms", "Idle latency p50, ms: from the submit to the task"),
 )
 # Tables: title, measurement, and its figures with their headings.
 TABLES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -314,17 +279,18 @@ def markdown(results: Results, folder: str) -> str:
 
 def chart_of(results: Results, chart: Chart) -> str:
     """A chart with the peers that have the figure, the best first."""
-    durable = set(results.durable_peers())
+    durable = {peer for peer in results.peers if results.is_durable(peer)}
     rows = []
     for peer in results.peers:
         value = results.median(peer, chart.measurement, chart.figure)
         if value is not None:
             ours = peer.startswith("longshore")
-            is_marked = chart.figure == "submit_per_s" and (ours or peer in durable)
-            label = f"{peer} *" if is_marked else peer
+            label = f"{peer} *" if peer in durable else peer
             rows.append(charts.Bar(label=label, value=value, ours=ours))
     rows.sort(key=lambda row: row.value, reverse=chart.more_is_better)
-    return charts.bar_chart(chart.title, chart.note, rows)
+    better = "more" if chart.more_is_better else "less"
+    note = f"{better} is better; * a submit is on disk when it returns"
+    return charts.bar_chart(chart.title, note, rows)
 
 
 def ratio(results: Results, comparison: Comparison) -> tuple[float, str, float] | None:
