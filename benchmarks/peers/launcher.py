@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -108,8 +109,15 @@ class Launcher:
         trace: Path | None = None,
         calls: str = "all",
     ) -> Process:
-        """Start a command in a session of its own; with ``trace``, under strace."""
+        """Start a command in a session of its own; with ``trace``, under strace.
+
+        Raises:
+            MeasurementFailed: strace is needed and missing.
+        """
         if trace is not None:
+            if shutil.which("strace") is None:
+                message = "strace is not installed"
+                raise MeasurementFailed(message)
             # -D: the command itself is our child, not strace.
             traced = ["strace", "-D", "-f", "-ttt", "--seccomp-bpf", "-e", f"trace={calls}"]
             argv = [*traced, "-o", str(trace), *argv]
