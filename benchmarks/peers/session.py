@@ -225,6 +225,8 @@ class Session:
         for log in self._data.rglob("*-wal"):
             # A worker that was stopped may leave its log behind, whose size says nothing.
             connection = apsw.Connection(str(log).removesuffix("-wal"))
+            # A connection that has read nothing does not use the log yet.
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             connection.close()
         return sum(path.stat().st_size for path in self._data.rglob("*") if path.is_file())
