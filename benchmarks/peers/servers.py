@@ -20,7 +20,7 @@ from typing import ClassVar
 from benchmarks.peers.launcher import Launcher, MeasurementFailed, Process, wait_until
 
 SYNC_CALLS = "fsync,fdatasync,sync_file_range,msync"
-_READY_WITHIN_S = 60.0
+_READY_WITHIN_S = 120.0
 _ENVIRONMENTS = Path(__file__).parents[2] / ".venv" / "peers"
 # The user without privileges on Linux, if there is no user for PostgreSQL.
 _UNPRIVILEGED_ID = 65534

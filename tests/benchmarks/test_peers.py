@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from benchmarks.peers import catalogue, charts, report, servers
@@ -287,14 +288,34 @@ def _page(results: report.Results) -> str:
     return report.markdown(results, "results")
 
 
-def test_the_longshore_adapter_runs_tasks_end_to_end(launcher: Launcher, tmp_path: Path) -> None:
-    session = Session(
+@pytest.fixture
+def session(launcher: Launcher, tmp_path: Path) -> Session:
+    return Session(
         next(peer for peer in PEERS if peer.name == POOL),
         launcher=launcher,
         folder=tmp_path / "session",
         programs=Path(sys.executable).parent,
         server=None,
     )
+
+
+def test_the_size_of_a_sqlite_file_does_not_include_its_log(session: Session) -> None:
+    file = Path(session.environment()["BENCH_DATABASE"])
+    connection = apsw.Connection(str(file))
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.execute("CREATE TABLE rows (body)")
+    connection.execute("INSERT INTO rows VALUES (zeroblob(100000))")
+    log = file.with_name(f"{file.name}-wal")
+    assert log.stat().st_size > 100_000
+
+    size = session.disk_bytes()
+
+    assert log.stat().st_size == 0
+    assert size is not None
+    assert size >= file.stat().st_size > 100_000
+
+
+def test_the_longshore_adapter_runs_tasks_end_to_end(session: Session) -> None:
     session.call("install")
     single = session.submit(10)
     session.call("submit_bulk", count=10, first=10)
