@@ -32,10 +32,10 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Many tests wait for other processes, so three workers use two processors better.
 PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
-.PHONY: help demo test check fix cover bench docs mutants planted sim crash power lock
+.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash power lock
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUNTIME) ## Watch a job survive a worker crash
 	@$(BIN)/longshore demo
@@ -60,6 +60,12 @@ cover: $(DEV) ## Branch coverage of core by its own tests; fails below 100%
 
 bench: $(DEV) ## Measure throughput and latency
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(DEV) ## Compare with other job queues (QUICK=1 in minutes; BENCH_ARGS=... to choose)
+	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(BENCH_ARGS)
+
+bench-scale: $(DEV) ## Measure how the cost of a task grows (QUICK=1 in minutes)
+	$(BIN)/python -m benchmarks.scaling $(if $(QUICK),--quick) $(BENCH_ARGS)
 
 docs: $(DEV) ## Generate docs/reference from the code
 	$(BIN)/python docs/generate.py
@@ -88,6 +94,8 @@ lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade 
 	$(LOCK) --group build -o requirements.txt
 	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
 	$(LOCK:pyproject.toml=tests/aws/requirements.in) -o tests/aws/requirements.txt
+	for file in benchmarks/peers/requirements/*.in; do \
+		$(LOCK:pyproject.toml=$$file) -o $${file%.in}.txt; done
 	$(LOCK_FUNCTIONS) -o src/longshore/adapters/aws/deploy/function-requirements.txt
 
 $(UV):

@@ -36,19 +36,20 @@ class Neighbours:
     """The share of the machine's CPU that other programs use from now on; None if unknown."""
 
     def __init__(self) -> None:
-        self._busy_s, self._ours_s, self._began = _busy_s(), cpu_s(), time.monotonic()
+        self._busy_s, self._ours_s, self._began = busy_s(), cpu_s(), time.monotonic()
 
     def share(self) -> float | None:
         """So far, from 0 to 1."""
-        busy_s = _busy_s()
-        if busy_s is None or self._busy_s is None:
+        busy = busy_s()
+        if busy is None or self._busy_s is None:
             return None
-        others_s = busy_s - self._busy_s - (cpu_s() - self._ours_s)
+        others_s = busy - self._busy_s - (cpu_s() - self._ours_s)
         had_s = (time.monotonic() - self._began) * (os.cpu_count() or 1)
         return min(1.0, max(0.0, others_s / had_s))
 
 
-def _busy_s() -> float | None:
+def busy_s() -> float | None:
+    """CPU time of all programs of the machine so far; None if unknown."""
     if not _TIMES.exists():
         return None
     ticks = [int(number) for number in _TIMES.read_text().split("\n", 1)[0].split()[1:]]

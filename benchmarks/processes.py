@@ -9,7 +9,7 @@ from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Of the fields after the name: its own time, and that of its children that were waited for.
-_PARENT, _CPU = 1, slice(11, 15)
+_PARENT, _CPU, _CHILDREN_CPU = 1, slice(11, 15), slice(13, 15)
 
 
 def children_of_all() -> dict[int, list[int]]:
@@ -44,6 +44,14 @@ def tree_cpu_s(top: int) -> float:
     """CPU time of a process and all below it, also of those who have ended."""
     fields = (_stat(item) for item in tree(top))
     return sum(sum(map(int, result[_CPU])) for result in fields) / _TICKS_PER_S
+
+
+def descendants_cpu_s(top: int) -> float:
+    """CPU time of all below a process, also of those who have ended."""
+    _, *below = tree(top)
+    ticks = sum(map(int, _stat(top)[_CHILDREN_CPU]))
+    ticks += sum(sum(map(int, _stat(item)[_CPU])) for item in below)
+    return ticks / _TICKS_PER_S
 
 
 def name_of(process_id: int) -> str:

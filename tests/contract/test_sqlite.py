@@ -83,4 +83,4 @@ class TestSqliteBudgets(_Sqlite, BudgetsContract, BudgetsSharedContract):
 
 
 class TestSqliteTaskSource(_Sqlite, DirectSourceContract):
-    joint = False
+    pass

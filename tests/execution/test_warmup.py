@@ -2,9 +2,12 @@
 
 import os
 import sys
+from types import ModuleType
 
 import pytest
 
+import longshore
+from longshore.execution.forkserver.__main__ import prebuild_functions
 from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
 from longshore.execution.runners.context import current
 
@@ -18,3 +21,16 @@ def test_a_warm_up_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr() == ("", "")
     with pytest.raises(LookupError):
         current()
+
+
+def test_the_signatures_of_a_modules_tasks_are_built_before_any_fork() -> None:
+    def double(number: int) -> int:
+        return 2 * number
+
+    module = ModuleType("user_module")
+    module.task = longshore.task(double)
+    assert "_signature" not in vars(module.task)
+
+    prebuild_functions(module)
+
+    assert "_signature" in vars(module.task)

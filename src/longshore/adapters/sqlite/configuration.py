@@ -192,6 +192,10 @@ class SqliteBudgets:
         await self._database.write(work)
 
 
+# A claim that waits looks again too.
+_TOPICS = (Topic.PAUSES, Topic.QUEUE)
+
+
 @dataclass(eq=False)
 class SqliteQueueControls:
     """See ``ports.configuration.QueueControls``."""
@@ -212,7 +216,7 @@ class SqliteQueueControls:
             sql = f"SELECT {_PAUSE_COLUMNS} FROM paused_queues WHERE name = ?"
             return rows(connection, sql, (name,))[0]
 
-        return _pause_from_row(await self._database.write(work, topics=(Topic.PAUSES,)))
+        return _pause_from_row(await self._database.write(work, topics=_TOPICS))
 
     async def hold(
         self, name: str, *, until: datetime, by: str, reason: str, now: datetime
@@ -225,7 +229,7 @@ class SqliteQueueControls:
             sql = f"SELECT {_HOLD_COLUMNS} FROM held_queues WHERE name = ?"
             return rows(connection, sql, (name,))[0]
 
-        row = await self._database.write(work, durable=False, topics=(Topic.PAUSES,))
+        row = await self._database.write(work, durable=False, topics=_TOPICS)
         return _pause_from_row(row)
 
     async def resume(self, name: str) -> QueuePause | None:
@@ -237,7 +241,7 @@ class SqliteQueueControls:
             sql = f"DELETE FROM held_queues WHERE name = ? RETURNING {_HOLD_COLUMNS}"
             return paused + rows(connection, sql, (name,))
 
-        ended = await self._database.write(work, topics=(Topic.PAUSES,))
+        ended = await self._database.write(work, topics=_TOPICS)
         return next((pause for pause in map(_pause_from_row, ended) if pause.is_active(now)), None)
 
     async def list_pauses(self) -> list[QueuePause]:

@@ -205,6 +205,11 @@ class LazilyApplied(Applied):
         """The row after the command."""
         return self._reader.task(self._values)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Applied) and self.row == other.row
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 @dataclass(eq=False)
 class SqliteTaskSource:
@@ -586,7 +591,7 @@ class TurnWork:
 
     def _is_usual_completion(self, values: Values, command: c.FencedCommand) -> bool:
         return (
-            isinstance(command, c.Complete)
+            type(command) is c.Complete
             and values[_REST] is None
             and values[_STATE] == _PROCESSING
             and values[_FENCE] == command.fence

@@ -16,12 +16,13 @@ from longshore.execution.forkserver.server import ForkServer
 from longshore.execution.protocol import EXIT_CANNOT_LOAD
 
 
-def _prepare_functions(module: ModuleType) -> None:
+def prebuild_functions(module: ModuleType) -> None:
     """Build once, before any fork, what each child would otherwise build for itself."""
     for value in list(vars(module).values()):
-        prepare = getattr(value, "prepare", None)
-        if hasattr(value, "run_with") and callable(prepare):
-            prepare()
+        # By name: importing the class would load what a fork server for commands does not need.
+        prebuild = getattr(value, "prebuild", None)
+        if hasattr(value, "run_with") and callable(prebuild):
+            prebuild()
 
 
 def main(arguments: list[str]) -> int:
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     sys.path.insert(0, "")
     try:
         for module in modules:
-            _prepare_functions(importlib.import_module(module))
+            prebuild_functions(importlib.import_module(module))
     except Exception:  # noqa: BLE001 - a user's module may raise anything; its traceback explains it
         traceback.print_exc()
         return EXIT_CANNOT_LOAD

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import datetime, timedelta
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 from longshore.core.documents import Document
@@ -33,7 +33,7 @@ LEASE = timedelta(seconds=45)
 
 _change_numbers = count(1)
 # Above all that clauses choose themselves: a number is used once in a job.
-_task_numbers = count(1_000_000)
+_task_numbers = cycle(range(20_000, 1_000_000))
 
 
 def fresh_change_id() -> str:

@@ -1,0 +1,1 @@
+"""Longshore beside other Python job queues, in one run: each round measures every peer once."""
