@@ -477,7 +477,7 @@ class DirectSourceContract(TaskSourceContract):
         for number in range(8):
             await commit(backend, new_task(f"a{number}", number=number))
         for number in range(2):
-            await commit(backend, new_task(f"b{number}", number=number, tenant="other"))
+            await commit(backend, new_task(f"b{number}", number=8 + number, tenant="other"))
         worker = await join(source)
 
         tenants = Counter(task.row.spec.tenant for task in await worker.claim(4))
