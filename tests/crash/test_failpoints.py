@@ -62,7 +62,6 @@ EXEMPT = {
     "blobs.py:_put_file": "removes a draft that has no name; the blob's row is decided elsewhere",
     "store_file.py:sync_folder": "a part of _create and of _persist in blobs.py",
     "registry.py:_publish_lock": "a part of register",
-    "write_lock.py:__init__": "a file of constant size that any process may create",
 }
 
 
