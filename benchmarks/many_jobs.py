@@ -1,24 +1,31 @@
 """A store with as many jobs as one likes, quickly.
 
-The real services make one job of each kind, with its task and its events. SQLite then copies their
-rows as often as needed: text for text as the adapter wrote them, with an id, a name and a time of
-their own put in place. Of the events it is the last of each job and task, because that is what a
-read asks for. Indexes and log are taken away meanwhile, which leaves the same file much sooner.
+The real services make one job of each kind, with its task and its events. Their rows are then
+copied as often as needed, with numbers, an id, a name and a time of their own; the events of a copy
+are at one position of the feed. Indexes and log are taken away meanwhile, which leaves the same
+file much sooner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from benchmarks.system import TENANT, TRUE, open_system
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
-from longshore.core.ids import task_id_of
+from longshore.adapters.sqlite.history import pack_record, unpack_records
+from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.rows import NUMBER_BITS, pack_job_id
+from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.core.ids import ID_BYTES, task_id_of
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import JobRow
@@ -36,22 +43,17 @@ _NO_TIME = timedelta(0)
 _LEASE = timedelta(minutes=10)
 _BROKEN = Failure(category=ErrorCategory.UNKNOWN, message="as configured", retry=False)
 _KINDS = ("running", "completed", "failed", "cancelled")
-_TABLES = {"jobs": "id", "tasks": "job_id", "events": "entity"}  # and where the job is named
+_TABLES = ("jobs", "tasks", "feed", "feed_types", "history_segments")
 
-# Every name has jobs of every kind; one in twenty has not ended.
-_COPIES = """
-CREATE TEMP TABLE copies AS
-WITH RECURSIVE numbers (value) AS
-    (SELECT 0 UNION ALL SELECT value + 1 FROM numbers WHERE value + 1 < ?3)
-SELECT value AS number,
-       'job-' || lower(hex(randomblob(12))) AS id,
-       ?1 - value * ?2 AS us,
-       'name-' || (value % 5) AS name,
-       CASE value / 5 % 20 WHEN 0 THEN 0 ELSE 1 + value / 5 % 3 END AS kind
-FROM numbers
-ORDER BY id
-"""
-_AT = "strftime('%Y-%m-%dT%H:%M:%fZ', us / 1000000.0, 'unixepoch')"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """The rows of a job and of its only task."""
+
+    job: Row
+    task: Row
 
 
 async def filled(folder: Path, count: int) -> None:
@@ -64,13 +66,12 @@ async def filled(folder: Path, count: int) -> None:
     connection.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA temp_store=2")
     connection.execute("PRAGMA cache_size=-500000")
     with connection, _without_indexes(connection):
-        first = (codec.to_us(now), codec.to_us(now) - codec.to_us(now - APART), count)
-        connection.execute(_COPIES, first)
-        _take_out(connection, patterns)
-        for kind, pattern in enumerate(patterns):
-            _copy(connection, kind, pattern)
+        rows = [_rows_of(connection, pattern) for pattern in patterns]
+        for table in _TABLES:
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608 - names of this module
+        _insert_copies(connection, rows, count, codec.to_us(now))
         # Consumers must not receive the copies as new events.
-        connection.execute("UPDATE cursors SET position = (SELECT max(position) FROM events)")
+        connection.execute("UPDATE cursors SET position = ?", (count + 1 << NUMBER_BITS,))
     connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
 
@@ -107,7 +108,7 @@ async def _pattern(services: Services, kind: str) -> JobRow:
 def _without_indexes(connection: apsw.Connection) -> Iterator[None]:
     schema = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
-        " AND tbl_name IN ('jobs', 'tasks', 'events')"
+        " AND tbl_name IN ('jobs', 'tasks')"
     ).fetchall()
     for name, _ in schema:
         connection.execute(f"DROP INDEX {name}")
@@ -116,44 +117,51 @@ def _without_indexes(connection: apsw.Connection) -> Iterator[None]:
         connection.execute(str(sql))
 
 
-def _copy(connection: apsw.Connection, kind: int, pattern: JobRow) -> None:
-    """All rows of one pattern, for each copy of that kind."""
-    created = {"old": pattern.id, "at": codec.to_json(pattern.spec.created_at).strip('"')}
-    for table in _TABLES:
-        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        columns = [name for name in names if name != "position"]
-        values = ", ".join(_value(f"p.{name}", name) for name in columns)
-        # Table and columns are those of our own schema.
-        connection.execute(
-            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values}"  # noqa: S608
-            f" FROM temp.copies AS o CROSS JOIN temp.{table}_patterns AS p"
-            " WHERE o.kind = :kind AND p.pattern = :old",
-            {**created, "kind": kind},
-        )
+def _rows_of(connection: apsw.Connection, pattern: JobRow) -> _Pattern:
+    (job,) = _rows(connection, "jobs", "id = ?", pack_job_id(pattern.id))
+    (task,) = _rows(connection, "tasks", "no = ?", job["no"] << NUMBER_BITS)
+    return _Pattern(job, task)
 
 
-def _value(column: str, name: str) -> str:
-    """The value of a column of a copy."""
-    if name == "created_us":
-        return "o.us"
-    if name == "name":
-        return "o.name"
-    if name in ("id", "job_id", "entity"):
-        return f"replace({column}, :old, o.id)"
-    if name in ("body", "spec", "properties"):
-        own = f"replace(replace({column}, :old, o.id), :at, {_AT})"
-        return f"""replace({own}, '"name":"pattern"', '"name":"' || o.name || '"')"""
-    return column
+def _rows(connection: apsw.Connection, table: str, condition: str, value: Any) -> list[Row]:
+    """Rows of a table, by column."""
+    names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    sql = f"SELECT * FROM {table} WHERE {condition}"  # noqa: S608 - names of this module
+    return [dict(zip(names, row, strict=True)) for row in connection.execute(sql, (value,))]
 
 
-def _take_out(connection: apsw.Connection, patterns: list[JobRow]) -> None:
-    """Put the patterns' rows beside, where they can be found without passing over their copies."""
-    for table, owner in _TABLES.items():
-        connection.execute(
-            f"CREATE TEMP TABLE {table}_patterns AS SELECT '' AS pattern, * FROM {table} LIMIT 0"  # noqa: S608
-        )
-        for row in patterns:
-            theirs = f"FROM {table} WHERE instr({owner}, ?1) > 0"
-            last = f"{theirs} GROUP BY {owner} HAVING rowid = max(rowid)"
-            connection.execute(f"INSERT INTO {table}_patterns SELECT ?1, * {last}", (row.id,))
-            connection.execute(f"DELETE {theirs}", (row.id,))
+def _insert_copies(
+    connection: apsw.Connection, patterns: list[_Pattern], count: int, newest_us: int
+) -> None:
+    """Insert so many jobs; every name has jobs of every kind, and one in twenty has not ended."""
+    names = Names()
+    name_numbers = [names.number_of(connection, name) for name in NAMES]
+    apart_us = APART // timedelta(microseconds=1)
+    for position in range(1, count + 1):
+        number = count - position  # of jobs that are newer
+        kind = 0 if number // 5 % 20 == 0 else 1 + number // 5 % 3
+        created = {"created_us": newest_us - number * apart_us}
+        job = {
+            **patterns[kind].job,
+            **created,
+            "no": position,
+            "id": blake2b(number.to_bytes(8, "big"), digest_size=ID_BYTES).digest(),
+            "name": name_numbers[number % 5],
+        }
+        task = {**patterns[kind].task, **created, "no": position << NUMBER_BITS}
+        transaction = StoreTransaction(connection, names)
+        for table, row, entity in (("jobs", job, -position), ("tasks", task, task["no"])):
+            records = unpack_records(row["history"])
+            row["history"] = b"".join(
+                pack_record(*record._replace(position=position)) for record in records
+            )
+            _insert(connection, table, row)
+            for sequence, record in enumerate(records, 1):
+                transaction.record(record.type, job["tenant"], job["app"], entity, sequence)
+        transaction.close()
+
+
+def _insert(connection: apsw.Connection, table: str, row: Row) -> None:
+    marks = ",".join("?" * len(row))
+    sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"  # noqa: S608 - our columns
+    connection.execute(sql, tuple(row.values()))

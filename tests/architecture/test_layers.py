@@ -62,7 +62,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
     "adapters.shared": {"msgspec"},
     "adapters.alerts.delivery": {"httpx"},
-    "adapters.sqlite": {"apsw"},
+    "adapters.sqlite": {"apsw", "msgspec"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx"},
     "interfaces.document_files": {"yaml"},

@@ -1,4 +1,5 @@
 """All backends give the same snapshot of the same data, and damage is found in each."""
+# ruff: noqa: S608 - the statements are made of constants of this module
 
 import ast
 import shutil
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 import pytest
 
 import longshore.audit
 from longshore.audit import memory_reader, sqlite_reader
 from longshore.audit.audit import Violation, audit
+from longshore.audit.sqlite_rows import records_in
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.vocabulary import job_id_of
 from longshore.core.jobs.numbers import NumberSet
@@ -22,15 +25,115 @@ from tests.audit.conftest import SnapshotPair, record_workload
 from tests.unit.services.harness import TENANT
 
 PIPELINE = job_id_of(TENANT, "pipeline")
-TASK = f"{PIPELINE}_b"
+TASK = f"{PIPELINE}_b"  # the task with the number 1
 
 
-def changed(folder: Path, sql: str, **names: str) -> None:
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+OF_TASK = "no = (SELECT no FROM jobs WHERE id = :job) << 20 | 1"
+OF_JOB = "id = :job"
+STARTED = 2  # the number of Task Processing Started
+Packed = list[Any]
+Forge = Callable[[apsw.Connection], None]
+
+
+def changed(folder: Path, *changes: str | Forge) -> None:
     """Damage a data folder."""
     connection = apsw.Connection(str(folder / "longshore.db"))
-    connection.execute(sql, {"task": TASK, "entity": f"TASK#{TASK}", "job": PIPELINE, **names})
-    assert connection.changes(), sql
+    for change in changes:
+        before = connection.total_changes()
+        if isinstance(change, str):
+            connection.execute(change, {"job": packed_id(PIPELINE)})
+        else:
+            change(connection)
+        assert connection.total_changes() > before, change
     connection.close()
+
+
+def packed_id(job_id: str) -> bytes:
+    """The bytes of a job id."""
+    number = 0
+    for digit in job_id.removeprefix("job-"):
+        number = number * 32 + DIGITS.index(digit)
+    return number.to_bytes(15, "big")
+
+
+def packed(record: Packed) -> bytes:
+    """A record of a history: its length, and its five parts."""
+    data = msgspec.msgpack.encode(record)
+    if len(data) < 255:
+        return bytes([len(data)]) + data
+    return b"\xff" + len(data).to_bytes(4, "little") + data
+
+
+def unpacked(history: bytes) -> list[Packed]:
+    """The records of a history."""
+    return [list(record) for record in records_in(history)[0]]
+
+
+def repacked(change: Callable[[list[Packed]], None], table: str = "tasks") -> Forge:
+    """Change the packed events of the task, or of its job."""
+    where = OF_TASK if table == "tasks" else OF_JOB
+
+    def forge(connection: apsw.Connection) -> None:
+        values = {"job": packed_id(PIPELINE)}
+        sql = f"SELECT history FROM {table} WHERE {where}"
+        ((history,),) = connection.execute(sql, values).fetchall()
+        records = unpacked(history)
+        change(records)
+        connection.execute(
+            f"UPDATE {table} SET history = :history WHERE {where}",
+            {**values, "history": b"".join(map(packed, records))},
+        )
+
+    return forge
+
+
+def with_values(sequence: int, values: Any) -> Forge:
+    """Replace the values of one event of the task."""
+    return with_part(sequence, 4, values)
+
+
+def with_value(sequence: int, index: int, value: Any) -> Forge:
+    """Replace one value of one event of the task."""
+
+    def change(records: list[Packed]) -> None:
+        records[sequence - 1][4][index] = value
+
+    return repacked(change)
+
+
+def with_part(sequence: int, index: int, value: Any) -> Forge:
+    """Replace one of the five parts of one event of the task."""
+
+    def change(records: list[Packed]) -> None:
+        records[sequence - 1][index] = value
+
+    return repacked(change)
+
+
+def without_event(sequence: int) -> Forge:
+    """Remove one event of the task."""
+    return repacked(lambda records: records.pop(sequence - 1) and None)
+
+
+def refed(sequence: int, change: Callable[[Packed], None]) -> Forge:
+    """Change the row of the feed that has one event of the task."""
+
+    def forge(connection: apsw.Connection) -> None:
+        values = {"job": packed_id(PIPELINE)}
+        sql = f"SELECT history FROM tasks WHERE {OF_TASK}"
+        ((history,),) = connection.execute(sql, values).fetchall()
+        position = unpacked(history)[sequence - 1][2]
+        sql = "SELECT entries FROM feed WHERE position = ?"
+        ((data,),) = connection.execute(sql, (position,)).fetchall()
+        groups = msgspec.msgpack.decode(data)
+        change(groups)
+        connection.execute(
+            "UPDATE feed SET entries = ? WHERE position = ?",
+            (msgspec.msgpack.encode(groups), position),
+        )
+
+    return forge
 
 
 @pytest.fixture
@@ -54,7 +157,7 @@ def test_both_backends_give_the_same_evidence(
 
 
 def _plain(snapshot: StoreSnapshot) -> dict[str, Any]:
-    """Without what may differ: a fence has the boots that a file has seen in its upper half."""
+    """Without what may differ: positions, and the boots of a file in the upper half of fences."""
     tasks = [
         task._replace(
             fence=_lower(task.fence),
@@ -64,14 +167,15 @@ def _plain(snapshot: StoreSnapshot) -> dict[str, Any]:
     ]
     events = [
         event._replace(
-            properties={**event.properties, "fence": _lower(event.properties.get("fence") or 0)}
+            position=0,
+            properties={**event.properties, "fence": _lower(event.properties.get("fence") or 0)},
         )
         for event in snapshot.events
     ]
     return {
         "jobs": sorted(snapshot.jobs),
         "tasks": sorted(tasks, key=lambda task: task.id),
-        "events": sorted(events, key=lambda event: event.position),
+        "events": sorted(events, key=lambda event: (event.entity, event.sequence)),
         "output": sorted(snapshot.output),
         "messages": sorted(snapshot.messages, key=str),
         "at": snapshot.taken_at_us,
@@ -86,7 +190,7 @@ class StoredForgery(NamedTuple):
     """One damage, done to the file and to memory."""
 
     invariant: int
-    sql: str
+    change: str | Forge
     forge: Callable[[Backend], None]
 
 
@@ -136,60 +240,46 @@ def _blobs(backend: Backend) -> None:
 
 STORED = [
     StoredForgery(1, "DELETE FROM blobs", _blobs),
-    StoredForgery(
-        2,
-        "UPDATE events SET properties = json_set(properties, '$.attemptNumber', 1)"
-        " WHERE entity = :entity AND sequence = 4",
-        _event(4, attempt_number=1),
-    ),
-    StoredForgery(
-        3,
-        "UPDATE events SET properties = json_set(properties, '$.attemptNumber', 1)"
-        " WHERE entity = :entity AND sequence = 6",
-        _event(6, attempt_number=1),
-    ),
-    StoredForgery(5, "DELETE FROM events WHERE entity = :entity AND sequence = 3", _event(3)),
+    StoredForgery(2, with_value(4, 4, 1), _event(4, attempt_number=1)),
+    StoredForgery(3, with_value(6, 0, 1), _event(6, attempt_number=1)),
     StoredForgery(
         5,
-        "UPDATE tasks SET state = 'in_review', body = json_set(body, '$.state', 'in_review')"
-        " WHERE id = :task",
+        f"UPDATE tasks SET state = 3 WHERE {OF_TASK}",
         _row(state=TaskState.IN_REVIEW),
     ),
     StoredForgery(
-        6,
-        "UPDATE tasks SET body = json_set(body, '$.awaits', '1') WHERE id = :task",
-        _row(awaits=NumberSet([0])),
+        6, f"UPDATE tasks SET awaits = x'01' WHERE {OF_TASK}", _row(awaits=NumberSet([0]))
     ),
     StoredForgery(
         7,
-        "UPDATE jobs SET state = 'failed', body = json_set(body, '$.failed', '2',"
-        " '$.completed', 'd') WHERE id = :job",
+        """UPDATE jobs SET state = 2, completed = x'0d', rest = '{"failed":"2",'"""
+        f""" || '"end_emitted_round":1}}' WHERE {OF_JOB}""",
         _job(failed=NumberSet([1]), completed=NumberSet([0, 2, 3])),
     ),
     StoredForgery(
         8,
-        "DELETE FROM output WHERE task_id = :task AND attempt = 1 AND sequence = 1",
+        f"DELETE FROM output WHERE {OF_TASK.replace('no', 'task', 1)}"
+        " AND attempt = 1 AND sequence = 1",
         _output,
     ),
     StoredForgery(
         11,
-        "UPDATE tasks SET body = json_set(body, '$.attempts_used', 9) WHERE id = :task",
+        f"UPDATE tasks SET rest = json_set(rest, '$.attempts_used', 9) WHERE {OF_TASK}",
         _row(attempts_used=9),
     ),
     StoredForgery(
         13,
-        "UPDATE events SET properties = json_set(properties, '$.jobId', 'x')"
-        " WHERE entity = :entity AND sequence = 1",
+        with_values(1, '{"jobId":"x","name":"shell","dependsOn":["a"],"round":1}'),
         _event(1, job_id="x"),
     ),
 ]
 
 
-@pytest.mark.parametrize("stored", STORED, ids=lambda stored: f"{stored.invariant}: {stored.sql}")
+@pytest.mark.parametrize("stored", STORED, ids=lambda stored: str(stored.invariant))
 def test_the_same_damage_gives_the_same_findings(
     folder: Path, tmp_path: Path, sqlite_snapshots: SnapshotPair, stored: StoredForgery
 ) -> None:
-    changed(folder, stored.sql)
+    changed(folder, stored.change)
     backend = record_workload("atomic memory", tmp_path).backend
     assert backend is not None
     stored.forge(backend)
@@ -201,56 +291,134 @@ def test_the_same_damage_gives_the_same_findings(
     assert in_file == in_memory
 
 
+NOT_IN_FEED = "is not in the feed at the position that it names"
+ONLY_IN_FILES: list[tuple[str, str | Forge, str]] = [
+    ("state", f"UPDATE tasks SET state = 1 WHERE {OF_TASK}", "it is pending and never due"),
+    ("unknown state", f"UPDATE tasks SET state = 99 WHERE {OF_TASK}", "its state is 99"),
+    ("lease", f"UPDATE tasks SET lease_ms = 5 WHERE {OF_TASK}", "lease"),
+    ("end", f"UPDATE tasks SET finished_ms = NULL WHERE {OF_TASK}", "ended without a time"),
+    ("queue", f"UPDATE tasks SET queue = 1 WHERE {OF_TASK}", "it is found by queue 'acme'"),
+    ("lane", f"UPDATE tasks SET lane = 0 WHERE {OF_TASK}", "it is found by lane 0"),
+    ("due", f"""UPDATE tasks SET rest = '{{"due_at":5}}' WHERE {OF_TASK}""", "due time None"),
+    ("tenant", f"UPDATE tasks SET tenant = 6 WHERE {OF_TASK}", NOT_IN_FEED),
+    ("kind", f"UPDATE tasks SET kind = 99 WHERE {OF_TASK}", "it is found by queue 'default'"),
+    ("version", f"UPDATE tasks SET version = 0 WHERE {OF_TASK}", "version"),
+    ("sequence", f"UPDATE tasks SET sequence = 7 WHERE {OF_TASK}", "7"),
+    ("intents", f"UPDATE jobs SET intents = 1 WHERE {OF_JOB}", "number of intents 1"),
+    ("unreported", f"UPDATE jobs SET unreported = 1 WHERE {OF_JOB}", "unreported end 1"),
+    (
+        "job state",
+        f"UPDATE jobs SET state = 0 WHERE {OF_JOB}",
+        "it is running and has a time of its end",
+    ),
+    ("total", f"UPDATE jobs SET total = -1 WHERE {OF_JOB}", "its number of tasks is -1"),
+    ("graph", f"UPDATE jobs SET graph = 'x' WHERE {OF_JOB}", "graph"),
+    ("rest", f"UPDATE tasks SET rest = '[1]' WHERE {OF_TASK}", "attempts"),
+    (
+        "unsettled",
+        f"UPDATE jobs SET state = 0, completed = x'0d' WHERE {OF_JOB}",
+        "its job has not recorded its end, and it is not marked as unsettled",
+    ),
+    ("type", with_part(2, 0, 5), "Task Released"),
+    ("unknown type", with_part(2, 0, 99), "its type is 99"),
+    ("type of no number", with_part(2, 0, "x"), "cannot be decoded to the end"),
+    ("position", with_part(2, 2, 3), NOT_IN_FEED),
+    ("position without a row", with_part(2, 2, 10_000), NOT_IN_FEED),
+    ("context", with_part(2, 3, -99), "origin"),
+    ("values", with_values(2, "7"), "its attempt number of Task Processing Started is None"),
+    ("too few values", with_values(2, [1]), "its attempt number of Task Processing Started"),
+    ("values of no list", with_values(6, 1.5), "its attempt number of Task Completed is None"),
+    ("missing event", without_event(3), "3"),
+    (
+        "half a history",
+        f"UPDATE tasks SET history = substr(history, 1, 40) WHERE {OF_TASK}",
+        "its history cannot be decoded to the end",
+    ),
+    (
+        "no history",
+        f"UPDATE jobs SET history = x'' WHERE {OF_JOB}",
+        "event",
+    ),
+    ("missing in the feed", refed(2, list.clear), NOT_IN_FEED),
+    ("another type in the feed", refed(2, lambda groups: groups[0].__setitem__(0, 5)), NOT_IN_FEED),
+    (
+        "another tenant in the feed",
+        refed(2, lambda groups: groups[0].__setitem__(1, 6)),
+        NOT_IN_FEED,
+    ),
+    (
+        "another sequence in the feed",
+        refed(2, lambda groups: groups[0].__setitem__(2, 3)),
+        NOT_IN_FEED,
+    ),
+    (
+        "another entity in the feed",
+        refed(2, lambda groups: groups[0].__setitem__(3, [5])),
+        NOT_IN_FEED,
+    ),
+    ("damaged feed", "UPDATE feed SET entries = x'ff' WHERE position = 7", NOT_IN_FEED),
+    ("damaged group", "UPDATE feed SET entries = x'9101' WHERE position = 7", NOT_IN_FEED),
+    ("row of the feed", "DELETE FROM feed WHERE position = 7", NOT_IN_FEED),
+    ("whole feed", "DELETE FROM feed", NOT_IN_FEED),
+]
+
+
 @pytest.mark.parametrize(
-    ("sql", "words"),
-    [
-        ("UPDATE tasks SET state = 'pending' WHERE id = :task", "it is found by state 'pending'"),
-        ("UPDATE tasks SET due_us = 5 WHERE id = :task", "it is found by due time 5"),
-        (
-            "UPDATE tasks SET lease_expires_us = 5 WHERE id = :task",
-            "it is found by end of its lease 5",
-        ),
-        ("UPDATE tasks SET finished_us = NULL WHERE id = :task", "it is found by end None"),
-        ("UPDATE tasks SET tenant = 'other' WHERE id = :task", "it is found by tenant 'other'"),
-        ("UPDATE jobs SET intents = 1 WHERE id = :job", "number of intents 1"),
-        ("UPDATE jobs SET ended = 1 WHERE id = :job", "number of ends 1"),
-        ("UPDATE jobs SET end_unreported = 1 WHERE id = :job", "unreported end 1"),
-        ("UPDATE jobs SET state = 'running' WHERE id = :job", "state 'running'"),
-        ("UPDATE tasks SET body = 'x' WHERE id = :task", "cannot be understood: its state is None"),
-        (
-            "UPDATE tasks SET spec = '[1]' WHERE id = :task",
-            "cannot be understood: its tenant is None",
-        ),
-        ("UPDATE jobs SET body = '' WHERE id = :job", "its tenant is None"),
-        (
-            "UPDATE events SET properties = '7' WHERE entity = :entity AND sequence = 2",
-            "its task id of Task Processing",
-        ),
-    ],
+    ("change", "words"), [pytest.param(*item[1:], id=item[0]) for item in ONLY_IN_FILES]
 )
 def test_damage_that_only_a_file_can_have_is_found(
-    folder: Path, sqlite_snapshots: SnapshotPair, sql: str, words: str
+    folder: Path, sqlite_snapshots: SnapshotPair, change: str | Forge, words: str
 ) -> None:
-    changed(folder, sql)
+    changed(folder, change)
 
     violations = violations_in(folder, sqlite_snapshots.unsettled)
 
-    assert any(violation.invariant == 5 and words in violation.text for violation in violations), (
-        violations
-    )
+    assert any(words in violation.text for violation in violations), violations
 
 
-@pytest.mark.parametrize("job_id", ["job-2", "job-m", "job-z"])
-def test_parts_of_a_store_have_the_violations_of_the_whole(
-    folder: Path, sqlite_snapshots: SnapshotPair, monkeypatch: pytest.MonkeyPatch, job_id: str
+def test_rows_of_the_feed_that_were_removed_from_its_beginning_are_no_damage(
+    folder: Path, sqlite_snapshots: SnapshotPair
 ) -> None:
-    changed(folder, "DELETE FROM events WHERE entity = :entity AND sequence = 3")
-    # What has no job: before, between or behind those that have one.
-    unknown_task = f"{job_id}_x"
+    changed(folder, "DELETE FROM feed WHERE position < 20")
+
+    assert violations_in(folder, sqlite_snapshots.unsettled) == []
+
+
+def test_a_history_in_segments_is_the_same_history(
+    folder: Path, sqlite_snapshots: SnapshotPair
+) -> None:
+    def split(connection: apsw.Connection) -> None:
+        for no, sequence, history in connection.execute(
+            "SELECT no, sequence, history FROM tasks WHERE sequence > 0"
+        ).fetchall():
+            parts = [packed(record) for record in unpacked(history)]
+            first = sequence - len(parts) + 1
+            connection.executemany(
+                "INSERT INTO history_segments (entity, first_sequence, body) VALUES (?,?,?)",
+                [(no, first + index, part) for index, part in enumerate(parts[:-1])],
+            )
+            connection.execute("UPDATE tasks SET history = ? WHERE no = ?", (parts[-1], no))
+
+    changed(folder, split)
+    taken_at_us = sqlite_snapshots.unsettled.taken_at_us
+
+    snapshot = sqlite_reader.read_snapshot(folder, taken_at_us=taken_at_us)
+
+    assert snapshot == sqlite_snapshots.unsettled
+    of_task = f"entity = (SELECT no FROM tasks WHERE {OF_TASK})"
+    changed(folder, f"DELETE FROM history_segments WHERE {of_task} AND first_sequence = 3")
+    assert violations_in(folder, snapshot)
+
+
+def test_parts_of_a_store_have_the_violations_of_the_whole(
+    folder: Path, sqlite_snapshots: SnapshotPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown_task = "job-m_x"
     changed(
         folder,
-        "UPDATE events SET entity = :unknown_task WHERE entity = :entity AND sequence > 4",
-        unknown_task=f"TASK#{unknown_task}",
+        without_event(3),
+        # What has no row.
+        f"UPDATE other_events SET entity = 'TASK#{unknown_task}', type = {STARTED} WHERE no = 1",
     )
     monkeypatch.setattr(sqlite_reader, "_TASKS_PER_CHUNK", 1)
 
@@ -282,7 +450,7 @@ def test_an_audit_sees_one_moment_and_waits_for_no_writer(
     folder: Path, sqlite_snapshots: SnapshotPair
 ) -> None:
     writer = apsw.Connection(str(folder / "longshore.db"))
-    writer.execute("BEGIN IMMEDIATE; DELETE FROM events")
+    writer.execute("BEGIN IMMEDIATE; DELETE FROM tasks; DELETE FROM feed")
 
     assert violations_in(folder, sqlite_snapshots.unsettled) == []
     writer.execute("ROLLBACK")

@@ -86,7 +86,7 @@ async def test_the_history_of_real_workers_is_clean(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_with_graph_and_events_in_blobs_is_clean(kind: str, tmp_path: Path) -> None:
+async def test_a_job_with_large_documents_in_blobs_is_clean(kind: str, tmp_path: Path) -> None:
     keys = [f"{number:04}-{'x' * 60}" for number in range(1_500)]
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
@@ -101,7 +101,9 @@ async def test_a_job_with_graph_and_events_in_blobs_is_clean(kind: str, tmp_path
     last = evidence.tasks[[task.key for task in evidence.tasks].index("last")]
     assert job.keys == (*keys, "last")
     assert last.parents == tuple(keys)
-    assert {key.partition("/")[0] for key in evidence.blobs} == {"jobs", "events"}
+    # In one commit with its tasks, what the first event says of them is in their rows.
+    folders = {"jobs"} if backend.ledger.atomic else {"jobs", "events"}
+    assert {key.partition("/")[0] for key in evidence.blobs} == folders
     assert audit(evidence) == []
     lost = replace(evidence, blobs=frozenset())
     assert {violation.subject for violation in audit(lost)} >= {job.id, last.id}

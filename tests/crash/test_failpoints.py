@@ -63,7 +63,6 @@ EXEMPT = {
     "store_file.py:sync_folder": "a part of _create and of _persist in blobs.py",
     "registry.py:_publish_lock": "a part of register",
     "slots.py:_remove_file": "a part of take_back and of the end of a task",
-    "write_lock.py:__init__": "a file of constant size that any process may create",
 }
 
 

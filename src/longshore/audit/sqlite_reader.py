@@ -16,7 +16,7 @@ import apsw
 
 from longshore.audit import sqlite_rows as rows
 from longshore.audit import vocabulary as v
-from longshore.audit.sqlite_rows import PackedEvent
+from longshore.audit.sqlite_rows import FeedEntry, PackedEvent, Row
 from longshore.audit.store_snapshot import (
     EventRecord,
     JobRecord,
@@ -108,6 +108,21 @@ def _open_reader(folder: Path) -> Iterator[_SqliteReader]:
         raise UnreadableStore(str(error)) from error
 
 
+def _ends_not_found(
+    jobs: tuple[JobRecord, ...], tasks: tuple[TaskRecord, ...], unsettled: set[str]
+) -> Iterator[tuple[str, str]]:
+    """Tasks that have ended, whose jobs have not recorded the end, and which no sweep finds."""
+    ended = {
+        job.id: job.completed | job.failed | job.cancelled
+        for job in jobs
+        if all(type(number) is int for number in (job.completed, job.failed, job.cancelled))
+    }
+    for task in tasks:
+        recorded = ended.get(task.job_id, -1) >> task.number & 1
+        if task.state in v.TERMINAL and not recorded and task.id not in unsettled:
+            yield task.id, "its job has not recorded its end, and it is not marked as unsettled"
+
+
 class _SqliteReader:
     """A connection, and what is read through it."""
 
@@ -116,7 +131,8 @@ class _SqliteReader:
         self._path = str(folder / _FILE)
         self._connection = self._connect()
         self._names: dict[int, str] = {}
-        self._feed: dict[int, dict[tuple[int, int], int]] = {}  # places by position
+        self._feed: dict[int, dict[FeedEntry, int]] = {}  # numbers of events by position
+        self._oldest = 0  # position of the feed: rows before it were removed
 
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX
@@ -164,11 +180,16 @@ class _SqliteReader:
         self._connection.execute("BEGIN")
         try:
             self._names = dict(self.rows("SELECT no, text FROM names"))
+            self._feed.clear()
+            ((oldest,),) = self.rows("SELECT min(position) FROM feed")
+            self._oldest = oldest or 0
             mismatches: list[tuple[str, str]] = []
             events: list[EventRecord] = []
-            tasks = self._tasks(after, upto, mismatches, events)
+            unsettled: set[str] = set()
+            tasks = self._tasks(after, upto, mismatches, events, unsettled)
             jobs = self._jobs(after, upto, mismatches, events)
-            events = self._in_order_of_feed(events, mismatches)
+            mismatches += _ends_not_found(jobs, tasks, unsettled)
+            events.sort(key=lambda event: event.position)
             if upto == _LAST:
                 others = self.table_rows("other_events", "ORDER BY position, no")
                 events += [rows.event(row, self._name) for row in others]
@@ -226,9 +247,7 @@ class _SqliteReader:
                 sql = "SELECT key FROM tasks WHERE no >= ? AND no < ? ORDER BY no"
                 return [key for (key,) in self.rows(sql, (first, first + count))]
 
-            history = self._history(-row["no"], row["history"])
-            for sequence, packed in enumerate(history, row["sequence"] - len(history) + 1):
-                position = self._place(packed[2], -row["no"], sequence)
+            for sequence, packed, position in self._history(-row["no"], row, record.id, mismatches):
                 events.append(
                     rows.job_event(packed, row, self._name, sequence, position, keys=keys)
                 )
@@ -240,6 +259,7 @@ class _SqliteReader:
         upto: int,
         mismatches: list[tuple[str, str]],
         events: list[EventRecord],
+        unsettled: set[str],
     ) -> tuple[TaskRecord, ...]:
         bounds = (after + 1 << rows.NUMBER_BITS, upto + 1 << rows.NUMBER_BITS)
         records = []
@@ -249,38 +269,42 @@ class _SqliteReader:
             mismatches += [
                 (record.id, text) for text in rows.task_mismatches(row, record, self._name)
             ]
-            history = self._history(row["no"], row["history"])
-            for sequence, packed in enumerate(history, row["sequence"] - len(history) + 1):
-                position = self._place(packed[2], row["no"], sequence)
+            if row["unsettled"]:
+                unsettled.add(record.id)
+            for sequence, packed, position in self._history(row["no"], row, record.id, mismatches):
                 events.append(rows.task_event(packed, row, self._name, sequence, position))
         return tuple(records)
 
-    def _history(self, entity: int, last: bytes) -> list[PackedEvent]:
+    def _history(
+        self, entity: int, row: Row, subject: str, mismatches: list[tuple[str, str]]
+    ) -> Iterator[tuple[int, PackedEvent, int]]:
+        """The sequence, the content and the position among all events of each event."""
         sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
         parts = [body for (body,) in self.rows(sql, (entity,))]
-        return [record for part in (*parts, last) for record in rows.records_in(part)]
+        read = [rows.records_in(part) for part in (*parts, row["history"])]
+        records = [record for part, _ in read for record in part]
+        first = row["sequence"] - len(records) + 1
+        if any(damaged for _, damaged in read):
+            mismatches.append((subject, "its history cannot be decoded to the end"))
+            first = 1
+        for sequence, packed in enumerate(records, first):
+            type_, _, position, _, _ = packed
+            number = self._numbers_at(position).get((type_, row["tenant"], entity, sequence))
+            if number is None and position >= self._oldest:
+                text = f"event {sequence} is not in the feed at the position that it names"
+                mismatches.append((subject, text))
+            yield (
+                sequence,
+                packed,
+                (position << rows.NUMBER_BITS) + (sequence if number is None else number),
+            )
 
-    def _place(self, position: int, entity: int, sequence: int) -> int:
-        """The place of an event in the order of all events: by its row of the feed, then there."""
+    def _numbers_at(self, position: int) -> dict[FeedEntry, int]:
+        """The number of each event at a position of the feed."""
         if position not in self._feed:
             data = self.rows("SELECT entries FROM feed WHERE position = ?", (position,))
-            entries = list(rows.feed_entries(data[0][0])) if data else []
-            self._feed[position] = {entry: number for number, entry in enumerate(entries)}
-        places = self._feed[position]
-        if not places:
-            return (position << rows.NUMBER_BITS) + sequence  # the feed was trimmed
-        return (position << rows.NUMBER_BITS) + places.get((entity, sequence), -1)
-
-    def _in_order_of_feed(
-        self, events: list[EventRecord], mismatches: list[tuple[str, str]]
-    ) -> list[EventRecord]:
-        """The events; each must be in the row of the feed that it names."""
-        for event in events:
-            if event.position & (1 << rows.NUMBER_BITS) - 1 == (1 << rows.NUMBER_BITS) - 1:
-                text = f"event {event.sequence} is not in the feed at the position that it names"
-                mismatches.append((event.entity, text))
-        self._feed.clear()
-        return sorted(events, key=lambda event: event.position)
+            self._feed[position] = rows.feed_numbers(data[0][0]) if data else {}
+        return self._feed[position]
 
     def _output(self, after: int, upto: int) -> tuple[OutputRecord, ...]:
         selected = self.rows(
@@ -289,7 +313,7 @@ class _SqliteReader:
             " WHERE o.task >= ? AND o.task < ?",
             (after + 1 << rows.NUMBER_BITS, upto + 1 << rows.NUMBER_BITS),
         )
-        known = [
+        chunks = [
             OutputRecord(
                 f"{rows.id_text(job, 'job-')}_{key}", attempt, sequence, _STREAMS[stream], last
             )
@@ -300,11 +324,11 @@ class _SqliteReader:
                 "SELECT n.text, o.attempt, o.sequence, o.stream, o.last FROM output AS o"
                 " JOIN names AS n ON n.no = -o.task WHERE o.task < 0"
             )
-            known += [
+            chunks += [
                 OutputRecord(task_id, attempt, sequence, _STREAMS[stream], last)
                 for task_id, attempt, sequence, stream, last in others
             ]
-        return tuple(known)
+        return tuple(chunks)
 
     def _existing_blobs(self, key_groups: list[tuple[str, ...]]) -> frozenset[str]:
         keys = {key for keys in key_groups for key in keys if isinstance(key, str)}

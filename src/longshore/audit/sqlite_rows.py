@@ -23,6 +23,8 @@ from longshore.audit.store_snapshot import EventRecord, JobRecord, TaskRecord
 
 Row = Mapping[str, Any]
 PackedEvent = tuple[int, int, int, Any, Any]
+FeedEntry = tuple[Any, Any, int, Any]
+"""The type, the tenant, the entity and the sequence of an event in the feed."""
 
 NUMBER_BITS = 20
 _TASK_STATES = (
@@ -42,6 +44,7 @@ _ORIGINS = ("producer", "dispatcher", "sweeper", "operator", "worker", "health-c
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _ID_LENGTH = 24
 _LONG = 255
+_MOST_TASKS = 1 << NUMBER_BITS
 _unpack = msgspec.msgpack.Decoder().decode
 
 
@@ -144,7 +147,7 @@ def job(row: Row, name: Callable[[int], str], blob: ReadBlob) -> JobRecord:
     updated_us = _us(row["updated_ms"])
     last_us = updated_us if row["event_ms"] is None else _us(row["event_ms"])
     completed, state = row["completed"], _state(_JOB_STATES, row["state"])
-    all_done = completed is None and state == "completed" and type(row["total"]) is int
+    all_done = completed is None and state == "completed" and 0 <= row["total"] <= _MOST_TASKS
     graph = _document(row["graph"])
     if not graph:
         key, kind = row["only_task"] or (None, None)
@@ -168,8 +171,8 @@ def job(row: Row, name: Callable[[int], str], blob: ReadBlob) -> JobRecord:
     return parse_job(id_text(row["id"], "job-"), body, blob)
 
 
-def records_in(history: Any) -> list[PackedEvent]:
-    """The packed events of a history; those before a damaged one."""
+def records_in(history: Any) -> tuple[list[PackedEvent], bool]:
+    """The packed events of a history up to a damaged one, and whether there is one."""
     records: list[PackedEvent] = []
     start = 0
     try:
@@ -178,26 +181,33 @@ def records_in(history: Any) -> list[PackedEvent]:
             if length == _LONG:
                 length, start = int.from_bytes(history[start : start + 4], "little"), start + 4
             type_, ms, position, context, properties = _unpack(history[start : start + length])
+            if not all(type(number) is int for number in (type_, ms, position)):
+                return records, True
             records.append((type_, ms, position, context, properties))
             start += length
     except (msgspec.MsgspecError, ValueError, TypeError, IndexError):
-        pass
-    return records
+        return records, True
+    return records, False
 
 
-def feed_entries(data: bytes) -> Iterator[tuple[int, int]]:
-    """The entity and the sequence of each event in a row of the feed, in order."""
-    for _, _, sequence, differences in _unpack(data):
-        entity = 0
-        for difference in differences:
-            entity += difference
-            yield entity, sequence
+def feed_numbers(data: Any) -> dict[FeedEntry, int]:
+    """The number of each event in a row of the feed; none if the row is damaged."""
+    entries: list[FeedEntry] = []
+    try:
+        for type_, tenant, sequence, differences in _unpack(data):
+            entity = 0
+            for difference in differences:
+                entity += difference
+                entries.append((type_, tenant, entity, sequence))
+        return {entry: number for number, entry in enumerate(entries)}
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        return {}
 
 
 def _origin(context: Any) -> Any:
     if type(context) is int:
-        return "worker" if context > 0 else _ORIGINS[-1 - context]
-    return context[0]
+        return "worker" if context > 0 else _state(_ORIGINS, -1 - context)
+    return context[0] if isinstance(context, list) and context else None
 
 
 def task_event(
@@ -207,21 +217,44 @@ def task_event(
     type_, ms, _, context, values = record
     job_id = id_text(row["job"], "job-")
     task_id, at_ms = f"{job_id}_{row['key']}", row["created_us"] // 1000 + ms
-    properties: dict[str, Any] = {"requestId": task_id, "jobId": job_id}
-    kind = _EVENTS[type_]
+    kind = _state(_EVENTS, type_)
+    properties = {
+        "requestId": task_id,
+        "jobId": job_id,
+        **_properties(values, lambda: _task_values(kind, values, row, name, at_ms)),
+    }
+    tenant = name(row["tenant"])
+    return parse_event(
+        position, f"TASK#{task_id}", tenant, sequence, kind, at_ms, _origin(context), properties
+    )
+
+
+def _properties(values: Any, compact: Callable[[], dict[str, Any]]) -> Any:
+    """What an event says; nothing if its values are damaged."""
     if isinstance(values, str):
-        properties |= parse_object(values)
-    elif kind == "Task Pending":
-        parents = _wire_document(row["parents"])
-        properties |= {
+        return parse_object(values)
+    try:
+        return compact()
+    except (msgspec.MsgspecError, ValueError, TypeError, IndexError):
+        return {}
+
+
+def _task_values(
+    kind: Any, values: Any, row: Row, name: Callable[[int], str], at_ms: int
+) -> dict[str, Any]:
+    """The properties of an event whose values are packed without what the row has."""
+    if kind == "Task Pending":
+        round_, due_ms = values
+        parents = _event_document(row["parents"])
+        return {
             "name": parse_object(row["kind"]).get("definition"),
             "dependsOn": [] if parents is None else parents,
-            "round": values[0],
+            "round": round_,
+            **({} if due_ms is None else {"dueAt": due_ms}),
         }
-        properties |= {} if values[1] is None else {"dueAt": values[1]}
-    elif kind == "Task Processing Started":
+    if kind == "Task Processing Started":
         worker, late_ms, lease_ms, process_id, attempt, fence = values
-        properties |= {
+        return {
             "startedAt": at_ms - late_ms,
             "effectiveUntil": at_ms - late_ms + lease_ms,
             "workerId": name(worker),
@@ -229,22 +262,19 @@ def task_event(
             "attemptNumber": attempt,
             "fence": fence,
         }
-    elif kind == "Task Completed":
+    if kind == "Task Completed":
         attempt, duration_ms, exit_code, last_output, _usage = values
-        properties |= {
+        return {
             "attemptNumber": attempt,
-            "output": _wire_document(row["result"]),
+            "output": _event_document(row["result"]),
             "durationMs": duration_ms,
             "exitCode": exit_code,
+            **({} if last_output is None else {"lastOutput": last_output}),
         }
-        properties |= {} if last_output is None else {"lastOutput": last_output}
-    tenant = name(row["tenant"])
-    return parse_event(
-        position, f"TASK#{task_id}", tenant, sequence, kind, at_ms, _origin(context), properties
-    )
+    return {}
 
 
-def _wire_document(value: Any) -> Any:
+def _event_document(value: Any) -> Any:
     document = _document(value)
     if document.get("key") is not None:
         return {"_ref": document}
@@ -269,26 +299,36 @@ def job_event(
     """A packed event of a job; ``keys`` returns the keys of its first tasks."""
     type_, ms, _, context, values = record
     job_id = id_text(row["id"], "job-")
-    at_ms, kind = row["created_us"] // 1000 + ms, _EVENTS[type_]
-    properties: dict[str, Any] = {"jobId": job_id}
-    if isinstance(values, str):
-        properties |= parse_object(values)
-    elif kind == "Job Created":
-        properties |= {
-            "requestId": id_text(row["request_id"], "req-"),
-            "tasks": [{"taskId": key} for key in keys(values[0])],
-            "totalTasks": values[0],
-        }
-    elif kind == "Job Completed":
-        properties |= {
-            "totalTasks": values[0],
-            "taskStatuses": dict.fromkeys(keys(values[0]), "completed"),
-            "round": values[1],
-        }
+    at_ms, kind = row["created_us"] // 1000 + ms, _state(_EVENTS, type_)
+    properties = {
+        "jobId": job_id,
+        **_properties(values, lambda: _job_values(kind, values, row, keys)),
+    }
     tenant = name(row["tenant"])
     return parse_event(
         position, f"JOB#{job_id}", tenant, sequence, kind, at_ms, _origin(context), properties
     )
+
+
+def _job_values(
+    kind: Any, values: Any, row: Row, keys: Callable[[int], list[str]]
+) -> dict[str, Any]:
+    """The properties of an event whose values are packed without what the rows have."""
+    if kind == "Job Created":
+        (total,) = values
+        return {
+            "requestId": id_text(row["request_id"], "req-"),
+            "tasks": [{"taskId": key} for key in keys(total)],
+            "totalTasks": total,
+        }
+    if kind == "Job Completed":
+        total, round_ = values
+        return {
+            "totalTasks": total,
+            "taskStatuses": dict.fromkeys(keys(total), "completed"),
+            "round": round_,
+        }
+    return {}
 
 
 def event(row: Row, name: Callable[[int], str]) -> EventRecord:

@@ -282,7 +282,10 @@ class Producer:
                 tasks.create(task.spec, task.awaits, now=now, change_id=change_id)
                 for task in planned.tasks
             ]
-        await self.transitions.commit(await self.documents.spill(change), *created)
+        if not created or change.expected_version:
+            # Otherwise what the event says of the tasks is in the rows that are created with it.
+            change = await self.documents.spill(change)
+        await self.transitions.commit(change, *created)
         if not self.backend.ledger.atomic:
             await self._create_tasks(change_id, planned)
 

@@ -8,11 +8,11 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
 from longshore.testing.clock import FakeClock
@@ -51,7 +51,10 @@ async def test_both_questions_are_walks_along_the_index_of_what_failed(
     plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in query]
     of_tasks, of_tenants = [[step[-1] for step in plan] for plan in plans]
     connection.close()
-    assert of_tasks == ["SEARCH tasks USING INDEX tasks_failed (tenant=?)"]
+    assert of_tasks == [
+        "SEARCH t USING INDEX tasks_failed (tenant=?)",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
+    ]
     looks = [step for step in of_tenants if " tasks " in step]
     assert looks == ["SEARCH tasks USING COVERING INDEX tasks_failed (tenant>?)"] * 2
 
@@ -64,14 +67,14 @@ async def test_of_very_many_only_those_that_are_asked_for_are_looked_at(
     for many in (50, 2_000):
         folder = tmp_path / str(many)
         async with sqlite_backend(folder, FakeClock(START)) as backend:
-            rows = [failed_row(f"t{number:05}", number) for number in range(many)]
             for tenant in ("acme", "zoo"):
-                write_by_hand(folder, tenant, rows)
+                rows = [failed_row(tenant, number) for number in range(many)]
+                await backend.ledger.commit(*[Change(row=row, expected_version=0) for row in rows])
             query.clear()
             rows = await backend.ledger.failed_tasks("acme", limit=10)
             tenants = await backend.ledger.failed_tenants(limit=10)
         assert [task.task_id for task in rows] == [
-            f"acme_t{number:05}" for number in range(many - 1, many - 11, -1)
+            f"job-acme_t{number:05}" for number in range(many - 1, many - 11, -1)
         ]
         assert tenants == ["acme", "zoo"]
         connection = apsw.Connection(str(folder / store_file.FILE_NAME))
@@ -90,10 +93,10 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
         for key, seconds in (("damaged", 3), ("newer", 2), ("fine", 1)):
             await failed_task(backend, key, at=START + seconds * SECOND)
         connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
-        connection.execute("UPDATE tasks SET body = '{' WHERE id = 'job-one_damaged'")
+        connection.execute("UPDATE tasks SET rest = '{' WHERE key = 'damaged'")
         connection.execute(
-            "UPDATE tasks SET body = json_set(body, '$.failure.category', 'sunspots')"
-            " WHERE id = 'job-one_newer'"
+            "UPDATE tasks SET rest = json_set(rest, '$.failure.category', 'sunspots')"
+            " WHERE key = 'newer'"
         )
         connection.close()
 
@@ -106,35 +109,13 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
     ]
 
 
-def failed_row(key: str, number: int) -> TaskRow:
+def failed_row(tenant: str, number: int) -> TaskRow:
     """A task that failed so many seconds after the start."""
-    locked = claim(new_task(key, number=number).row).row
+    task = new_task(f"t{number:05}", number=number, job_id=f"job-{tenant}", tenant=tenant)
+    locked = claim(task.row).row
     failure = Failure(category=ErrorCategory.VALIDATION, message="broke")
     failed = c.AttemptFailed(fence=locked.fence, failure=failure, jitter=0.0, duration=SECOND)
     return apply_command(locked, failed, now=START + number * SECOND).row
-
-
-def write_by_hand(folder: Path, tenant: str, rows: Sequence[TaskRow]) -> None:
-    """Put rows into the file as if they were that tenant's."""
-    connection = apsw.Connection(str(folder / store_file.FILE_NAME))
-    with connection:
-        connection.executemany(
-            "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us, spec, state,"
-            " finished_us, version, body) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            [
-                (
-                    *(f"{tenant}_{row.spec.key}", tenant, f"job-{tenant}", row.spec.number),
-                    *(row.spec.queue, 0, codec.to_json(row.spec), row.state),
-                    *(
-                        row.finished_at and codec.to_us(row.finished_at),
-                        row.version,
-                        codec.body_to_json(row),
-                    ),
-                )
-                for row in rows
-            ],
-        )
-    connection.close()
 
 
 def steps_of(connection: apsw.Connection, sql: str, values: Sequence[Any]) -> int:

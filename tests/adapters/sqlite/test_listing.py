@@ -22,12 +22,12 @@ from tests.execution.conftest import scenario
 SECOND = timedelta(seconds=1)
 Query = list[tuple[str, Sequence[Any]]]
 # The index columns in use: all columns before the time, and both bounds of the time.
-BOUNDS = "created_us>? AND (created_us,id)<(?,?)"
+BOUNDS = "created_us>? AND created_us<?"
 WALKS = {
-    "by_time": f"(tenant=? AND {BOUNDS})",
     "by_state": f"(tenant=? AND state=? AND {BOUNDS})",
     "by_name": f"(tenant=? AND name=? AND state=? AND {BOUNDS})",
 }
+JOB_OF_TASK = "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def steps_of(folder: Path, query: Query) -> list[list[str]]:
     return steps
 
 
-def walks(table: str, index: str, times: int = 1) -> list[str]:
-    return [f"SEARCH {table} USING INDEX {table}_{index} {WALKS[index]}"] * times
+def walks(index: str, times: int) -> list[str]:
+    return [f"SEARCH jobs USING INDEX jobs_{index} {WALKS[index]}"] * times
 
 
 def looks(steps: list[str]) -> list[str]:
@@ -79,25 +79,31 @@ async def test_jobs_by_every_filter_are_walks_along_an_index(
         ):
             span: dict[str, Any] = {"created_from": first, "created_before": before}
             await backend.ledger.list_jobs("acme", state=state, name=name, cursor=cursor, **span)
-            if name is None:
-                expected.append(walks("jobs", "by_state" if state else "by_time"))
-            else:
-                # Of one name and any state: one walk a state, merged as they go.
-                expected.append(walks("jobs", "by_name", 1 if state else len(JobState)))
+            # Of any state: one walk a state, merged as they go.
+            expected.append(walks("by_name" if name else "by_state", 1 if state else len(JobState)))
 
     assert [looks(steps) for steps in steps_of(tmp_path, query)] == expected
 
 
-@pytest.mark.parametrize("state", [None, TaskState.PENDING], ids=str)
+@pytest.mark.parametrize(
+    ("state", "index"),
+    [
+        (None, "tasks_by_time"),
+        (TaskState.COMPLETED, "tasks_by_time"),
+        (TaskState.PENDING, "tasks_open"),
+        (TaskState.FAILED, "tasks_open"),
+    ],
+)
 @scenario
 async def test_tasks_are_a_walk_along_an_index(
-    tmp_path: Path, query: Query, state: TaskState | None
+    tmp_path: Path, query: Query, state: TaskState | None, index: str
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await backend.ledger.list_tasks("acme", state=state)
 
     (steps,) = steps_of(tmp_path, query)
-    assert steps == walks("tasks", "by_state" if state else "by_time")
+    walk = f"SEARCH t USING INDEX {index} (tenant=? AND created_us<?)"
+    assert steps == [walk, JOB_OF_TASK]
 
 
 @scenario
@@ -109,16 +115,16 @@ async def test_what_belongs_to_one_job_and_what_an_id_begins_with_is_found_by_an
         await ledger.list_tasks("acme", job_id="job-one")
         await ledger.list_tasks("acme", job_id="job-one", state=TaskState.PENDING)
         await ledger.task_states("job-one")
-        await ledger.find_ids("acme", "job-o")
+        await ledger.find_ids("acme", "job-0")
 
-    *of_job, rows = [looks(steps) for steps in steps_of(tmp_path, query)]
-    assert {step.partition(" (")[0] for steps in of_job for step in steps} == {
-        "SEARCH tasks USING INDEX tasks_by_job"
-    }
-    assert rows == [
-        f"SEARCH {table} USING INDEX sqlite_autoindex_{table}_1 (id>? AND id<?)"
-        for table in ("jobs", "tasks")
+    *of_job, texts, numbers = [looks(steps) for steps in steps_of(tmp_path, query)]
+    of_numbers = "USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
+    assert of_job == [
+        *([f"SEARCH t {of_numbers}", JOB_OF_TASK] for _ in range(2)),
+        [f"SEARCH tasks {of_numbers}"],
     ]
+    by_id = ["SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id>? AND id<?)"]
+    assert texts == numbers == by_id
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 300])
@@ -140,3 +146,45 @@ async def test_the_few_ids_of_one_tenant_are_found_behind_the_many_of_another(
         assert rows == ["job-1", "job-248-b", "job-249-b", "job-249-b_a"][:limit]
         assert await backend.ledger.find_ids("small", "job-3") == []
         assert await backend.ledger.find_ids("large", "job-24", limit=2) == ["job-240", "job-241"]
+
+
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 12, 23, 24])
+@scenario
+async def test_an_id_is_found_by_a_prefix_that_ends_at_any_digit(
+    tmp_path: Path, length: int
+) -> None:
+    same = "5" * length
+    last = 24 - length
+    inside = [same + "0" * last, same + "v" * last, same + ("7gv" * 8)[:last]]
+    outside = [same[:-1] + digit + "0" * last for digit in "46v"] if length else []
+    outside += [same[:-1] + "4" + "v" * last] if length else []
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        for digits in {*inside, *outside}:
+            await commit_job(backend, new_job(f"job-{digits}"))
+
+        ids = await backend.ledger.find_ids("acme", f"job-{same}", limit=50)
+
+    assert ids == sorted(f"job-{digits}" for digits in set(inside))
+
+
+@pytest.mark.parametrize("prefix", ["", "j", "job", "job-"])
+@scenario
+async def test_every_id_is_found_by_the_beginning_of_all_ids(tmp_path: Path, prefix: str) -> None:
+    ids = [f"job-{digit * 24}" for digit in DIGITS[::31]] + ["job-one"]
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        for job_id in ids:
+            await commit_job(backend, new_job(job_id))
+
+        assert await backend.ledger.find_ids("acme", prefix) == sorted(ids)
+
+
+@pytest.mark.parametrize("prefix", ["job-w", "job-A", "job-_", "k", "job-" + "0" * 25])
+@scenario
+async def test_nothing_is_found_by_a_prefix_of_no_id(tmp_path: Path, prefix: str) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        await commit_job(backend, new_job("job-" + "0" * 24))
+
+        assert await backend.ledger.find_ids("acme", prefix) == []

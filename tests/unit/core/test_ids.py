@@ -7,11 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.ids import (
+    JOB_PREFIX,
     REQUEST_ID_LIMIT,
+    REQUEST_PREFIX,
     check_request_id,
+    format_id,
     is_name,
     is_task_id,
     job_id_of,
+    new_request_id,
+    parse_id,
     split_task_id,
     task_id_of,
 )
@@ -19,16 +24,19 @@ from longshore.errors import UsageError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 KEYS = st.text("abcXYZ019_-", min_size=1, max_size=128)
+NUMBERS = st.integers(0, 2**120 - 1)
+TIMES = st.integers(0, 2**48 - 1)
+BITS = st.integers(0, 2**72 - 1)
 
 
 def test_a_job_id_is_a_hash_that_never_changes() -> None:
     # The rows of every installation hang on this.
-    assert job_id_of("acme", "request-1") == "job-r7uorwzo23anxwrve5deodfj"
+    assert job_id_of("acme", "request-1") == "job-hh4fp24s47mp3jagndmuuv0f"
 
 
 @given(TEXTS, TEXTS)
 def test_a_job_id_has_no_underscore_and_fits_a_name(tenant: str, request_id: str) -> None:
-    assert re.fullmatch(r"job-[a-z2-7]{24}", job_id_of(tenant, request_id))
+    assert re.fullmatch(r"job-[0-9a-v]{24}", job_id_of(tenant, request_id))
 
 
 @given(TEXTS, TEXTS, TEXTS, TEXTS)
@@ -42,6 +50,55 @@ def test_two_requests_have_the_same_job_only_if_they_are_the_same(
 
 def test_letters_that_move_from_the_tenant_to_the_request_make_another_job() -> None:
     assert job_id_of("ab", "c") != job_id_of("a", "bc")
+
+
+@given(NUMBERS)
+def test_the_number_of_an_id_is_read_back(number: int) -> None:
+    text = format_id(JOB_PREFIX, number)
+
+    assert re.fullmatch(r"job-[0-9a-v]{24}", text)
+    assert parse_id(JOB_PREFIX, text) == number
+    assert parse_id(REQUEST_PREFIX, text) is None
+
+
+@given(NUMBERS, NUMBERS)
+def test_ids_sort_like_their_numbers(first: int, second: int) -> None:
+    texts = [format_id(JOB_PREFIX, number) for number in (first, second)]
+
+    assert (texts[0] < texts[1]) == (first < second)
+
+
+@pytest.mark.parametrize(
+    "digits", ["", "0" * 23, "0" * 25, "w" + "0" * 23, "A" * 24, "_" + "0" * 23, "0" * 24 + "\n"]
+)
+def test_a_text_of_another_form_has_no_number(digits: str) -> None:
+    assert parse_id(JOB_PREFIX, JOB_PREFIX + digits) is None
+    assert parse_id(JOB_PREFIX, digits) is None
+
+
+@given(TIMES, BITS)
+def test_a_request_id_that_was_drawn_has_its_time_and_its_random_bits(ms: int, bits: int) -> None:
+    drawn = parse_id(REQUEST_PREFIX, new_request_id(ms, bits))
+
+    assert drawn is not None
+    assert divmod(drawn, 2**72) == (ms, bits)
+
+
+@given(TIMES, BITS, st.sampled_from(["acme", "other"]))
+def test_the_job_of_a_drawn_request_has_its_time_and_a_hash(
+    ms: int, bits: int, tenant: str
+) -> None:
+    number = parse_id(JOB_PREFIX, job_id_of(tenant, new_request_id(ms, bits)))
+
+    assert number is not None
+    assert number >> 72 == ms
+    assert number & (2**72 - 1) != bits
+
+
+def test_the_same_drawn_request_of_two_tenants_is_two_jobs() -> None:
+    request_id = new_request_id(1, 2)
+
+    assert job_id_of("acme", request_id) != job_id_of("other", request_id)
 
 
 @given(TEXTS, KEYS)

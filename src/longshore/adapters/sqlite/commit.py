@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from longshore.adapters.shared import codec
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.history import EVENT_NUMBERS, pack_event
 from longshore.adapters.sqlite.names import Names
@@ -34,6 +35,8 @@ from longshore.adapters.sqlite.rows import (
     task_values,
 )
 from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.core.documents import Document
+from longshore.core.events.event import Event
 from longshore.core.events.types import JobCompleted, JobCreated
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.job import JobChange
@@ -129,7 +132,8 @@ def write_job(
         ((last,),) = transaction.select("SELECT max(no) FROM jobs")
         no = (last or 0) + 1
     own = [task for task in tasks if task.row.spec.job_id == row.id]
-    history = _add_events(transaction, change, -no, history, sequence, own)
+    created = own if _are_summarised(own, change.events) else ()
+    history = _add_events(transaction, change, -no, history, sequence, created)
     if version:
         graph = stored[0][9]
         if graph is not None or row.total > 1:
@@ -250,3 +254,26 @@ def _all_stored(
         "SELECT count(*) FROM tasks WHERE no >= ? AND no < ?", (first, first + row.total)
     )
     return bool(count == row.total)
+
+
+def _are_summarised(tasks: Sequence[TaskChange], events: Sequence[Event]) -> bool:
+    """Whether ``Job Created`` says of the tasks what their rows say, and need not repeat it."""
+    specs = sorted((task.row.spec for task in tasks), key=lambda spec: spec.number)
+    rows = [(spec.key, spec.definition, spec.input) for spec in specs]
+    for event in events:
+        if isinstance(event.body, JobCreated):
+            summaries = event.body.tasks
+            if rows != [(summary.key, summary.name, summary.input) for summary in summaries]:
+                return False
+            for summary, spec in zip(summaries, specs, strict=True):
+                if not _lists(spec.parents, summary.depends_on):
+                    return False
+    return True
+
+
+def _lists(document: Document | None, keys: tuple[str, ...]) -> bool:
+    """Whether a list of parents has these keys."""
+    if document is None:
+        return not keys
+    # A list in a blob was made of the same keys, and is not read inside a transaction.
+    return document.text is None or tuple(codec.value_from_json(document.text)) == keys

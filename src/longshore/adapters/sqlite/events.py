@@ -9,7 +9,8 @@ A page of events is found by an index, so that the length of the feed does not m
 
 ===================  =============================================================================
 of one entity        its history
-of one job           the feed near its end, otherwise the histories of the job and its tasks
+of one job           along the feed near its end, otherwise the rows of the feed that the
+                     histories of the job and its tasks name
 of a type or app     along ``feed_types``, one range for each type and app, merged
 of a tenant          the same, all types
 ===================  =============================================================================
@@ -17,8 +18,9 @@ of a tenant          the same, all types
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Unpack
 
 import apsw
@@ -26,7 +28,12 @@ import apsw
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.blobs import read_blob
 from longshore.adapters.sqlite.database import Database
-from longshore.adapters.sqlite.history import EVENT_NAMES, EVENT_NUMBERS, HistoryReader
+from longshore.adapters.sqlite.history import (
+    EVENT_NAMES,
+    EVENT_NUMBERS,
+    HistoryReader,
+    unpack_records,
+)
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
     NUMBER_BITS,
@@ -57,6 +64,8 @@ _INSERT_OTHER = f"INSERT INTO other_events ({_OTHER_FIELDS}) VALUES (?,?,?,?,?,?
 
 Numbered = tuple[int, int, Event]
 """An event with its position, and its number among the events at that position."""
+FeedRow = tuple[int, Iterable[FeedEntry]]
+"""A position, and the events there."""
 
 
 class FeedReader:
@@ -90,13 +99,13 @@ class FeedReader:
         own = [numbered for numbered in events if numbered[1].tenant == tenant]
         return sorted(own, key=lambda numbered: numbered[1].sequence)
 
-    def _of_number(self, entity: int) -> list[tuple[int, Event]]:
-        """All events of the task, or of the job with the negated number."""
+    def _of_number(self, entity: int, only: int | None = None) -> list[tuple[int, Event]]:
+        """The events of the task, or of the job with the negated number; ``only``: one of them."""
         if entity > 0:
-            found = self.execute(f"{SELECT_TASK} WHERE t.no = ?", (entity,))
-            return self._history.of_task(found[0]) if found else []
-        found = self.execute(f"{SELECT_JOB} WHERE no = ?", (-entity,))
-        return self._history.of_job(found[0]) if found else []
+            matches = self.execute(f"{SELECT_TASK} WHERE t.no = ?", (entity,))
+            return self._history.of_task(matches[0], only) if matches else []
+        matches = self.execute(f"{SELECT_JOB} WHERE no = ?", (-entity,))
+        return self._history.of_job(matches[0], only) if matches else []
 
     def _other(self, row: Row) -> Event:
         _, entity, sequence, tenant, app, type_, at_ms, origin, source, worker_id, text = row
@@ -115,79 +124,92 @@ class FeedReader:
             overflow=overflow,
         )
 
-    def of_job(self, tenant: str, job_id: str, after: tuple[int, int]) -> list[Numbered]:
-        """The events of a job and its tasks after a cursor, in the order of their positions."""
-        events = self._others_of_job(tenant, job_id)
-        for (no,) in self.execute("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),)):
-            first = no << NUMBER_BITS
-            sql = "SELECT no FROM tasks WHERE no >= ? AND no < ? ORDER BY no"
-            tasks = self.execute(sql, (first, first + (1 << NUMBER_BITS)))
-            for entity in (-no, *(task for (task,) in tasks)):
-                events += [item for item in self._of_number(entity) if item[1].tenant == tenant]
-        events.sort(key=lambda item: (item[0], _rank(item[1])))
-        return _numbered(events, after)
-
-    def _others_of_job(self, tenant: str, job_id: str) -> list[tuple[int, Event]]:
-        """Events of a job and its tasks that were recorded without their rows."""
-        owner = self._names.find(self._connection, tenant)
-        sql = (
-            f"SELECT {_OTHER_FIELDS} FROM other_events WHERE tenant = ?1 AND"
-            " (entity = 'JOB#' || ?2 OR (entity >= 'TASK#' || ?2 || '_'"
-            " AND entity < 'TASK#' || ?2 || '`')) ORDER BY position, no"
-        )
-        return [(row[0], self._other(row)) for row in self.execute(sql, (owner, job_id))]
-
     def along_feed(
         self,
         tenant: str,
         conditions: EventConditions,
         after: tuple[int, int],
         limit: int,
-        positions: Callable[[int], Iterable[tuple[int, bytes]]],
+        rows_after: Callable[[int], Iterable[FeedRow]],
     ) -> list[Numbered]:
-        """Events that match, from rows of the feed; ``positions`` returns rows after a position."""
+        """Events that match, from the rows of the feed that ``rows_after`` a position returns."""
         owner = self._names.find(self._connection, tenant)
-        type_ = conditions.get("event_type")
-        wanted = None if type_ is None else EVENT_NUMBERS.get(type_, -1)
-        found: list[Numbered] = []
+        type_, job_id = conditions.get("event_type"), conditions.get("job_id")
+        type_number = None if type_ is None else EVENT_NUMBERS.get(type_, -1)
+        job = None if job_id is None else self.job_number(job_id)
+        matches: list[Numbered] = []
         position = after[0] - 1 if after[1] else after[0]
-        while len(found) <= limit:
-            page = list(positions(position))
-            if not page:
-                break
-            for position, data in page:
+        while page := list(rows_after(position)):
+            for position, entries in page:
                 skip = after[1] if position == after[0] else 0
-                matches = (
-                    event
-                    for entry in feed_entries(data)
-                    if entry.tenant == owner and wanted in (None, entry.type)
-                    for event in self.event_of(entry)
-                    if _matches(event, conditions)
-                )
-                for number, event in enumerate(matches, 1):
-                    if number > skip:
-                        found.append((position, number, event))
-                if len(found) > limit:
-                    break
-        return found
+                for number, entry in enumerate(entries, 1):
+                    if (
+                        number <= skip
+                        or entry.tenant != owner
+                        or type_number not in (None, entry.type)
+                        or (job is not None and entry.job not in (None, job))
+                    ):
+                        continue
+                    matches += [
+                        (position, number, event)
+                        for event in self.event_of(entry)
+                        if _matches(event, conditions)
+                    ]
+                    if len(matches) > limit:
+                        return matches
+        return matches
+
+    def job_number(self, job_id: str) -> int:
+        """The number of a job; 0 if there is none."""
+        matches = self.execute("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),))
+        return matches[0][0] if matches else 0
 
     def event_of(self, entry: FeedEntry) -> list[Event]:
         """The event of an entry; none if its row is gone."""
         if entry.entity is None:
             sql = f"SELECT {_OTHER_FIELDS} FROM other_events WHERE no = ?"
             return [self._other(row) for row in self.execute(sql, (entry.sequence,))]
-        return [
-            event for _, event in self._of_number(entry.entity) if event.sequence == entry.sequence
-        ]
+        return [event for _, event in self._of_number(entry.entity, entry.sequence)]
 
-    def rows_after(self, position: int) -> list[tuple[int, bytes]]:
+    def rows_after(self, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position."""
         sql = "SELECT position, entries FROM feed WHERE position > ? ORDER BY position LIMIT ?"
-        return [(row[0], row[1]) for row in self.execute(sql, (position, _FEED_ROWS))]
+        return [(row[0], feed_entries(row[1])) for row in self.execute(sql, (position, _FEED_ROWS))]
+
+    def rows_of_job(self, job_id: str, position: int) -> list[FeedRow]:
+        """Some rows of the feed after a position that have events of a job or its tasks."""
+        later = {item for item in self._positions_of_job(job_id) if item > position}
+        sql = "SELECT entries FROM feed WHERE position = ?"
+        page: list[FeedRow] = []
+        for item in sorted(later)[:_FEED_ROWS]:
+            existing = self.execute(sql, (item,))
+            page.append((item, feed_entries(existing[0][0]) if existing else ()))
+        return page
+
+    def _positions_of_job(self, job_id: str) -> Iterator[int]:
+        """The positions of the events of a job and its tasks, in any order."""
+        # Events of a job and its tasks that were recorded without their rows.
+        sql = (
+            "SELECT position FROM other_events WHERE entity = 'JOB#' || ?1"
+            " OR (entity >= 'TASK#' || ?1 || '_' AND entity < 'TASK#' || ?1 || '`')"
+        )
+        for (other,) in self.execute(sql, (job_id,)):
+            yield other
+        job = self.job_number(job_id)
+        first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
+        for sql, values in (
+            ("SELECT history FROM jobs WHERE no = ?", (job,)),
+            ("SELECT history FROM tasks WHERE no >= ? AND no < ?", (first, end)),
+            ("SELECT body FROM history_segments WHERE entity = ?", (-job,)),
+            ("SELECT body FROM history_segments WHERE entity >= ? AND entity < ?", (first, end)),
+        ):
+            for (history,) in self.execute(sql, values):
+                for record in unpack_records(history):
+                    yield record.position
 
     def rows_of_types(
         self, tenant: str, conditions: EventConditions, position: int
-    ) -> list[tuple[int, bytes]]:
+    ) -> list[FeedRow]:
         """Some rows of the feed after a position that have events of a tenant, type and app."""
         owner = self._names.find(self._connection, tenant)
         type_, app = conditions.get("event_type"), conditions.get("app")
@@ -204,33 +226,27 @@ class FeedReader:
             f" AND app = {app_number} AND position > ?2"
             for type_number, app_number in pairs
         )
+        # SQLite merges the ranges as it reads them, because the ORDER BY is that of the UNION.
         sql = (
-            "SELECT f.position, f.entries FROM (SELECT position FROM"
-            f" ({ranges}) ORDER BY position LIMIT ?3) AS p JOIN feed AS f USING (position)"
-            " ORDER BY f.position"
+            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY position LIMIT ?3) AS p"
+            " CROSS JOIN feed AS f USING (position) ORDER BY p.position"
         )
-        return [(row[0], row[1]) for row in self.execute(sql, (owner, position, _FEED_ROWS))]
+        matches = self.execute(sql, (owner, position, _FEED_ROWS))
+        return [(row[0], feed_entries(row[1])) for row in matches]
 
     def _types_and_apps(self, tenant: int | None) -> list[tuple[int, int]]:
         """The types and apps of a tenant's events, each found by one jump along the index."""
         pairs: list[tuple[int, int]] = []
+        # A comparison of both columns at once would read every row of the pair before.
         sql = (
-            "SELECT type, app FROM feed_types WHERE tenant = ?1 AND (type, app) > (?2, ?3)"
-            " ORDER BY type, app LIMIT 1"
+            "SELECT * FROM (SELECT type, app FROM feed_types WHERE tenant = ?1 AND type = ?2"
+            " AND app > ?3 ORDER BY app LIMIT 1) UNION ALL"
+            " SELECT * FROM (SELECT type, app FROM feed_types WHERE tenant = ?1 AND type > ?2"
+            " ORDER BY type, app LIMIT 1) LIMIT 1"
         )
-        while found := self.execute(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
-            pairs.append((found[0][0], found[0][1]))
+        while following := self.execute(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
+            pairs.append((following[0][0], following[0][1]))
         return pairs
-
-
-def _rank(event: Event) -> int:
-    """The order of events of a job that one commit recorded."""
-    if event.entity_type is EntityType.TASK:
-        return 1
-    return 2 if event.type in _ENDS_OF_JOBS else 0
-
-
-_ENDS_OF_JOBS = frozenset({"Job Completed", "Job Failure Detected", "Job Cancelled"})
 
 
 def _numbered(events: list[tuple[int, Event]], after: tuple[int, int]) -> list[Numbered]:
@@ -356,16 +372,12 @@ class SqliteEventLog:
             return _numbered(reader.of_entity(tenant, entity), after)
         if job_id is not None:
             ((last,),) = reader.execute("SELECT coalesce(max(position), 0) FROM feed")
-            if last - after[0] > NEAR_END_POSITIONS:
-                return reader.of_job(tenant, job_id, after)
-            return reader.along_feed(tenant, conditions, after, limit, reader.rows_after)
-        return reader.along_feed(
-            tenant,
-            conditions,
-            after,
-            limit,
-            lambda position: reader.rows_of_types(tenant, conditions, position),
-        )
+            if last - after[0] <= NEAR_END_POSITIONS:
+                return reader.along_feed(tenant, conditions, after, limit, reader.rows_after)
+            rows_after = partial(reader.rows_of_job, job_id)
+        else:
+            rows_after = partial(reader.rows_of_types, tenant, conditions)
+        return reader.along_feed(tenant, conditions, after, limit, rows_after)
 
     def last_position(self) -> int:
         """The position of the newest events; 0 if there are none."""

@@ -237,8 +237,12 @@ class HistoryReader:
         self._connection = connection
         self._read_blob = read_blob
 
-    def of_task(self, values: Sequence[Any]) -> list[tuple[int, Event]]:
-        """All events of a task, each with its position, from the values of ``SELECT_TASK``."""
+    def of_task(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
+        """The events of a task, each with its position, from the values of ``SELECT_TASK``.
+
+        Args:
+            only: The sequence of the only event to return.
+        """
         no, job_id = values[_TASK["no"]], unpack_job_id(values[-1])
         kind = self._names.kind(self._connection, values[_TASK["kind"]])
         row = _TaskContext(
@@ -261,10 +265,15 @@ class HistoryReader:
             values[_TASK["sequence"]],
             codec.from_us(values[_TASK["created_us"]]),
             body_of,
+            only,
         )
 
-    def of_job(self, values: Sequence[Any]) -> list[tuple[int, Event]]:
-        """All events of a job, each with its position, from the values of ``SELECT_JOB``."""
+    def of_job(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
+        """The events of a job, each with its position, from the values of ``SELECT_JOB``.
+
+        Args:
+            only: The sequence of the only event to return.
+        """
         no, job_id = values[_JOB["no"]], unpack_job_id(values[_JOB["id"]])
         text_of = self._names.text_of
         tenant = text_of(self._connection, values[_JOB["tenant"]])
@@ -282,6 +291,7 @@ class HistoryReader:
             values[_JOB["sequence"]],
             codec.from_us(values[_JOB["created_us"]]),
             body_of,
+            only,
         )
 
     def _records(self, entity: int, history: bytes) -> list[Record]:
@@ -298,11 +308,14 @@ class HistoryReader:
         last_sequence: int,
         created_at: datetime,
         body_of: Callable[[Record, datetime], tuple[EventBody, str | None]],
+        only: int | None,
     ) -> list[tuple[int, Event]]:
         tenant, app = owner
         created_ms, first = to_ms(created_at), last_sequence - len(records) + 1
         events = []
         for sequence, record in enumerate(records, first):
+            if only not in (None, sequence):
+                continue
             at = from_ms(created_ms + record.ms)
             body, overflow = body_of(record, at)
             event = Event(

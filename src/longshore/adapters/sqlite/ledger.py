@@ -20,12 +20,14 @@ from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
     JOB_STATES,
     NUMBER_BITS,
+    NUMBER_MASK,
     SELECT_JOB,
     SELECT_TASK,
     TASK_NO,
     TASK_STATE_NUMBERS,
     TASK_STATES,
     RowReader,
+    ended_numbers,
     from_ms,
     pack_job_id,
     to_ms,
@@ -76,7 +78,6 @@ _TENANTS = (
 )
 _CATEGORIES = frozenset(ErrorCategory)
 _TASKS_PER_PAGE = 500
-_PREFIX_SCAN_LIMIT = 200
 
 
 @dataclass(eq=False)
@@ -147,8 +148,8 @@ class SqliteLedger:
         after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
         first = self._job_no(job_id) << NUMBER_BITS
         matches = await self._database.scan(
-            f"{SELECT_TASK} WHERE t.no > ?1 AND t.no < ?2 AND t.tenant = ?3"
-            " AND (?4 IS NULL OR t.state = ?4) ORDER BY t.no LIMIT ?5",
+            f"{SELECT_TASK} WHERE t.no > ?1 AND t.no < ?2 AND +t.tenant = ?3"
+            " AND (?4 IS NULL OR +t.state = ?4) ORDER BY t.no LIMIT ?5",
             (
                 first + after,
                 first + (1 << NUMBER_BITS),
@@ -223,19 +224,19 @@ class SqliteLedger:
         if separator:
             no = self._job_no(job_prefix)
             return await self._keys_of(owner, job_prefix, no, key_prefix, limit)
-        found: list[str] = []
+        ids: list[str] = []
         # Of other tenants too: the index of ids has all of them.
         for low, high in _id_ranges(prefix):
             jobs = await self._database.scan(
-                "SELECT id, no, version FROM jobs WHERE id >= ? AND id < ? AND tenant IN (0, ?)"
+                "SELECT id, no, version FROM jobs WHERE id >= ? AND id < ? AND +tenant IN (0, ?)"
                 " ORDER BY id LIMIT ?",
                 (low, high, owner, limit),
             )
             for job, no, version in jobs:
                 job_id = unpack_job_id(job)
-                found += [job_id] if version else []
-                found += await self._keys_of(owner, job_id, no, "", limit)
-        return sorted(found)[:limit]
+                ids += [job_id] if version else []
+                ids += await self._keys_of(owner, job_id, no, "", limit)
+        return sorted(ids)[:limit]
 
     async def _keys_of(
         self, tenant: int, job_id: str, job_no: int, prefix: str, limit: int
@@ -243,7 +244,7 @@ class SqliteLedger:
         """Ids of the tasks of a job whose keys begin with a prefix."""
         first = job_no << NUMBER_BITS
         keys = await self._database.scan_column(
-            "SELECT key FROM tasks WHERE no >= ?1 AND no < ?2 AND tenant = ?3"
+            "SELECT key FROM tasks WHERE no >= ?1 AND no < ?2 AND +tenant = ?3"
             " AND key >= ?4 AND key < ?5 ORDER BY key LIMIT ?6",
             (
                 *(first, first + (1 << NUMBER_BITS), tenant),
@@ -310,15 +311,17 @@ class SqliteLedger:
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
         matches = await self._database.scan(
-            "SELECT t.key, j.id FROM tasks AS t INDEXED BY tasks_unsettled"
+            "SELECT t.key, j.id, t.no, j.state, j.total, j.completed, j.rest"
+            " FROM tasks AS t INDEXED BY tasks_unsettled"
             " JOIN jobs AS j ON j.no = t.no >> 20 WHERE t.unsettled > 0"
             " AND j.version > 0 AND j.state = 0 AND t.finished_ms <= ?",
             (to_ms(ended_by),),
         )
-        return _after(_task_ids(matches), after, limit)
+        unrecorded = [row for row in matches if row[2] & NUMBER_MASK not in ended_numbers(*row[3:])]
+        return _after(_task_ids(unrecorded), after, limit)
 
     async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
-        found: list[str] = []
+        unnotified: list[str] = []
         last = -1
         while True:
             page = await self._database.scan(
@@ -330,9 +333,9 @@ class SqliteLedger:
             )
             for key, job, awaits, completed, _ in page:
                 if unpack_numbers(awaits) & unpack_numbers(completed):
-                    found.append(task_id_of(unpack_job_id(job), key))
+                    unnotified.append(task_id_of(unpack_job_id(job), key))
             if len(page) < _TASKS_PER_PAGE:
-                return _after(found, after, limit)
+                return _after(unnotified, after, limit)
             last = page[-1][4]
 
     async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:

@@ -52,18 +52,18 @@ class Names:
         self._texts: dict[int, str] = {}
         self._kind_numbers: dict[str, int] = {}
         self._kinds: dict[int, TaskKind] = {}
-        self._given: set[int] = set()  # numbers given in the current transaction
+        self._uncommitted: set[int] = set()  # numbers that the current transaction has given
 
     def begin(self) -> None:
         """A transaction begins; the one before was committed or undone."""
-        self._given.clear()
+        self._uncommitted.clear()
 
     def number_of(self, connection: apsw.Connection, text: str) -> int:
         """The number of a text, given now if it has none; for the writer only."""
         number = self._numbers.get(text)
         if number is None:
             number = self._find_or_give(connection, "names", "text", text)
-            if number not in self._given:
+            if number not in self._uncommitted:
                 self._numbers[text] = number
         return number
 
@@ -71,11 +71,11 @@ class Names:
         """The number of a text; None if no committed row has it."""
         number = self._numbers.get(text)
         if number is None:
-            found = rows(connection, "SELECT no FROM names WHERE text = ?", (text,))
-            if not found:
+            existing = rows(connection, "SELECT no FROM names WHERE text = ?", (text,))
+            if not existing:
                 return None
-            number = int(found[0][0])
-            if number not in self._given:
+            number = int(existing[0][0])
+            if number not in self._uncommitted:
                 self._numbers[text] = number
         return number
 
@@ -85,7 +85,7 @@ class Names:
         if text is None:
             sql = "SELECT text FROM names WHERE no = ?"
             text = str(rows(connection, sql, (number,))[0][0])
-            if number not in self._given:
+            if number not in self._uncommitted:
                 self._texts[number] = text
         return text
 
@@ -96,7 +96,7 @@ class Names:
         number = self._kind_numbers.get(body)
         if number is None:
             number = self._find_or_give(connection, "kinds", "body", body)
-            if number not in self._given:
+            if number not in self._uncommitted:
                 self._kind_numbers[body] = number
         return number
 
@@ -106,16 +106,16 @@ class Names:
         if kind is None:
             sql = "SELECT body FROM kinds WHERE no = ?"
             kind = _decode_kind(rows(connection, sql, (number,))[0][0])
-            if number not in self._given:
+            if number not in self._uncommitted:
                 self._kinds[number] = kind
         return kind
 
     def _find_or_give(self, connection: apsw.Connection, table: str, column: str, text: str) -> int:
         sql = f"SELECT no FROM {table} WHERE {column} = ?"
-        found = rows(connection, sql, (text,))
-        if found:
-            return int(found[0][0])
+        existing = rows(connection, sql, (text,))
+        if existing:
+            return int(existing[0][0])
         connection.execute(f"INSERT INTO {table} ({column}) VALUES (?)", (text,))
         number = connection.last_insert_rowid()
-        self._given.add(number)
+        self._uncommitted.add(number)
         return number

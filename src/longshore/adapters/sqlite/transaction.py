@@ -1,8 +1,9 @@
 """One item of work inside a transaction of the writer: rows with their events and the feed.
 
 The *feed* is the order of all events. An item of work that records events adds one row to it, which
-groups the entities by type, tenant and sequence: in a batch, most entities have the same ones. A
-row of the feed has no content of its own; what its events say is in the histories.
+groups the entities by type, tenant and sequence: in a batch, most entities have the same ones. The
+events of one entity keep their order. A row of the feed has no content of its own; what its events
+say is in the histories.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from longshore.adapters.sqlite.history import SEGMENT_BYTES, unpack_records
 from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.rows import NUMBER_BITS
 from longshore.adapters.sqlite.store_file import Bindings, Row, rows
 
 _INSERT_SEGMENT = "INSERT INTO history_segments (entity, first_sequence, body) VALUES (?,?,?)"
@@ -37,19 +39,31 @@ class FeedEntry(NamedTuple):
     entity: int | None
     sequence: int
 
+    @property
+    def job(self) -> int | None:
+        """The number of the job that the entity is or belongs to; None for other entities."""
+        if self.entity is None:
+            return None
+        return -self.entity if self.entity < 0 else self.entity >> NUMBER_BITS
+
 
 class StoreTransaction:
     """Writes of one item of work; ``close`` adds its row to the feed."""
 
-    __slots__ = ("_apps", "_groups", "_position", "connection", "execute", "names")
+    __slots__ = (
+        *("_apps", "_group_of_entity", "_groups", "_latest_group", "_position"),
+        *("connection", "execute", "names"),
+    )
 
     def __init__(self, connection: apsw.Connection, names: Names) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.names = names
         self._position = 0
-        # Entities by type, tenant and sequence, in the order of recording.
-        self._groups: dict[tuple[int, int, int], list[int]] = {}
+        # Type, tenant and sequence, and the entities of a group, in the order of recording.
+        self._groups: list[tuple[tuple[int, int, int], list[int]]] = []
+        self._latest_group: dict[tuple[int, int, int], int] = {}
+        self._group_of_entity: dict[int, int] = {}  # the last one with an event of the entity
         self._apps: dict[tuple[int, int, int], None] = {}  # tenant, type, app
 
     @property
@@ -70,17 +84,21 @@ class StoreTransaction:
 
     def record(self, type_: int, tenant: int, app: int, entity: int, sequence: int) -> None:
         """An event was added to a history; ``entity`` as in ``FeedEntry``, 0 for other entities."""
-        self._groups.setdefault((type_, tenant, sequence), []).append(entity)
+        key = (type_, tenant, sequence)
+        number = self._latest_group.get(key, -1)
+        if number <= self._group_of_entity.get(entity, -1):
+            # There is no such group yet, or it comes before another event of the entity.
+            number = self._latest_group[key] = len(self._groups)
+            self._groups.append((key, []))
+        self._groups[number][1].append(entity)
+        self._group_of_entity[entity] = number
         self._apps[tenant, type_, app] = None
 
     def close(self) -> None:
         """Write the row of the feed, if events were recorded."""
         if not self._groups:
             return
-        entries = [
-            (type_, tenant, sequence, _differences(entities))
-            for (type_, tenant, sequence), entities in self._groups.items()
-        ]
+        entries = [(*key, _differences(entities)) for key, entities in self._groups]
         position = self.position
         self.execute(
             "INSERT INTO feed (position, entries) VALUES (?,?)", (position, _encode(entries))

@@ -80,7 +80,9 @@ def _rule(pattern: str, *hints: str) -> SecretRule:
 _WINDOW_CHARACTERS = 32
 _RANDOM_BREAKS = 8
 _BREAK = re.compile(r"(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[0-9]|(?<=[0-9])[A-Za-z]")
-_ORDINARY = re.compile(r"(?:sha(?:1|256|384|512)-.*|job-[a-z2-7]{24}(?:_[\w-]*)?)", re.ASCII)
+_ORDINARY = re.compile(
+    r"(?:sha(?:1|256|384|512)-.*|(?:job|req)-[0-9a-v]{24}(?:_[\w-]*)?)", re.ASCII
+)
 
 
 def _mask_random(match: re.Match[str]) -> str:
