@@ -6,6 +6,7 @@ from typing import Any
 from longshore.audit.store_snapshot import (
     EventRecord,
     JobRecord,
+    MessageRecord,
     OutputRecord,
     StoreSnapshot,
     TaskRecord,
@@ -126,11 +127,11 @@ class Forger:
         return self.replace_fields(output=(*self.snapshot.output, entry))
 
     def change_message(self, path: str, /, **fields: Any) -> "Forger":
-        task_id = self.task(path).id
-        old = next(message for message in self.snapshot.messages if message.task_id == task_id)
-        return self.replace_fields(
-            messages=_with(self.snapshot.messages, old, old._replace(**fields))
-        )
+        """A message of the task, as a backend with a queue has it, but for these fields."""
+        task = self.task(path)
+        message = MessageRecord(task.queue, task.id, task.id)._replace(**fields)
+        others = [other for other in self.snapshot.messages if other.task_id != task.id]
+        return self.replace_fields(messages=(*others, message))
 
 
 def _with(records: tuple[Any, ...], old: Any, *new: Any) -> tuple[Any, ...]:
