@@ -23,6 +23,7 @@ from tests.mutants.queue_faults import QUEUE_FAULTS
 from tests.mutants.resilience_faults import RESILIENCE_FAULTS
 from tests.mutants.review_faults import REVIEW_FAULTS
 from tests.mutants.shared_budget_faults import SHARED_BUDGET_FAULTS
+from tests.mutants.source_faults import SOURCE_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
 from tests.mutants.sweep_query_faults import SWEEP_QUERY_FAULTS
 from tests.mutants.sweeper_faults import SWEEPER_FAULTS
@@ -36,6 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     *SWEEP_QUERY_FAULTS,
     *WRITE_LOCK_FAULTS,
     *QUEUE_FAULTS,
+    *SOURCE_FAULTS,
     *PAUSE_FAULTS,
     *EVENT_FAULTS,
     *BUS_FAULTS,

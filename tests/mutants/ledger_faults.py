@@ -181,22 +181,22 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a version still to come may be changed in memory",
-        at="adapters.memory.ledger:MemoryLedger._is_committed",
+        at="adapters.memory.ledger:MemoryStore._is_committed",
         do=Operator("!= expected_version", "<"),
         caught_by=f"{_MEMORY}::test_a_change_from_a_version_that_is_still_to_come_is_a_conflict",
     ),
     _fault(
         name="a repeated change sends no message",
-        at="adapters.memory.ledger:MemoryLedger.commit",
-        do=Replace("changes", "fresh", nth=3),
+        at="adapters.memory.ledger:MemoryStore.commit",
+        do=Value("= effects", "[effect for change in fresh for effect in change.effects]"),
         caught_by=f"{_MEMORY}::"
         "test_a_change_whose_answer_was_lost_still_enqueues_when_it_is_committed_again",
     ),
     _fault(
         name="rows are written one by one in memory",
-        at="adapters.memory.ledger:MemoryLedger.commit",
+        at="adapters.memory.ledger:MemoryStore.commit",
         do=Condition(
-            "_is_committed()", "$0 and not self._store.tasks.update({change.row.id: change.row})"
+            "_is_committed()", "$0 and not self.tasks.update({change.row.id: change.row})"
         ),
         caught_by=f"{_ATOMIC_MEMORY}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),

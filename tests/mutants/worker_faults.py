@@ -165,7 +165,10 @@ WORKER_FAULTS = (
     _fault(
         name="one who lost its lease takes the message away",
         at="services.message_source:MessageTaskSource._carry_out",
-        do=Replace("del", "ended.append(self._leased.pop(command.task_id).receipt)"),
+        do=Condition(
+            "Applied",
+            "isinstance(answer, Refusal) or isinstance(command.command, c.AttemptCommand)",
+        ),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker",
     ),

@@ -20,11 +20,12 @@ from tests.simulation.budget_bugs import BUDGET_BUGS
 from tests.simulation.dispatcher_bugs import DISPATCHER_BUGS
 from tests.simulation.operator_bugs import OPERATOR_BUGS
 from tests.simulation.task_bugs import TASK_BUGS, Bug
+from tests.simulation.turn_bugs import TURN_BUGS
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 1_000
 BUGS = (
-    *(*TASK_BUGS, *DISPATCHER_BUGS, *OPERATOR_BUGS, *BUDGET_BUGS),
+    *(*TASK_BUGS, *TURN_BUGS, *DISPATCHER_BUGS, *OPERATOR_BUGS, *BUDGET_BUGS),
     *AWS_BUGS,
 )
 

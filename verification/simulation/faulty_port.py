@@ -398,7 +398,7 @@ class FaultyPort:
     async def _turn(self, worker: WorkerInstance, commands: Any, **keywords: Any) -> Turn:
         with self._monitor.observed_commits():
             turn: Turn = await self._port.turn(worker, commands, **keywords)
-        self._monitor.on_turn(worker, commands, turn)
+        await self._monitor.on_turn(worker, commands, turn)
         return turn
 
     async def _claim(self, *arguments: Any, **keywords: Any) -> Any:

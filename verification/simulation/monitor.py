@@ -91,7 +91,9 @@ class Monitor:
         finally:
             _CALLER.reset(token)
 
-    def on_turn(self, worker: WorkerInstance, commands: Sequence[LeaseCommand], turn: Turn) -> None:
+    async def on_turn(
+        self, worker: WorkerInstance, commands: Sequence[LeaseCommand], turn: Turn
+    ) -> None:
         """A turn was carried out, now or before: each command has its answer."""
         if len(turn.answers) != len(commands):
             text = f"{len(commands)} commands got {len(turn.answers)} answers"
@@ -100,6 +102,19 @@ class Monitor:
             if isinstance(answer, Applied) and answer.row.id != command.task_id:
                 text = f"the answer to a command about {command.task_id} is {answer.row.id}"
                 self._simulation.report_violation(0, worker.worker_id, text)
+            elif isinstance(answer, Applied):
+                await self._check_applied(worker, answer.row)
+
+    async def _check_applied(self, worker: WorkerInstance, row: TaskRow) -> None:
+        """What a turn has answered as applied is committed, with all that follows from it."""
+        stored = await self._simulation.backend.ledger.get_task(row.id)
+        if stored is None or stored.version < row.version:
+            text = f"{worker.worker_id} was answered a version that is not stored"
+            self._simulation.report_violation(5, row.id, text)
+        elif stored == row and row.state.terminal:
+            left = await self._simulation.history.missing_effect(row, self._simulation.time())
+            if left is not None:
+                self._simulation.report_violation(6, row.id, f"a turn has ended it, but {left}")
 
     async def rows_before(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
         """The rows before a commit."""

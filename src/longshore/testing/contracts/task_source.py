@@ -485,6 +485,17 @@ class DirectSourceContract(TaskSourceContract):
         assert tenants == {"acme": 2, "other": 2}
 
     @clause
+    async def test_a_candidate_that_is_not_due_takes_no_slot(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task("later", tenant="aaa", not_before=START + 60 * SECOND))
+        now = await commit(backend, new_task("now"))
+        worker = await join(source)
+
+        (task,) = await worker.claim(1)
+
+        assert task.row.id == now.id
+
+    @clause
     async def test_known_short_tasks_are_claimed_ahead_of_free_slots(
         self, backend: Backend
     ) -> None:
@@ -559,6 +570,23 @@ class DirectSourceContract(TaskSourceContract):
             await source.end_worker("w1")
             with pytest.raises(WorkerGone):
                 await without_time_passing(waiting)
+
+    @clause
+    async def test_the_same_turn_again_claims_the_same_tasks(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(3):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        (task,) = await worker.claim(1)
+        commands, turn_id = [complete(task.row)], _turn_id()
+
+        first, again = [
+            await source.turn(worker.instance, commands, turn_id=turn_id, room=Room(slots=1))
+            for _ in range(2)
+        ]
+
+        assert len(first.claimed) == 1
+        assert again == first
 
     @clause
     async def test_a_turn_that_arrives_after_a_later_one_is_not_carried_out(
