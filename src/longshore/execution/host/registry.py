@@ -75,6 +75,7 @@ class FileWorkerRegistry:
     def deregister(self, worker_id: str) -> None:
         reach("worker.deregistering")
         self._lock_path(worker_id).unlink(missing_ok=True)
+        self._lock_path(worker_id).with_suffix(".begun").unlink(missing_ok=True)
         reach("worker.deregistered")
         if (worker := self._workers.pop(worker_id, None)) is not None:
             os.close(worker.lock)
