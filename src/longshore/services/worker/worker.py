@@ -184,7 +184,7 @@ class Worker:
         while True:
             await self._backend.clock.sleep(pause)
             try:
-                renewed = all(await asyncio.gather(*(each.renew() for each in self._running)))
+                renewed = all(await asyncio.gather(*(attempt.renew() for attempt in self._running)))
             except Exception:  # no error may end the loop: every child would have to be killed
                 logger.exception("renewal.crashed")
                 renewed = False
