@@ -20,6 +20,7 @@ from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core.queues import MessageAction, triage
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
@@ -116,16 +117,15 @@ class Process:
         self.ledger = FlakyLedger(backend.ledger, share, chance)
         self.harness = ServiceHarness(replace(backend, ledger=self.ledger))
         self.refused = 0
-        self._apply = self.harness.transitions.apply_to_task
+        self._try = self.harness.transitions.try_command
         # Every change of the process, also by its worker and its sweeper, goes through here.
-        self.harness.transitions.apply_to_task = self._counting  # type: ignore[method-assign]
+        self.harness.transitions.try_command = self._counting  # type: ignore[method-assign]
 
-    async def _counting(self, *arguments: Any, **named: Any) -> TaskRow:
-        try:
-            return await self._apply(*arguments, **named)
-        except LeaseLost:
-            self.refused += 1
-            raise
+    async def _counting(self, *arguments: Any, **named: Any) -> TaskRow | Refusal:
+        answer = await self._try(*arguments, **named)
+        lost = isinstance(answer, Refusal) and answer.reason is RefusalReason.LEASE_LOST
+        self.refused += lost
+        return answer
 
     async def apply(
         self, id_: str, command: c.Command, *, row: TaskRow | None = None

@@ -35,7 +35,7 @@ def test_a_run_that_fails_is_shrunk_and_can_be_repeated(
     monkeypatch.setattr("longshore.core.tasks.task.is_over", lambda *_, **__: True)
 
     # A seed whose workers take over by messages.
-    assert main(["--seeds", "1", "--from", "5", "--jobs", "1"]) == 1
+    assert main(["--seeds", "1", "--from", "8", "--jobs", "1"]) == 1
     printed = capsys.readouterr().out
     (command, *_) = [line for line in printed.splitlines() if line.startswith("repeat: ")]
     words = command.removeprefix("repeat: python -m verification.simulation ").split()

@@ -7,7 +7,7 @@ _SOURCE = "adapters.memory.task_source:MemoryTaskSource"
 
 TURN_BUGS = (
     Bug(
-        "a command of a batch is applied whatever its fence",
+        "a command of a batch is applied under any fence",
         at=f"{_SOURCE}._answer",
         do=Argument(
             "apply()", 1, "__import__('dataclasses').replace(command.command, fence=row.fence)"

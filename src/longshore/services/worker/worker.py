@@ -260,7 +260,7 @@ class Worker:
             if self._slot_tasks is not None:
                 self._slot_tasks.renew()
             try:
-                renewed = all(await asyncio.gather(*(each.renew() for each in self._running)))
+                renewed = all(await asyncio.gather(*(attempt.renew() for attempt in self._running)))
             except Exception:  # no error may end the loop: every child would have to be killed
                 logger.exception("renewal.crashed")
                 renewed = False

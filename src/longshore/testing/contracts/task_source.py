@@ -169,8 +169,8 @@ class TaskSourceContract(PortContract):
 
         assert await other.claim() == ()
         assert len(await worker.claim()) == 1
-        for each in (other, worker):
-            await source.leave(each.instance)
+        for member in (other, worker):
+            await source.leave(member.instance)
 
     @clause
     async def test_a_paused_queue_is_not_served_until_it_is_resumed(
@@ -428,8 +428,8 @@ class TaskSourceContract(PortContract):
         (ended,) = await source.end_worker("w1")
 
         assert ended.attempts_used == 1
-        for each in (worker, other):
-            await source.leave(each.instance)
+        for member in (worker, other):
+            await source.leave(member.instance)
 
     @clause
     async def test_a_worker_is_woken_when_its_task_is_to_be_cancelled(
@@ -538,7 +538,7 @@ class DirectSourceContract(TaskSourceContract):
         for number in range(2):
             await commit(backend, new_task(f"t{number}", number=number))
         worker = await join(source)
-        lost, kept = await worker.claim()
+        lost, other = await worker.claim()
         clock.advance(LEASE)
         await Transitions(
             backend=backend, documents=DocumentStore(backend.blobs), new_id=fresh_change_id
@@ -546,7 +546,7 @@ class DirectSourceContract(TaskSourceContract):
 
         with pytest.raises(WorkerGone):
             await worker.claim()
-        (answer,) = await worker.send(complete(kept.row))
+        (answer,) = await worker.send(complete(other.row))
 
         assert isinstance(answer, Applied)
 
