@@ -129,11 +129,11 @@ async def test_a_number_of_an_undone_change_is_never_used(tmp_path: Path) -> Non
         stale = Change(row=replace(row, change_id="stale"), expected_version=7)
         with pytest.raises(Exception, match="version"):
             await backend.ledger.commit(undone, stale)
-        kept = await commit(backend, new_task("c", number=2, tenant="kept", queue="kept"))
+        stored = await commit(backend, new_task("c", number=2, tenant="kept", queue="kept"))
         again = await commit(backend, undone)
         database = backend.ledger._database
 
-        assert await backend.ledger.get_task(kept.id) == kept
+        assert await backend.ledger.get_task(stored.id) == stored
         assert await backend.ledger.get_task(again.id) == again
         texts = [text for (text,) in database.point("SELECT text FROM names ORDER BY no")]
         assert texts.index("kept") < texts.index("undone")

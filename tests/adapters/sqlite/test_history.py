@@ -42,7 +42,7 @@ CONTEXTS = [
     EventContext(origin="producer", source="user"),
     EventContext(origin="worker", worker_id="host:1"),
     EventContext(origin="worker", source="user", worker_id="host:1"),
-    EventContext(origin="elsewhere", source="nobody"),
+    EventContext(origin="elsewhere", source="other"),
     EventContext(origin="sweeper", worker_id="host:1"),
 ]
 RECORDS = st.lists(
