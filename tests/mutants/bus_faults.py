@@ -27,13 +27,13 @@ BUS_FAULTS = (
     _fault(
         name="a receipt covers more than was delivered",
         at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Replace("ternary len()", "$3"),
+        do=Argument("Delivery()", "receipt", "str(read_to + (1 << 20))"),
         caught_by=f"{_SQLITE}::test_a_delivery_has_no_more_events_than_the_limit_and_all_come",
     ),
     _fault(
         name="a receipt covers one event less",
         at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Replace("ternary len()", "$1 - 1"),
+        do=Argument("Delivery()", "receipt", "str(read_to - 1)"),
         caught_by=f"{_SQLITE}::test_an_acknowledged_delivery_does_not_come_again",
     ),
     _fault(

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Condition, Operator, Replace, Text
+from tests.planting import After, Argument, Condition, Drop, Operator, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventLog"
 _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
@@ -23,12 +23,6 @@ EVENT_FAULTS = (
         at="adapters.sqlite.events:SqliteEventLog.record.work",
         do=Condition("!=", True),
         caught_by=f"{_SQLITE}::test_the_same_event_twice_is_one",
-    ),
-    _fault(
-        name="an event's place does not know its tenant",
-        at="adapters.sqlite.events:SqliteEventLog.record.work",
-        do=Text("tenant = ?", "? IS NOT NULL"),
-        caught_by=f"{_SQLITE}::test_one_sequence_in_two_tenants_is_two_events",
     ),
     _fault(
         name="the next place is read before the write",
@@ -51,37 +45,25 @@ EVENT_FAULTS = (
     _fault(
         name="history begins with the event already seen",
         at="adapters.sqlite.events:SqliteEventLog.history",
-        do=Text("sequence >", "sequence >="),
+        do=Operator("> after", ">="),
         caught_by=f"{_SQLITE}::test_history_goes_on_after_a_sequence_up_to_the_limit",
     ),
     _fault(
         name="history in the order of arrival",
-        at="adapters.sqlite.events:SqliteEventLog.history",
-        do=Text("BY sequence", "BY position"),
+        at="adapters.sqlite.events:FeedReader.of_entity",
+        do=Value("return sorted()", "own"),
         caught_by=f"{_SQLITE}::test_events_are_recorded_in_any_order",
     ),
     _fault(
         name="history of every tenant",
-        at="adapters.sqlite.events:SqliteEventLog.history",
-        do=Text("tenant = ?", "? IS NOT NULL"),
-        caught_by=f"{_SQLITE}::test_events_of_another_tenant_are_not_seen",
-    ),
-    _fault(
-        name="the latest event is the last that arrived",
-        at="adapters.sqlite.events:SqliteEventLog.latest",
-        do=Text("BY sequence", "BY position"),
-        caught_by=f"{_SQLITE}::test_the_latest_event_is_the_last_by_sequence",
-    ),
-    _fault(
-        name="a query reads every tenant",
-        at="adapters.sqlite.events:_AFTER_POSITION",
-        do=Text("tenant = :tenant", ":tenant IS NOT NULL"),
+        at="adapters.sqlite.events:FeedReader.of_entity",
+        do=(Text("AND tenant = ?", "AND ? IS NOT NULL"), Drop("== tenant")),
         caught_by=f"{_SQLITE}::test_events_of_another_tenant_are_not_seen",
     ),
     _fault(
         name="a page of a query begins with the last of the one before",
-        at="adapters.sqlite.events:_AFTER_POSITION",
-        do=Text("position >", "position >="),
+        at="adapters.sqlite.events:FeedReader.along_feed",
+        do=Operator("<= skip", "<"),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _fault(
@@ -92,19 +74,13 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="a job's events with those of a longer name",
-        at="adapters.sqlite.events:_TASKS",
-        do=Text("|| '_' AND", "AND"),
+        at="adapters.sqlite.events:_matches",
+        do=Replace("== split_task_id()", "event.entity_id.startswith(job_id)"),
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_its_own_and_those_of_its_tasks",
     ),
     _fault(
-        name="a query by the time of the event",
-        at="adapters.sqlite.events:_PAGE",
-        do=Text("BY position", "BY at_ms"),
-        caught_by=f"{_SQLITE}::test_events_come_in_the_order_in_which_they_were_recorded",
-    ),
-    _fault(
         name="the reference to large fields is dropped",
-        at="adapters.sqlite.events:_event",
+        at="adapters.sqlite.events:FeedReader._other",
         do=Argument("Event()", "overflow", "None"),
         caught_by=f"{_SQLITE}::test_an_event_whose_large_fields_are_elsewhere_keeps_the_reference",
     ),

@@ -14,38 +14,38 @@ _fault = partial(Fault, part=Part.LEDGER)
 FILTER_FAULTS = (
     _fault(
         name="what was created at the end of a span is in it",
-        at="adapters.sqlite.ledger:SqliteLedger._newest",
-        do=Argument("min()", 1, "($1 + 1, '')"),
+        at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
+        do=Argument("min()", 1, "(codec.to_us(created_before) + 1, 0)"),
         caught_by=f"{_SQLITE}::test_the_first_moment_of_a_span_is_in_it_and_the_last_is_not",
     ),
     _fault(
         name="what was created at the beginning of a span is not in it",
-        at="adapters.sqlite.ledger:_walk",
-        do=Text("created_us >=", "created_us >"),
+        at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
+        do=Text("created_us >= ?5", "created_us > ?5"),
         caught_by=f"{_SQLITE}::test_the_first_moment_of_a_span_is_in_it_and_the_last_is_not",
     ),
     _fault(
         name="each page begins at the end of the span",
-        at="adapters.sqlite.ledger:SqliteLedger._newest",
+        at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
         do=Replace("min()", "$2"),
         caught_by=f"{_SQLITE}::test_a_cursor_goes_on_within_its_span_while_jobs_are_added",
     ),
     _fault(
         name="an empty name is no name",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
-        do=Argument("_walk()", "by_name", "bool($1)"),
+        do=Replace("get() 'name'", "($0 or None)"),
         caught_by=f"{_SQLITE}::test_a_name_is_the_whole_name_letter_by_letter",
     ),
     _fault(
         name="of one name only the running jobs are listed",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
-        do=Value("= JobState", "(state or (JobState.RUNNING if name is not None else None),)"),
+        do=Value("= JOB_STATES", "$0 if name is None or state else JOB_STATES[:1]"),
         caught_by=f"{_SQLITE}::test_jobs_of_one_name_in_any_state_are_listed_newest_first",
     ),
     _fault(
         name="with a name the state does not matter",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
-        do=Drop("is state"),
+        do=Value("= JOB_STATES", "$0 if name is None else JOB_STATES"),
         caught_by=f"{_SQLITE}::test_state_and_name_must_both_apply",
     ),
     _fault(
@@ -56,14 +56,14 @@ FILTER_FAULTS = (
     ),
     _fault(
         name="rows of every state are passed over to find those of one",
-        at="adapters.sqlite.ledger:_walk",
-        do=Text("INDEXED BY {table}_by_{index} WHERE", "WHERE"),
+        at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
+        do=Text("INDEXED BY {index} WHERE", "WHERE"),
         caught_by=f"{_LISTING}::test_jobs_by_every_filter_are_walks_along_an_index",
     ),
     _fault(
         name="the name of a job is not kept for its listing",
-        at="adapters.sqlite.commit:_job_statement",
-        do=Replace("name", "None"),
+        at="adapters.sqlite.rows:job_spec_values",
+        do=Replace("ternary name", "None"),
         caught_by=f"{_SQLITE}::test_a_name_is_the_whole_name_letter_by_letter",
     ),
     _fault(

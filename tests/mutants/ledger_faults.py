@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Condition, Drop, Operator, Replace, Swap, Text, Value
+from tests.planting import After, Condition, Drop, Operator, Replace, Swap, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteLedgerInFour"
@@ -15,32 +15,32 @@ _fault = partial(Fault, part=Part.LEDGER)
 LEDGER_FAULTS = (
     _fault(
         name="an old version of a task may be changed",
-        at="adapters.sqlite.commit:_UPDATE_TASK",
-        do=Text("AND version=?", "AND version>=?"),
+        at="adapters.sqlite.commit:write_task",
+        do=Operator("!= expected_version", "<"),
         caught_by=f"{_SQLITE}::test_a_change_from_an_old_version_is_a_conflict_and_writes_nothing",
     ),
     _fault(
         name="a version still to come may be changed",
-        at="adapters.sqlite.commit:_UPDATE_TASK",
-        do=Text("AND version=?", "AND version<=?"),
+        at="adapters.sqlite.commit:write_task",
+        do=Operator("!= expected_version", ">"),
         caught_by=f"{_SQLITE}::test_a_change_from_a_version_that_is_still_to_come_is_a_conflict",
     ),
     _fault(
         name="an old version of a job may be changed",
-        at="adapters.sqlite.commit:_UPDATE_JOB",
-        do=Text("AND version=?", "AND version>=?"),
+        at="adapters.sqlite.commit:_write_job",
+        do=Operator("!= expected_version", "<"),
         caught_by=f"{_SQLITE}::test_a_job_is_changed_only_from_its_current_version",
     ),
     _fault(
         name="its own change id is not recognised",
-        at="adapters.sqlite.commit:_is_own_change",
-        do=Value("return bool()", "False"),
+        at="adapters.sqlite.commit:write_task",
+        do=Condition("pack_change_id()", False),
         caught_by=f"{_SQLITE}::test_the_same_change_again_is_success_and_writes_nothing_twice",
     ),
     _fault(
         name="a foreign change passes for its own",
-        at="adapters.sqlite.commit:_is_own_change",
-        do=Drop("== change_id"),
+        at="adapters.sqlite.commit:write_task",
+        do=Condition("pack_change_id()", True),
         caught_by=f"{_SQLITE}::test_a_second_creation_is_a_conflict_and_the_first_stays",
     ),
     _fault(
@@ -59,14 +59,14 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="the message is not committed with the row",
-        at="adapters.sqlite.commit:Commit.__init__",
-        do=Drop("QUEUE:"),
+        at="adapters.sqlite.commit:Commit.__call__",
+        do=Drop("executemany() UPSERT_MESSAGE"),
         caught_by=f"{_SQLITE}::test_a_message_is_on_the_queue_once_after_the_commit",
     ),
     _fault(
         name="a delayed message is visible at once",
-        at="adapters.sqlite.commit:Commit.__init__",
-        do=Argument("to_us() at", 0, "now"),
+        at="adapters.sqlite.commit:Commit.__call__",
+        do=Replace("to_us()", "self._sent_us"),
         caught_by=f"{_SQLITE}::test_a_message_for_later_is_received_at_its_time",
     ),
     _fault(
@@ -89,64 +89,45 @@ LEDGER_FAULTS = (
         "test_an_error_at_the_commit_makes_the_whole_group_unknown",
     ),
     _fault(
-        name="a row that is remembered is never read again",
-        at="adapters.sqlite.ledger:_READ_TASK",
-        do=Text("= ?2, NULL, spec)", ">= ?2 AND ?2 > 0, NULL, spec)"),
-        caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
-    ),
-    _fault(
-        name="a cached row is used after a write of another process",
-        at="adapters.sqlite.ledger:SqliteLedger._read",
-        do=Drop("unchanged"),
-        caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
-    ),
-    _fault(
-        name="a cache outlives a turn of another process",
-        at="adapters.sqlite.ledger:SqliteLedger._read",
-        do=Drop("== exclusive_epoch"),
-        caught_by="adapters/sqlite/test_row_cache.py::"
-        "test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
-    ),
-    _fault(
         name="tasks and jobs of every tenant are listed",
-        at="adapters.sqlite.ledger:_walk",
+        at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
         do=Text("tenant = ?1", "?1 = ?1"),
         caught_by=f"{_SQLITE}::test_jobs_of_another_tenant_are_not_listed",
     ),
     _fault(
         name="tasks of another tenant's job are listed",
-        at="adapters.sqlite.ledger:SqliteLedger.list_tasks",
-        do=Text("AND tenant", "AND ?3"),
+        at="adapters.sqlite.ledger:SqliteLedger._tasks_of_job",
+        do=Text("+t.tenant = ?3", "?3 = ?3"),
         caught_by=f"{_SQLITE}::test_tasks_of_another_tenant_are_not_listed",
     ),
     _fault(
         name="tasks of another tenant are found",
-        at="adapters.sqlite.ledger:SqliteLedger.find_ids",
-        do=Drop("== tenant"),
+        at="adapters.sqlite.ledger:SqliteLedger._keys_of",
+        do=Text("+tenant = ?3", "?3 = ?3"),
         caught_by=f"{_SQLITE}::test_ids_of_another_tenant_are_not_found",
     ),
     _fault(
         name="a page begins with the last of the one before",
-        at="adapters.sqlite.ledger:_walk",
-        do=Text("id) < (?2,", "id) <= (?2,"),
+        at="adapters.sqlite.ledger:SqliteLedger.list_tasks",
+        do=Text("t.no) < (?2", "t.no) <= (?2"),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_tenants_tasks_give_each_once_and_end",
     ),
     _fault(
         name="a page forgets the id among equal times",
-        at="adapters.sqlite.ledger:_walk",
-        do=Text("(created_us, id) < (?2, ?3)", "created_us < ?2 AND ?3 = ?3"),
+        at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
+        do=Text("(created_us, no) < (?2, ?3)", "created_us < ?2 AND ?3 = ?3"),
         caught_by=f"{_SQLITE}::test_the_pages_of_jobs_give_each_once_and_end",
     ),
     _fault(
         name="a task that is due now does not count as unqueued",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Text("WHERE due_us <=", "WHERE due_us <"),
+        do=Text("t.due_us <= ?", "t.due_us < ?"),
         caught_by=f"{_SQLITE}::test_a_task_is_unqueued_from_the_moment_it_is_due",
     ),
     _fault(
         name="a task that was just enqueued counts as unqueued",
         at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Text("< ? AND 2 *", "<= ? AND 2 *"),
+        do=Operator(">= before_us", ">"),
         caught_by=f"{_SQLITE}::test_a_task_is_unqueued_only_if_it_was_enqueued_before",
     ),
     _fault(
@@ -158,7 +139,7 @@ LEDGER_FAULTS = (
     _fault(
         name="held tasks come in any order",
         at="adapters.sqlite.ledger:SqliteLedger.leased_tasks",
-        do=Text("lease_expires_us, id", "id"),
+        do=Text("t.lease_ms, t.no", "t.no"),
         caught_by=f"{_SQLITE}::test_leased_tasks_come_with_the_earliest_end_first",
     ),
     _fault(

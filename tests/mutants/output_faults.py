@@ -39,7 +39,7 @@ OUTPUT_FAULTS = (
     _fault(
         name="output of every task",
         at="adapters.sqlite.output:SqliteOutputLog.read",
-        do=Text("task_id = ?", "? IS NOT NULL"),
+        do=Text("task = ?", "? IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_output_of_another_task_is_not_seen",
     ),
     _fault(

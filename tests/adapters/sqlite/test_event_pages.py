@@ -1,75 +1,142 @@
-"""Pages of events of a very long log: found by an index, or along the log near its end."""
+"""Pages of events along the feed: complete, in order, and found by an index."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
+from longshore.adapters.sqlite import events as sqlite_events
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.events import query_statement
-from longshore.core.events.codec import EVENT_TYPES
+from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.transaction import FeedEntry, StoreTransaction, feed_entries
+from longshore.core.events.event import Event
+from longshore.core.tasks.changes import Change
+from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import claim, commit, new_job, new_task
 from longshore.testing.contracts.suite import START
 from tests.execution.conftest import scenario
 
-BY_TYPE = "SEARCH events USING INDEX events_by_type (tenant=? AND type=? AND position>?)"
-OF_ENTITY = "SEARCH events USING INDEX events_by_entity (entity=? AND tenant=?)"
-POSITIONS = [
-    "SEARCH events USING COVERING INDEX events_by_entity (entity=? AND tenant=?)",
-    "SEARCH events USING COVERING INDEX events_by_entity (entity>? AND entity<?)",
-]
-QUERIES: list[dict[str, str]] = [
-    {},
-    {"app": "shop"},
-    {"event_type": "Task Failed"},
-    {"entity": "JOB#job-one"},
-    {"job_id": "job-one"},
-    {"job_id": "job-one", "event_type": "Task Failed"},
-]
+SKIPPED = 1 << 24
 
 
-def _looks(folder: Path, query: dict[str, Any], *, near_end: bool) -> list[str]:
-    """How SQLite goes about it, but for merging and sorting."""
-    whole = {"app": None, "event_type": None, "entity": None, "job_id": None, **query}
-    sql = query_statement("position, properties", whole, near_end=near_end)
-    values = {**whole, "tenant": "acme", "after": 7, "limit": 10}
-    connection = apsw.Connection(str(folder / store_file.FILE_NAME))
-    steps = [step[-1] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-    connection.close()
-    return [step for step in steps if step.startswith(("SEARCH", "SCAN"))]
+async def pages(backend: Backend, limit: int, **conditions: Any) -> list[Event]:
+    """All events, read page by page."""
+    cursor, events = None, []
+    while True:
+        page = await backend.events.query("acme", limit=limit, cursor=cursor, **conditions)
+        events += page.items
+        cursor = page.cursor
+        if cursor is None:
+            return events
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    @scenario
-    async def events() -> None:
-        async with sqlite_backend(tmp_path, FakeClock(START)):
-            pass
-
-    events()
-    return tmp_path
-
-
-@pytest.mark.parametrize("query", QUERIES, ids=str)
-def test_near_its_end_a_page_is_a_walk_along_the_log(store: Path, query: dict[str, str]) -> None:
-    along = "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"
-
-    assert _looks(store, query, near_end=True) == [along]
+async def a_job_of_many_tasks(backend: Backend, count: int) -> list[Event]:
+    """Commit a job whose tasks begin in two states, and claim some of them."""
+    job = new_job()
+    tasks = [new_task(f"t{n:02}", number=n, awaits=[0] if n % 2 else []) for n in range(count)]
+    await backend.ledger.commit(replace(job, row=replace(job.row, total=count)), *tasks)
+    await commit(backend, new_task("other", job_id="job-two", number=0))
+    claims = [claim(task.row) for task in tasks[::2]]
+    await backend.ledger.commit(*claims)
+    return [event for change in (job, *tasks, *claims) for event in change.events]
 
 
-@pytest.mark.parametrize("query", QUERIES[:2], ids=str)
-def test_all_events_of_a_tenant_are_one_walk_a_type(store: Path, query: dict[str, str]) -> None:
-    assert _looks(store, query, near_end=False) == [BY_TYPE] * len(EVENT_TYPES)
+@pytest.mark.parametrize("near_end", [0, 1, 2, 1_000])
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+@scenario
+async def test_pages_end_inside_a_row_of_the_feed_without_loss_or_duplicate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near_end: int, limit: int
+) -> None:
+    # A listing of a job changes from one way of reading to the other between two pages.
+    monkeypatch.setattr(sqlite_events, "NEAR_END_POSITIONS", near_end)
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        expected = await a_job_of_many_tasks(backend, 9)
+
+        of_job = await pages(backend, limit, job_id="job-one")
+        started = await pages(
+            backend, limit, job_id="job-one", event_type="Task Processing Started"
+        )
+        everything = await pages(backend, limit)
+
+        assert {event.id for event in of_job} == {event.id for event in expected}
+        assert len(of_job) == len(expected)
+        assert of_job == [event for event in everything if "job-two" not in event.entity_id]
+        assert [event for event in of_job if event.type == "Task Processing Started"] == started
+        assert len(everything) == len(expected) + 1
+        assert await pages(backend, limit, app="shop") == everything
 
 
-def test_events_of_one_type_and_of_one_entity_are_found_by_their_index(store: Path) -> None:
-    assert _looks(store, {"event_type": "Task Failed"}, near_end=False) == [BY_TYPE]
-    assert _looks(store, {"entity": "JOB#job-one"}, near_end=False) == [OF_ENTITY]
+@scenario
+async def test_the_order_of_the_feed_is_the_order_of_commits(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        committed = []
+        for number in range(20):
+            change = new_task(f"t{19 - number:02}", number=19 - number)
+            committed += change.events
+            await backend.ledger.commit(change)
+
+        assert await pages(backend, 6) == committed
 
 
-def test_events_of_one_job_are_found_by_positions_that_an_index_alone_gives(store: Path) -> None:
-    page = "SEARCH events USING INTEGER PRIMARY KEY (rowid=?)"
+def test_events_of_one_entity_keep_their_order_in_a_row_of_the_feed(tmp_path: Path) -> None:
+    connection = apsw.Connection(":memory:")
+    for _, sql in store_file.migrations():
+        connection.execute(sql)
+    transaction = StoreTransaction(connection, Names())
+    recorded = [(6, 7, 6), (5, 8, 5), (6, 8, 6), (6, 9, 6), (5, 9, 7), (6, 7, 7), (0, -3, 1)]
+    for type_, entity, sequence in recorded:
+        transaction.record(type_, 1, 2, entity, sequence)
+    transaction.close()
 
-    assert _looks(store, {"job_id": "job-one"}, near_end=False) == [page, *POSITIONS]
+    ((data,),) = connection.execute("SELECT entries FROM feed").fetchall()
+    entries = list(feed_entries(data))
+
+    assert sorted(entries, key=str) == sorted(
+        (FeedEntry(type_, 1, entity, sequence) for type_, entity, sequence in recorded), key=str
+    )
+    for entity in (7, 8, 9):
+        sequences = [entry.sequence for entry in entries if entry.entity == entity]
+        assert sequences == sorted(sequences)
+
+
+@scenario
+async def test_a_position_is_not_used_again_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        first = new_task("a", number=0)
+        await backend.ledger.commit(first)
+        before = backend.events.last_position()
+    monkeypatch.setattr(store_file, "_boot_id", lambda: "another boot")
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        assert backend.events.last_position() == before + SKIPPED
+        second = new_task("b", number=1)
+        await backend.ledger.commit(second)
+
+        assert backend.events.last_position() == before + SKIPPED + 1
+        assert await pages(backend, 1) == [*first.events, *second.events]
+
+
+@scenario
+async def test_a_number_of_an_undone_change_is_never_used(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        row = await commit(backend, new_task("a", number=0))
+        undone = new_task("b", number=1, tenant="undone", queue="undone")
+        stale = Change(row=replace(row, change_id="stale"), expected_version=7)
+        with pytest.raises(Exception, match="version"):
+            await backend.ledger.commit(undone, stale)
+        stored = await commit(backend, new_task("c", number=2, tenant="kept", queue="kept"))
+        again = await commit(backend, undone)
+        database = backend.ledger._database
+
+        assert await backend.ledger.get_task(stored.id) == stored
+        assert await backend.ledger.get_task(again.id) == again
+        texts = [text for (text,) in database.point("SELECT text FROM names ORDER BY no")]
+        assert texts.index("kept") < texts.index("undone")
+        for number, text in enumerate(texts, 1):
+            assert database.names.find(database.point_connection, text) == number
+            assert database.name(number) == text
