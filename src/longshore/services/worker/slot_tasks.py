@@ -111,6 +111,7 @@ class SlotTasks:
         self._post = post
         self._on_change = on_change
         self._held: dict[int, _HeldTask] = {}
+        self._trusted: dict[int, int] = {}  # until when each slot may run what it has
         self._ending: set[asyncio.Task[None]] = set()  # coroutines of tasks that need one
         self._calls: set[asyncio.Task[None]] = set()
         self._scheduled: asyncio.Handle | None = None
@@ -241,6 +242,7 @@ class SlotTasks:
             self._planner.slot_not_opened(isolation)
             await self._release_waiting(isolation, str(error))
         else:
+            self._trusted.pop(slot, None)  # the number may have been used before
             self._planner.slot_opened(slot, isolation)
         self._schedule()
         self._on_change()
