@@ -28,6 +28,14 @@ def test_sets_are_joined_and_compared_as_sets_are(left: set[int], right: set[int
 
 
 @given(NUMBERS)
+def test_a_set_comes_back_from_its_bits_as_it_was(numbers: set[int]) -> None:
+    bits = NumberSet(numbers).bits
+
+    assert bits == sum(1 << number for number in numbers)
+    assert NumberSet(bits=bits) == NumberSet(numbers)
+
+
+@given(NUMBERS)
 def test_a_set_comes_back_from_its_text_as_it_was(numbers: set[int]) -> None:
     result = NumberSet(numbers)
 
