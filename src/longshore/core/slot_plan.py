@@ -1,7 +1,7 @@
 """Which child slot runs which task, and how many tasks a worker claims ahead of need.
 
-``SlotPlanner`` is told what has happened and says what to do next. It does nothing itself, so that
-every sequence of events can be tested.
+``SlotPlanner`` learns what has happened and decides what to do next. It does nothing itself, so
+that every sequence of events can be tested.
 
 A worker has a number of *units*: what it runs at once. A child slot uses one while it has a task. A
 pool slot may be given more tasks than one: those behind the first are claimed *ahead*, at most as
@@ -71,29 +71,29 @@ SlotAction = OpenSlot | GiveTask | TakeBack | ReplaceChild
 
 
 @dataclass(slots=True)
-class _Slot:
+class _SlotState:
     isolation: Isolation
     tenant: str | None = None  # that its child has served; None: it has served none
-    held: dict[int, SlotTaskPlan] = field(default_factory=dict)  # given, in order
+    tasks: dict[int, SlotTaskPlan] = field(default_factory=dict)  # given, in order
     costs_ns: dict[int, int] = field(default_factory=dict)  # their expected durations
     load_ns: int = 0  # the sum of these
     running_since_ns: int = 0  # about when the first of them began
     ending: bool = False  # its child ends: nothing can be given
 
     def add(self, task: SlotTaskPlan, cost_ns: int) -> None:
-        self.held[task.number] = task
+        self.tasks[task.number] = task
         self.costs_ns[task.number] = cost_ns
         self.load_ns += cost_ns
 
     def remove(self, number: int) -> SlotTaskPlan:
         self.load_ns -= self.costs_ns.pop(number)
-        return self.held.pop(number)
+        return self.tasks.pop(number)
 
     def accepts(self, tenant: str) -> bool:
         return not self.ending and self.tenant in (None, tenant)
 
     def is_stalled(self, now_ns: int) -> bool:
-        return bool(self.held) and now_ns - self.running_since_ns >= STALLED_AFTER_NS
+        return bool(self.tasks) and now_ns - self.running_since_ns >= STALLED_AFTER_NS
 
 
 class SlotPlanner:
@@ -105,7 +105,7 @@ class SlotPlanner:
 
     def __init__(self, units: int) -> None:
         self._units = units
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, _SlotState] = {}
         self._opening: dict[Isolation, int] = {Isolation.POOL: 0, Isolation.FORK: 0}
         self._waiting: dict[int, SlotTaskPlan] = {}  # claimed, and not yet given to a slot
         self._durations_ns: dict[DefinitionVersion, int] = {}  # smoothed
@@ -119,25 +119,25 @@ class SlotPlanner:
     def slot_opened(self, slot: int, isolation: Isolation) -> None:
         """A slot was opened."""
         self._opening[isolation] -= 1
-        self._slots[slot] = _Slot(isolation)
+        self._slots[slot] = _SlotState(isolation)
 
     def slot_not_opened(self, isolation: Isolation) -> None:
         """No slot can be opened now."""
         self._opening[isolation] -= 1
 
-    def given(self, slot: int, number: int, now_ns: int) -> None:
+    def task_given(self, slot: int, number: int, now_ns: int) -> None:
         """A slot has accepted a task."""
         task = self._waiting.pop(number)
         state = self._slots[slot]
         if task.isolation is Isolation.POOL:
             state.tenant = task.tenant
-        if not state.held:
+        if not state.tasks:
             state.running_since_ns = now_ns
         state.add(task, self._cost_ns(task.definition))
 
     def not_given(self, slot: int) -> None:
         """A slot has not accepted a task: its child ends (an event follows), or it is full."""
-        self._slots[slot].ending = not self._slots[slot].held
+        self._slots[slot].ending = not self._slots[slot].tasks
 
     def finished(self, slot: int, number: int, duration_ns: int | None, now_ns: int) -> None:
         """A task ended, or was too late to begin (without a duration)."""
@@ -164,11 +164,11 @@ class SlotPlanner:
     def child_ended(self, slot: int, *, closed: bool) -> list[SlotTaskPlan]:
         """The child of a slot ended. Returns the tasks that it held."""
         state = self._slots[slot]
-        held = list(state.held.values())
-        self._slots[slot] = _Slot(state.isolation)
+        tasks = list(state.tasks.values())
+        self._slots[slot] = _SlotState(state.isolation)
         if closed:
             del self._slots[slot]
-        return held
+        return tasks
 
     def forget(self, number: int) -> None:
         """A task that waits for a slot was released."""
@@ -179,13 +179,13 @@ class SlotPlanner:
     @property
     def busy(self) -> int:
         """The units in use: slots with a task, and tasks that wait for one."""
-        using = sum(bool(slot.held) for slot in self._slots.values())
+        using = sum(bool(slot.tasks) for slot in self._slots.values())
         return min(using + len(self._waiting), self._units) if self._waiting else using
 
     @property
-    def held(self) -> int:
+    def task_count(self) -> int:
         """How many tasks the slots have, with those that wait for one."""
-        return sum(len(slot.held) for slot in self._slots.values()) + len(self._waiting)
+        return sum(len(slot.tasks) for slot in self._slots.values()) + len(self._waiting)
 
     @property
     def waiting(self) -> list[int]:
@@ -198,22 +198,22 @@ class SlotPlanner:
 
     def busy_slots(self) -> list[int]:
         """The slots that have a task."""
-        return [number for number, slot in self._slots.items() if slot.held]
+        return [number for number, slot in self._slots.items() if slot.tasks]
 
     def numbers_in(self, slot: int) -> list[int]:
         """The tasks of a slot, in order."""
-        return list(self._slots[slot].held)
+        return list(self._slots[slot].tasks)
 
     def first_in(self, slot: int) -> int:
         """The task of a busy slot that has begun, or begins next."""
-        return next(iter(self._slots[slot].held))
+        return next(iter(self._slots[slot].tasks))
 
     def running(self) -> list[tuple[int, int]]:
         """The first task of each busy slot, and about when it began."""
         return [
-            (next(iter(slot.held)), slot.running_since_ns)
+            (next(iter(slot.tasks)), slot.running_since_ns)
             for slot in self._slots.values()
-            if slot.held
+            if slot.tasks
         ]
 
     def ahead(self, now_ns: int) -> Mapping[DefinitionVersion, int]:
@@ -228,7 +228,7 @@ class SlotPlanner:
         ]
         for definition in self._durations_ns:
             room = sum(
-                self._room(slot, definition) - (not slot.held)  # the first uses a unit
+                self._room(slot, definition) - (not slot.tasks)  # the first uses a unit
                 for slot in pools
                 if slot.accepts(definition[0])
             )
@@ -236,20 +236,20 @@ class SlotPlanner:
                 ahead[definition] = room
         return ahead
 
-    def _room(self, slot: _Slot, definition: DefinitionVersion) -> int:
+    def _room(self, slot: _SlotState, definition: DefinitionVersion) -> int:
         """How many more tasks of a definition a pool slot may have."""
         cost_ns = self._cost_ns(definition)
         by_time = max(AHEAD_NS - slot.load_ns, 0) // cost_ns
-        more = min(by_time, MAX_AHEAD - len(slot.held))
-        return max(more, 0) if slot.held else max(more, 1)
+        more = min(by_time, MAX_AHEAD - len(slot.tasks))
+        return max(more, 0) if slot.tasks else max(more, 1)
 
     def has_enough(self) -> bool:
         """Whether every busy slot has enough tasks left for outcomes to gather meanwhile."""
-        busy = [slot for slot in self._slots.values() if slot.held]
+        busy = [slot for slot in self._slots.values() if slot.tasks]
         return bool(busy) and all(
             slot.isolation is Isolation.POOL
-            and len(slot.held) > 1
-            and (2 * slot.load_ns >= AHEAD_NS or 2 * len(slot.held) >= MAX_AHEAD)
+            and len(slot.tasks) > 1
+            and (2 * slot.load_ns >= AHEAD_NS or 2 * len(slot.tasks) >= MAX_AHEAD)
             for slot in busy
         )
 
@@ -266,7 +266,7 @@ class SlotPlanner:
         actions += [
             TakeBack(number)
             for number, slot in self._slots.items()
-            if len(slot.held) > 1 and slot.is_stalled(now_ns)
+            if len(slot.tasks) > 1 and slot.is_stalled(now_ns)
         ]
         return actions
 
@@ -295,7 +295,7 @@ class SlotPlanner:
         waits = [
             slot.running_since_ns + STALLED_AFTER_NS - now_ns
             for slot in self._slots.values()
-            if len(slot.held) > 1
+            if len(slot.tasks) > 1
         ]
         return max(min(waits), 0) if waits else None
 
@@ -306,7 +306,7 @@ class _Planned:
     def __init__(self, planner: SlotPlanner, now_ns: int) -> None:
         self._planner = planner
         self._slots = planner._slots
-        self.counts = {number: len(slot.held) for number, slot in self._slots.items()}
+        self.counts = {number: len(slot.tasks) for number, slot in self._slots.items()}
         self._loads_ns = {number: slot.load_ns for number, slot in self._slots.items()}
         self._tenants = {number: slot.tenant for number, slot in self._slots.items()}
         self._usable = [

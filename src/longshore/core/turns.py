@@ -95,7 +95,7 @@ class TurnPlanner:
         """Returns what to do now. The caller does all of it.
 
         Args:
-            busy_elsewhere: Slots in use by tasks that this planner was not told of.
+            busy_elsewhere: Slots in use by tasks that this planner does not count.
         """
         self._busy_elsewhere = busy_elsewhere
         actions: list[TurnAction] = []

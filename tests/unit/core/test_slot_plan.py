@@ -49,7 +49,7 @@ def carry_out(planner: SlotPlanner, now_ns: int = 0) -> dict[int, int]:
                 case OpenSlot(isolation=isolation):
                     planner.slot_opened(next(_slots), isolation)
                 case GiveTask(slot=slot, number=number):
-                    planner.given(slot, number, now_ns)
+                    planner.task_given(slot, number, now_ns)
                     slots[number] = slot
                 case _:
                     return slots
@@ -69,6 +69,11 @@ def planner_with_slots(units: int = 2, *, duration_ns: int | None = SHORT_NS) ->
 
 def held_by_slot(planner: SlotPlanner) -> list[int]:
     return sorted(len(planner.numbers_in(slot)) for slot in planner.busy_slots())
+
+
+def numbers_in_slots(planner: SlotPlanner) -> list[int]:
+    slots = planner.busy_slots()
+    return [number for slot in slots for number in planner.numbers_in(slot)]
 
 
 def test_the_first_tasks_of_a_definition_get_a_slot_each() -> None:
@@ -139,7 +144,7 @@ def test_tasks_are_spread_over_the_slots() -> None:
     carry_out(planner)
 
     assert held_by_slot(planner) == [5, 5]
-    assert planner.held == 10
+    assert planner.task_count == 10
 
 
 def test_no_short_task_waits_behind_a_long_one() -> None:
@@ -263,7 +268,7 @@ def test_the_tasks_of_a_child_that_ended_are_returned() -> None:
     slots = carry_out(planner)
 
     assert planner.child_ended(slots[tasks[0].number], closed=True) == tasks
-    assert planner.held == 0
+    assert planner.task_count == 0
     assert not planner.has_slots(Isolation.POOL)
 
 
@@ -354,13 +359,19 @@ def test_every_task_is_in_exactly_one_place(units: int, steps: Iterable[tuple[st
                 for task in planner.child_ended(slot, closed=choice == 0)[1:]:
                     planner.claimed(task)
                 alive = {*planner.waiting} | {
-                    number for each in planner.busy_slots() for number in planner.numbers_in(each)
+                    number
+                    for slot_number in planner.busy_slots()
+                    for number in planner.numbers_in(slot_number)
                 }
             else:
                 for task in planner.taken_back(slot, planner.numbers_in(slot)[1:]):
                     planner.claimed(task)
-        in_slots = [number for each in planner.busy_slots() for number in planner.numbers_in(each)]
+        in_slots = [
+            number
+            for slot_number in planner.busy_slots()
+            for number in planner.numbers_in(slot_number)
+        ]
         places = in_slots + planner.waiting
         assert sorted(places) == sorted(alive)
-        assert planner.held == len(alive)
+        assert planner.task_count == len(alive)
         assert planner.busy <= max(units, len(planner.busy_slots()))

@@ -142,8 +142,8 @@ _COMPLETE_JOB = (
     f"UPDATE jobs SET state={_JOB_COMPLETED}, version=version+1, change_id=?, updated_ms=?,"
     " event_ms=?, sequence=sequence+1, completed=NULL, finished_ms=?, history=? WHERE no=?"
 )
-_HELD = f"{SELECT_TASK} WHERE t.lease_ms IS NOT NULL AND t.worker = ?"
-_CLAIMED_IN = f"{_HELD} AND t.change_id = ? ORDER BY t.due_us, t.no"
+_LEASED_TO = f"{SELECT_TASK} WHERE t.lease_ms IS NOT NULL AND t.worker = ?"
+_CLAIMED_IN = f"{_LEASED_TO} AND t.change_id = ? ORDER BY t.due_us, t.no"
 
 
 class SqliteClaimedTask:
@@ -325,8 +325,8 @@ class SqliteTaskSource:
     def _is_gone(self, connection: apsw.Connection, worker: WorkerInstance) -> bool:
         name = self._database.names.find(connection, worker.worker_id)
         sql = "SELECT instance, ended FROM workers WHERE name = ?"
-        found = rows(connection, sql, (name,))
-        return not found or found[0] != (worker.number, 0)
+        matches = rows(connection, sql, (name,))
+        return not matches or matches[0] != (worker.number, 0)
 
     def _next_change(self, worker: WorkerInstance) -> timedelta | None:
         """The time until a task is due or a hold ends."""
@@ -399,7 +399,7 @@ class SqliteTaskSource:
             name = transaction.number_of(worker_id)
             connection.execute("UPDATE workers SET ended = 1 WHERE name = ?", (name,))
             ended = []
-            for values in transaction.select(_HELD, (name,)):
+            for values in transaction.select(_LEASED_TO, (name,)):
                 row = reader.task(values)
                 command = c.LeaseEnded(
                     fence=row.fence,
@@ -426,10 +426,10 @@ class SqliteTaskSource:
             f" FROM tasks INDEXED BY tasks_ready WHERE state = {_PENDING} AND queue = ?2",
             (limit, number),
         )
-        ((held,),) = await self._database.scan(
+        ((leased,),) = await self._database.scan(
             "SELECT count(*) FROM tasks WHERE lease_ms IS NOT NULL AND queue = ?", (number,)
         )
-        return QueueDepth(ready=ready, hidden=later + held, dead_letters=0)
+        return QueueDepth(ready=ready, hidden=later + leased, dead_letters=0)
 
 
 def _due_limit_us(now: datetime) -> int:
@@ -438,10 +438,10 @@ def _due_limit_us(now: datetime) -> int:
 
 
 def _tenants(connection: apsw.Connection, lane: tuple[int, int]) -> list[int]:
-    """The tenants with ready tasks in a lane, each found by one jump along the index."""
+    """The tenants with ready tasks in a lane, each matches by one jump along the index."""
     tenants: list[int] = []
-    while found := rows(connection, _NEXT_TENANT, (*lane, tenants[-1] if tenants else 0)):
-        tenants.append(found[0][0])
+    while matches := rows(connection, _NEXT_TENANT, (*lane, tenants[-1] if tenants else 0)):
+        tenants.append(matches[0][0])
     return tenants
 
 
@@ -513,8 +513,8 @@ class TurnWork:
         if last is not None and self._turn_id < last:
             if self._column == "claim":
                 return Turn(())
-            # A late copy. A checkpoint of it would replace a later one, and nobody would run what
-            # it claims.
+            # A late copy. A checkpoint of it would replace a later one, and what it claims would
+            # not be run.
             message = f"turn {self._turn_id} arrived after turn {last}"
             raise OutcomeUnknown(message)
         if one_by_one:
@@ -545,9 +545,9 @@ class TurnWork:
             WorkerGone: it has ended, and the turn does not only end attempts.
         """
         sql = f"SELECT instance, ended, {self._column} FROM workers WHERE name = ?"
-        found = self._transaction.select(sql, (self._name,))
-        if found and found[0][:2] == (self._worker.number, 0):
-            return str(found[0][2])
+        matches = self._transaction.select(sql, (self._name,))
+        if matches and matches[0][:2] == (self._worker.number, 0):
+            return str(matches[0][2])
         if self._room is not None or not self._ends_only:
             raise WorkerGone(self._worker.worker_id)
         return None
@@ -571,10 +571,10 @@ class TurnWork:
 
     def _answer(self, item: LeaseCommand, *, usual: bool) -> Answer:
         job_id, key = split_task_id(item.task_id)
-        found = self._transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
-        if not found:
+        matches = self._transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
+        if not matches:
             return Refusal(RefusalReason.UNKNOWN, "there is no such task")
-        values = found[0]
+        values = matches[0]
         if values[_CHANGE] == pack_change_id(item.change_id):
             return Applied(self._reader.task(values))
         if usual and self._is_usual_completion(values, item.command):
@@ -856,9 +856,9 @@ class TurnWork:
         values = (self._name, pack_change_id(self._claim_id))
         return tuple(
             SqliteClaimedTask(
-                found, found[_UPDATED] * 1000, self._kind(found), self._database.point_reader
+                matches, matches[_UPDATED] * 1000, self._kind(matches), self._database.point_reader
             )
-            for found in self._transaction.select(_CLAIMED_IN, values)
+            for matches in self._transaction.select(_CLAIMED_IN, values)
         )
 
 
@@ -872,14 +872,14 @@ class _SettleReader:
     def task(self, task_id: str) -> TaskRow | None:
         job_id, key = split_task_id(task_id)
         sql = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
-        found = self.transaction.select(sql, (pack_job_id(job_id), key))
-        return self.reader.task(found[0]) if found else None
+        matches = self.transaction.select(sql, (pack_job_id(job_id), key))
+        return self.reader.task(matches[0]) if matches else None
 
     def task_states(self, job_id: str) -> Mapping[str, TaskState]:
         jobs = self.transaction.select("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),))
         first = jobs[0][0] << NUMBER_BITS
-        found = self.transaction.select(
+        matches = self.transaction.select(
             "SELECT key, state FROM tasks WHERE no >= ? AND no <= ? ORDER BY no",
             (first, first | NUMBER_MASK),
         )
-        return {key: TASK_STATES[state] for key, state in found}
+        return {key: TASK_STATES[state] for key, state in matches}

@@ -110,7 +110,7 @@ class SlotTasks:
         self._planner = SlotPlanner(units)
         self._post = post
         self._on_change = on_change
-        self._held: dict[int, _HeldTask] = {}
+        self._tasks: dict[int, _HeldTask] = {}
         self._trusted: dict[int, int] = {}  # until when each slot may run what it has
         self._ending: set[asyncio.Task[None]] = set()  # coroutines of tasks that need one
         self._calls: set[asyncio.Task[None]] = set()
@@ -129,9 +129,9 @@ class SlotTasks:
         return self._planner.busy + len(self._ending)
 
     @property
-    def held(self) -> list[str]:
+    def task_ids(self) -> list[str]:
         """Ids of the tasks that this worker has in slots."""
-        return [task.claimed.task_id for task in self._held.values()]
+        return [task.claimed.task_id for task in self._tasks.values()]
 
     def ahead(self) -> dict[DefinitionVersion, int]:
         """How many tasks of short definitions may be claimed beyond the free units."""
@@ -162,7 +162,7 @@ class SlotTasks:
             ),
             claimed_at_ns=_to_ns(sent_at),
         )
-        self._held[number] = task
+        self._tasks[number] = task
         if claimed.is_plain:
             text = None if claimed.input is None else claimed.input.text
             task.spec.input = text or "null"
@@ -195,7 +195,7 @@ class SlotTasks:
 
     def _fail(self, task: _HeldTask, category: ErrorCategory, error: Exception) -> None:
         failure = Failure(category=category, message=error_text(str(error)))
-        del self._held[task.number]
+        del self._tasks[task.number]
         self._report(task, self._failed(task, failure, timedelta(0)))
 
     # Actions ------------------------------------------------------------------------------------
@@ -221,18 +221,22 @@ class SlotTasks:
         self._set_timer(now_ns)
 
     def _give(self, slot: int, number: int, now_ns: int) -> None:
-        task = self._held[number]
+        task = self._tasks[number]
+        # Before the task is given: its child may read it at once, and begins nothing untrusted.
+        self._update_trust(slot, task)
         if not self._slots.give(slot, task.spec):
             self._planner.not_given(slot)
             return
         task.slot = slot
-        self._planner.given(slot, number, now_ns)
-        self._update_trust(slot)
+        self._planner.task_given(slot, number, now_ns)
 
-    def _update_trust(self, slot: int) -> None:
+    def _update_trust(self, slot: int, *more: _HeldTask) -> None:
         """Let the children of a slot run until the first of its leases is no longer trusted."""
-        trusted = [self._held[number].trusted_until_ns for number in self._planner.numbers_in(slot)]
-        self._slots.trust_until(slot, min(trusted, default=0))
+        own = [self._tasks[number] for number in self._planner.numbers_in(slot)]
+        trusted = min([task.trusted_until_ns for task in (*own, *more)])
+        if trusted != self._trusted.get(slot):
+            self._trusted[slot] = trusted
+            self._slots.trust_until(slot, trusted)
 
     async def _open(self, isolation: Isolation) -> None:
         try:
@@ -251,7 +255,7 @@ class SlotTasks:
         """Release the tasks for which no slot can be opened, after a pause."""
         await self._clock.sleep(timedelta(seconds=1))
         if not self._planner.has_slots(isolation):
-            for task in [item for item in self._held.values() if item.slot is None]:
+            for task in [item for item in self._tasks.values() if item.slot is None]:
                 if task.definition.isolation is isolation:
                     self._planner.forget(task.number)
                     self._release(task, reason)
@@ -267,7 +271,7 @@ class SlotTasks:
             self._wait_again(plan)
 
     def _wait_again(self, plan: SlotTaskPlan) -> None:
-        task = self._held[plan.number]
+        task = self._tasks[plan.number]
         task.slot = None
         if task.stop_reason is not None:
             self._end_unbegun(task)
@@ -283,7 +287,7 @@ class SlotTasks:
                 self._give(action.slot, action.number, now_ns)
         for number in self._planner.waiting:
             self._planner.forget(number)
-            self._release(self._held[number], _NOT_BEGUN)
+            self._release(self._tasks[number], _NOT_BEGUN)
 
     def _set_timer(self, now_ns: int) -> None:
         """Look again when a child may have stalled, or a task may have timed out."""
@@ -291,7 +295,7 @@ class SlotTasks:
             return
         wait_ns = self._planner.next_check_ns(now_ns)
         timeouts = [
-            since + _to_ns(self._timeout_of(self._held[number])) - now_ns
+            since + _to_ns(self._timeout_of(self._tasks[number])) - now_ns
             for number, since in self._planner.running()
         ]
         waits = [*timeouts, *([] if wait_ns is None else [wait_ns])]
@@ -303,7 +307,7 @@ class SlotTasks:
         self._timer = None
         now_ns = self._now_ns()
         for number, since in self._planner.running():
-            task = self._held[number]
+            task = self._tasks[number]
             if now_ns - since >= _to_ns(self._timeout_of(task)) and not task.timed_out:
                 task.timed_out = True
                 self._kill(task)
@@ -316,7 +320,7 @@ class SlotTasks:
 
     def stop(self, task_id: str, reason: AttemptStopReason) -> None:
         """Stop a task for a reason; the first reason counts."""
-        task = self._held.get(slot_task_number(task_id))
+        task = self._tasks.get(slot_task_number(task_id))
         if task is None or task.stop_reason is not None:
             return
         task.stop_reason = reason
@@ -333,7 +337,7 @@ class SlotTasks:
 
     def stop_all(self, reason: AttemptStopReason) -> None:
         """Stop all tasks for a reason."""
-        for task_id in self.held:
+        for task_id in self.task_ids:
             self.stop(task_id, reason)
 
     def release_unbegun(self) -> None:
@@ -343,7 +347,7 @@ class SlotTasks:
             self._return(slot, self._slots.take_back(slot))
         for number in self._planner.waiting:
             self._planner.forget(number)
-            self._release(self._held[number], _STOPPING)
+            self._release(self._tasks[number], _STOPPING)
 
     def _kill(self, task: _HeldTask) -> None:
         slot = task.slot
@@ -358,7 +362,7 @@ class SlotTasks:
     def _end_unbegun(self, task: _HeldTask) -> None:
         match task.stop_reason:
             case AttemptStopReason.CANCELLED:
-                del self._held[task.number]
+                del self._tasks[task.number]
                 self._report(task, c.ConfirmCancel(fence=task.claimed.fence))
             case AttemptStopReason.DRAINED:
                 self._release(task, _STOPPING)
@@ -367,23 +371,23 @@ class SlotTasks:
 
     def _drop(self, task: _HeldTask) -> None:
         """Report nothing: the lease is lost."""
-        del self._held[task.number]
+        del self._tasks[task.number]
         self._note_change()
 
     def _release(self, task: _HeldTask, reason: str) -> None:
-        del self._held[task.number]
+        del self._tasks[task.number]
         claimed = task.claimed
         command = c.Release(fence=claimed.fence, reason=error_text(reason), due_at=claimed.due_at)
         self._report(task, command)
 
     async def wait_until_empty(self) -> None:
         """Return when no task is held."""
-        while self._held or self._ending:
+        while self._tasks or self._ending:
             self._emptied.clear()
             await self._emptied.wait()
 
     def _note_change(self) -> None:
-        if not self._held and not self._ending:
+        if not self._tasks and not self._ending:
             self._emptied.set()
         self._on_change()
 
@@ -403,7 +407,7 @@ class SlotTasks:
         """Renew the leases of tasks that have been held for a while."""
         now_ns, sent_at = self._now_ns(), self._clock.elapsed()
         old_ns = _to_ns(self._context.lease.renew_every) // 2
-        for task in list(self._held.values()):
+        for task in list(self._tasks.values()):
             if now_ns - task.claimed_at_ns < old_ns:
                 continue
             pid = 0 if task.slot is None else self._slots.process_id(task.slot)
@@ -420,7 +424,7 @@ class SlotTasks:
             self._post(command, partial(self._renewed, task, sent_at))
 
     def _renewed(self, task: _HeldTask, sent_at: timedelta, answer: Answer) -> None:
-        if self._held.get(task.number) is not task:
+        if self._tasks.get(task.number) is not task:
             return
         if isinstance(answer, Refusal):
             self.stop(task.claimed.task_id, AttemptStopReason.FENCED)
@@ -437,13 +441,13 @@ class SlotTasks:
     def outcome(self, slot: int, outcome: SlotOutcome) -> None:
         now_ns = self._now_ns()
         self._planner.finished(slot, outcome.number, outcome.duration_ns, now_ns)
-        task = self._held[outcome.number]
+        task = self._tasks[outcome.number]
         result = outcome.result
         short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
         if task.stop_reason is AttemptStopReason.FENCED:
             self._drop(task)
         elif short and task.reports is None and outcome.folder is None and not _is_stopped(task):
-            del self._held[outcome.number]
+            del self._tasks[outcome.number]
             document = Document(text=result, size=len((result or "").encode()))
             duration = outcome.duration_ns // 1000 * _MICROSECOND
             self._report(
@@ -460,7 +464,7 @@ class SlotTasks:
         """Store what a task has left, then report its outcome."""
         duration = outcome.duration_ns // 1000 * _MICROSECOND
         last_output = await self._store_output(task, outcome.folder)
-        del self._held[task.number]
+        del self._tasks[task.number]
         if outcome.failure is not None or _is_stopped(task):
             failure = outcome.failure or _STOPPED
             if failure.peak_rss_bytes is None:
@@ -529,13 +533,13 @@ class SlotTasks:
     def too_late(self, slot: int, number: int) -> None:
         self._planner.finished(slot, number, None, self._now_ns())
         # If the lease belongs to another worker by now, the release is refused.
-        self._release(self._held[number], _TOO_LATE)
+        self._release(self._tasks[number], _TOO_LATE)
 
     def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        self._add_report(self._held[number], (stream, data))
+        self._add_report(self._tasks[number], (stream, data))
 
     def report(self, slot: int, number: int, report: ChildReport) -> None:
-        self._add_report(self._held[number], report)
+        self._add_report(self._tasks[number], report)
 
     def _add_report(self, task: _HeldTask, report: ChildReport | tuple[Stream, bytes]) -> None:
         if task.reports is None:
@@ -622,7 +626,7 @@ class SlotTasks:
             if plan.number in ending.not_begun:
                 self._wait_again(plan)
         if ending.begun is not None:
-            task = self._held[ending.begun]
+            task = self._tasks[ending.begun]
             if task.stop_reason is AttemptStopReason.FENCED:
                 self._drop(task)
             else:
@@ -635,7 +639,7 @@ class SlotTasks:
         self, task: _HeldTask, ending: ChildEnding, elapsed: timedelta
     ) -> None:
         last_output = await self._store_output(task, ending.folder)
-        del self._held[task.number]
+        del self._tasks[task.number]
         failure = ending.failure or Failure(
             category=ErrorCategory.CRASH, message="the process ended", signal=ending.signal
         )

@@ -83,7 +83,7 @@ class Worker:
     @property
     def running(self) -> list[str]:
         """Ids of the tasks that run now."""
-        in_slots = [] if self._slot_tasks is None else self._slot_tasks.held
+        in_slots = [] if self._slot_tasks is None else self._slot_tasks.task_ids
         return [attempt.task_id for attempt in self._running] + in_slots
 
     def stop(self) -> None:
@@ -278,7 +278,7 @@ class Worker:
                     self._woken_at = self._backend.clock.elapsed()
                     for attempt in list(self._running):
                         await self._check_cancel(attempt)
-                    for task_id in [] if self._slot_tasks is None else self._slot_tasks.held:
+                    for task_id in [] if self._slot_tasks is None else self._slot_tasks.task_ids:
                         await self._check_cancel_in_slot(task_id)
                     continue
             await self._backend.clock.sleep(_RETRY_PAUSE)
