@@ -729,7 +729,8 @@ class TurnWork:
         except apsw.Error:
             raise
         except Exception:  # the outcomes stay, and the dispatcher tries again
-            logger.exception("job.settle_failed", extra={"job": job_no})
+            job_id = unpack_job_id(jobs[0][1])
+            logger.exception("job.settle_failed", extra={"job_id": job_id})
             connection.execute("ROLLBACK TO settle")
         connection.execute("RELEASE settle")
 
