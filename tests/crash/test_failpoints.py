@@ -12,20 +12,19 @@ from longshore.adapters.shared import failpoints
 from longshore.adapters.shared.failpoints import reach
 from longshore.ports.blobs import BlobStore
 from longshore.ports.configuration import Budgets, Definitions, Keys, QueueControls
-from longshore.ports.events import EventBus, EventLog
+from longshore.ports.events import EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.task_queue import TaskQueue
+from longshore.ports.task_source import TaskSource
 from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, SLOT_FAILPOINTS, WRITE_CALLS
 from verification.crash.matrix import FAILPOINTS
 
 PACKAGE = Path(longshore.__file__).parent
 PORTS = {
     "ledger": Ledger,
-    "queue": TaskQueue,
+    "source": TaskSource,
     "queue_controls": QueueControls,
     "events": EventLog,
-    "bus": EventBus,
     "output": OutputLog,
     "blobs": BlobStore,
     "definitions": Definitions,
@@ -40,10 +39,9 @@ READS = {
         *("unrecorded_ends", "unnotified_dependents", "unreported_ends", "wait_for_wake"),
         *("failed_tasks", "failed_tenants", "parked_tasks"),
     },
-    "queue": {"depth", "dead_letters"},
+    "source": {"claims_with_commands", "wait_for_wake", "wait_for_ends", "depth"},
     "queue_controls": {"list_pauses", "paused_queues"},
     "events": {"history", "latest", "query"},
-    "bus": set(),
     "output": {"read", "wait_for_output"},
     "blobs": {"get", "stream", "size", "list_keys", "url"},
     "definitions": {"get", "list"},

@@ -150,7 +150,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a claim is trusted from when its answer came",
-        at="services.worker.worker:Worker.on_claimed",
+        at="services.worker.worker:Worker._run_attempt",
         do=Argument("Attempt()", 2, "self._backend.clock.elapsed()"),
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
@@ -248,12 +248,5 @@ WORKER_FAULTS = (
         at="services.worker.attempt_specs:_checkpoints",
         do=Value("= 'previous'", "None"),
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
-    ),
-    _fault(
-        name="a task runs by the newest version of its definition",
-        at="services.worker.attempt_specs:_definition",
-        do=Argument("get() definitions", "version", None),
-        caught_by="unit/services/test_worker_attempt_specs.py::"
-        "test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_it_was_submitted",
     ),
 )

@@ -18,28 +18,23 @@ from typing import TypeVar
 
 from longshore.core.api_keys import ApiScope, KeyRecord, hash_key
 from longshore.core.budgets import SharedBudget
-from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.queues import MAX_HOLD, message_body
+from longshore.core.queues import MAX_HOLD
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import AlreadyExists, CommandRefused
-from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.wiring.services import Services
 from verification.crash import tasks
 from verification.crash.tasks import append_note, read_notes
 from verification.crash.workload import (
     BROKEN,
     DEAF,
-    DELAYED,
-    QUEUE,
     QUICK,
     SLOW,
+    SPAWNED,
     TENANT,
-    UNSERVED_QUEUE,
     ExpectedJob,
     jobs,
     notes_folder,
@@ -89,10 +84,8 @@ class CrashClient:
             await self._submit(expected)
         await asyncio.gather(
             self._cancel_deaf(),
-            self._send_extra_messages(),
             self._replay_broken(),
-            self._exhaust_message(),
-            self._publish_twice(),
+            self._record_twice(),
         )
         for expected in self._jobs:
             if expected.request_id != SLOW or until_done:
@@ -107,9 +100,10 @@ class CrashClient:
         backend = self._backend
         with contextlib.suppress(AlreadyExists):
             await backend.keys.add(KEY)
-        await backend.keys.revoke(TENANT, KEY.id, now=backend.clock.now())
+        await self._services.api_keys.revoke(TENANT, KEY.id, by=_BY)
         self._record_answer("key revoked")
         await backend.definitions.put(TENANT, quick_definition(self._notes))
+        await backend.definitions.put(TENANT, SPAWNED)
         await backend.definitions.put(
             TENANT, Definition(name=DELETED_DEFINITION, runner=RunnerKind.COMMAND)
         )
@@ -146,24 +140,6 @@ class CrashClient:
         )
         self._record_answer(f"{'created' if accepted.created else 'known'} {expected.request_id}")
 
-    async def _send_extra_messages(self) -> None:
-        """Send a malformed message, and messages for a delayed task and for a running one."""
-        await self._poll(lambda: self._has_started(SLOW))
-        bodies = (
-            "not JSON",
-            message_body(_single_task_id(DELAYED)),
-            message_body(_single_task_id(SLOW)),
-        )
-        await self._backend.require_queue().send(
-            [OutgoingMessage(queue=QUEUE, body=body) for body in bodies]
-        )
-        # The slow task runs until the first worker is stopped. A worker that has received its
-        # message delays it, also while it drains.
-        await self._poll(self._is_received)
-
-    async def _is_received(self) -> bool:
-        return (await self._backend.require_queue().depth(QUEUE)).ready == 0
-
     async def _cancel_deaf(self) -> None:
         await self._poll(lambda: self._has_started(DEAF))
         with contextlib.suppress(CommandRefused):
@@ -182,28 +158,11 @@ class CrashClient:
             rounds = [item.round for item in replayed.replayed]
             self._record_answer(f"replayed in rounds {rounds}")
 
-    async def _exhaust_message(self) -> None:
-        """Receive a message until it becomes a dead letter, then discard it."""
-        queue, dead = self._backend.require_queue(), self._services.dead_letters
-        await queue.send([OutgoingMessage(queue=UNSERVED_QUEUE, body="exhausted")])
-
-        def receive() -> Awaitable[list[Message]]:
-            at_once = timedelta(0)
-            return queue.receive([UNSERVED_QUEUE], limit=1, hidden_for=at_once, wait=at_once)
-
-        # Until one of the calls receives nothing.
-        while all(await asyncio.gather(*(receive() for _ in range(RECEIVE_LIMIT + 1)))):
-            pass
-        letters = dead.iter_matching(TENANT, DeadLetterFilter(queue=UNSERVED_QUEUE))
-        for letter in [letter async for letter in letters]:
-            await dead.discard(TENANT, letter, by=_BY)
-
-    async def _publish_twice(self) -> None:
-        """Record and publish stored events once more."""
+    async def _record_twice(self) -> None:
+        """Record stored events once more."""
         entity = f"JOB#{job_id_of(TENANT, QUICK)}"
         events = await self._backend.events.history(TENANT, entity)
         await self._backend.events.record(events)
-        await self._backend.require_bus().publish(events)
 
     async def _has_started(self, key: str) -> bool:
         """Whether the task is running or has ended."""

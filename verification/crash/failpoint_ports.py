@@ -10,10 +10,9 @@ from longshore.ports.backend import Backend
 
 WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "ledger": ("commit",),
-    "queue": ("send", "receive", "extend", "delete", "delay", "delete_dead_letter"),
+    "source": ("join", "leave", "claim", "turn", "end_worker"),
     "queue_controls": ("pause", "hold", "resume"),
     "events": ("record", "append"),
-    "bus": ("publish", "receive", "acknowledge"),
     "output": ("append",),
     "blobs": ("put", "delete"),
     "definitions": ("put", "delete"),
@@ -35,7 +34,8 @@ PACKAGE_FAILPOINTS: Final = (
     # The store: what is written to it.
     "write.locked",  # no other process can write
     "write.group_begun",
-    "write.rows_written",  # their events and messages are not
+    "write.rows_written",  # their events are not
+    "turn.rows_written",  # of a worker's turn; their events are not
     "write.item_written",
     "write.committing",
     "write.committed",

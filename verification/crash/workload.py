@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.sqlite.database import SqliteOptions
-from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.settings import Settings, load_settings
@@ -18,7 +18,6 @@ from verification.crash import tasks
 
 TENANT = "default"
 QUEUE = "default"
-UNSERVED_QUEUE = "unserved"
 DEAF, BROKEN, SLOW, QUICK, DELAYED, STEPWISE = (
     *("deaf", "broken", "slow", "quick", "delayed", "stepwise"),
 )
@@ -30,7 +29,6 @@ _SETTINGS: Mapping[str, Any] = {
     "worker.concurrency": 8,
     "worker.app": ("verification.crash.tasks",),
     "worker.renew_every": "150ms",
-    # A message that a killed worker received and did not claim is redelivered after this.
     "worker.extend_by": "600ms",
     "worker.kill_grace": "100ms",
     "worker.skew_margin": "20ms",
@@ -88,6 +86,10 @@ def quick_definition(notes: Path) -> Definition:
     return Definition(name="crash-quick", runner=RunnerKind.PYTHON, options=options)
 
 
+SPAWNED = Definition(name="crash-spawn", runner=RunnerKind.PYTHON, isolation=Isolation.SPAWN)
+"""Its attempts get a process of their own; those of the other tasks run in child slots."""
+
+
 def jobs(notes: Path) -> list[ExpectedJob]:
 
     def task(key: str, function: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -130,7 +132,11 @@ def jobs(notes: Path) -> list[ExpectedJob]:
             document={"tasks": [task(BROKEN, maxAttempts=1)]},
             results={BROKEN: "repaired"},
         ),
-        ExpectedJob(request_id=DEAF, document={"tasks": [task(DEAF)]}, state=JobState.CANCELLED),
+        ExpectedJob(
+            request_id=DEAF,
+            document={"tasks": [task(DEAF, name=SPAWNED.name)]},
+            state=JobState.CANCELLED,
+        ),
         ExpectedJob(
             request_id=DELAYED,
             document={"tasks": [task(DELAYED, "quick", delay=_DELAY_S)]},
@@ -148,7 +154,7 @@ def jobs(notes: Path) -> list[ExpectedJob]:
         ),
         ExpectedJob(
             request_id=STEPWISE,
-            document={"tasks": [task(STEPWISE)]},
+            document={"tasks": [task(STEPWISE, name=SPAWNED.name)]},
             results={STEPWISE: tasks.STEPS},
         ),
         ExpectedJob(

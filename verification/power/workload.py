@@ -128,9 +128,6 @@ class PowerWorkload:
         return self._rng.choice(due) if due else None
 
     async def _claim(self) -> None:
-        await self._services.backend.require_queue().receive(
-            ("default",), limit=1, hidden_for=_LEASE_DURATION, wait=_NO_TIME
-        )
         if (row := await self._random_task(TaskState.PENDING)) is not None:
             await self._claim_task(row.id)
 

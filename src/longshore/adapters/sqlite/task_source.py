@@ -534,7 +534,7 @@ class TurnWork:
                 f"UPDATE workers SET {self._column} = ? WHERE name = ?",
                 (self._turn_id, self._name),
             )
-        reach("write.rows_written")
+        reach("turn.rows_written")
         self._transaction.close()
         return Turn(answers, claimed)
 
