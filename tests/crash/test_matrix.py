@@ -45,9 +45,7 @@ def test_a_kill_at_any_failpoint_loses_nothing_and_repeats_nothing(
             ["worker@attempt.step_answered"],
             "step 'one' ran again although its result was saved",
         ),
-        # The first is a claim. A later one may be the end of a task: the dispatcher would miss its
-        # event, and the sweeper repairs that only after half a minute.
-        ("events_in_own_transaction", ["worker@write.rows_written#1"], "VIOLATION: invariant 5: "),
+        ("events_in_own_transaction", ["client@write.rows_written#1"], "VIOLATION: invariant 5: "),
         (
             "blob_row_before_file",
             ["worker@blob.draft_written"],

@@ -26,7 +26,7 @@ BUS_FAULTS = (
         name="consumers in memory share one position",
         at="adapters.memory.logs:MemoryEventBus._next",
         do=Replace("get() _positions", "max(self._positions.values(), default=0)"),
-        caught_by=f"{_MEMORY}::",
+        caught_by=f"{_MEMORY}::test_consumers_do_not_take_events_from_each_other",
     ),
     _fault(
         name="a new consumer in memory starts at the end",
