@@ -82,12 +82,14 @@ async def fail(services: Services, task_id: str, category: ErrorCategory, messag
 
 async def dead_letter_messages(services: Services, queue: str, *bodies: str) -> None:
     """Put messages into the queue's dead-letter store, as receiving them too often does."""
-    await services.backend.queue.send([OutgoingMessage(queue=queue, body=body) for body in bodies])
+    messages = services.backend.require_queue()
+    await messages.send([OutgoingMessage(queue=queue, body=body) for body in bodies])
     for _ in range(RECEIVE_LIMIT + 1):
-        await services.backend.queue.receive([queue], limit=100, hidden_for=NO_TIME, wait=NO_TIME)
+        await messages.receive([queue], limit=100, hidden_for=NO_TIME, wait=NO_TIME)
 
 
-async def _fill(services: Services) -> None:
+async def fill(services: Services) -> None:
+    """Three tasks that failed: merge, then read, then send; and one that is pending."""
     submit, auth = services.producer.submit, ErrorCategory.AUTH
     mail = {"queue": "mail", "maxAttempts": 2}
     await submit(
@@ -99,6 +101,11 @@ async def _fill(services: Services) -> None:
     for _ in range(2):
         await _wait_until_due(services, id_of("send", "letters"))
         await fail(services, id_of("send", "letters"), ErrorCategory.NETWORK, "connection reset")
+
+
+async def fill_with_message(services: Services) -> None:
+    """The failed tasks and, where there are messages, one without a task, which died last."""
+    await fill(services)
     await dead_letter_messages(services, "odd", "password=hunter2 is no json")
 
 
@@ -111,6 +118,6 @@ async def _wait_until_due(services: Services, task_id: str) -> None:
 
 
 def fill_folder(folder: Path) -> Path:
-    """A folder in which three tasks failed (merge, then read, then send) and a message died."""
-    query_services(folder, _fill)
+    """A folder in which three tasks failed (merge, then read, then send)."""
+    query_services(folder, fill)
     return folder
