@@ -22,6 +22,7 @@ TENANT = "default"
 NO_TIME = timedelta(0)
 LEASE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
+TWO_MILLISECONDS = timedelta(milliseconds=2)
 PRINTED = (
     (Stream.STDOUT, b"connecting\n"),
     (Stream.STDERR, b"password=hunter2 was refused\n"),
@@ -77,7 +78,10 @@ async def fail(services: Services, task_id: str, category: ErrorCategory, messag
         for number, (stream, data) in enumerate(PRINTED, start=1)
     ]
     await services.backend.output.append(task_id, entries)
-    return await transitions.apply_to_task(task_id, failed)
+    row = await transitions.apply_to_task(task_id, failed)
+    # Times of rows have milliseconds: what fails next fails later.
+    await services.backend.clock.sleep(TWO_MILLISECONDS)
+    return row
 
 
 async def dead_letter_messages(services: Services, queue: str, *bodies: str) -> None:
