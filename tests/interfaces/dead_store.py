@@ -22,6 +22,7 @@ TENANT = "default"
 NO_TIME = timedelta(0)
 LEASE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
+TWO_MILLISECONDS = timedelta(milliseconds=2)
 PRINTED = (
     (Stream.STDOUT, b"connecting\n"),
     (Stream.STDERR, b"password=hunter2 was refused\n"),
@@ -77,17 +78,22 @@ async def fail(services: Services, task_id: str, category: ErrorCategory, messag
         for number, (stream, data) in enumerate(PRINTED, start=1)
     ]
     await services.backend.output.append(task_id, entries)
-    return await transitions.apply_to_task(task_id, failed)
+    row = await transitions.apply_to_task(task_id, failed)
+    # Times of rows have milliseconds: what fails next fails later.
+    await services.backend.clock.sleep(TWO_MILLISECONDS)
+    return row
 
 
 async def dead_letter_messages(services: Services, queue: str, *bodies: str) -> None:
     """Put messages into the queue's dead-letter store, as receiving them too often does."""
-    await services.backend.queue.send([OutgoingMessage(queue=queue, body=body) for body in bodies])
+    messages = services.backend.require_queue()
+    await messages.send([OutgoingMessage(queue=queue, body=body) for body in bodies])
     for _ in range(RECEIVE_LIMIT + 1):
-        await services.backend.queue.receive([queue], limit=100, hidden_for=NO_TIME, wait=NO_TIME)
+        await messages.receive([queue], limit=100, hidden_for=NO_TIME, wait=NO_TIME)
 
 
-async def _fill(services: Services) -> None:
+async def fill(services: Services) -> None:
+    """Three tasks that failed: merge, then read, then send; and one that is pending."""
     submit, auth = services.producer.submit, ErrorCategory.AUTH
     mail = {"queue": "mail", "maxAttempts": 2}
     await submit(
@@ -99,6 +105,11 @@ async def _fill(services: Services) -> None:
     for _ in range(2):
         await _wait_until_due(services, id_of("send", "letters"))
         await fail(services, id_of("send", "letters"), ErrorCategory.NETWORK, "connection reset")
+
+
+async def fill_with_message(services: Services) -> None:
+    """The failed tasks and, where there are messages, one without a task, which died last."""
+    await fill(services)
     await dead_letter_messages(services, "odd", "password=hunter2 is no json")
 
 
@@ -111,6 +122,6 @@ async def _wait_until_due(services: Services, task_id: str) -> None:
 
 
 def fill_folder(folder: Path) -> Path:
-    """A folder in which three tasks failed (merge, then read, then send) and a message died."""
-    query_services(folder, _fill)
+    """A folder in which three tasks failed (merge, then read, then send)."""
+    query_services(folder, fill)
     return folder

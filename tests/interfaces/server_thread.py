@@ -4,15 +4,16 @@ import asyncio
 import contextlib
 import getpass
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from longshore.adapters.memory.backend import memory_backend
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
 from longshore.settings import load_settings
-from longshore.wiring.services import open_services
+from longshore.wiring.services import Services, open_services
 
 TIMEOUT_S = 60
 
@@ -26,12 +27,19 @@ class ServerAddress:
 
 
 @contextlib.contextmanager
-def run_server(folder: Path) -> Iterator[ServerAddress]:
-    """Serve a data folder from a thread of its own."""
+def run_server(
+    folder: Path, *, fill_messages: Callable[[Services], Awaitable[None]] | None = None
+) -> Iterator[ServerAddress]:
+    """Serve a data folder from a thread of its own.
+
+    Args:
+        fill_messages: Serve a store with messages, in memory, that this has filled.
+    """
     ready: list[ServerAddress] = []
     began, over = threading.Event(), threading.Event()
     thread = threading.Thread(
-        target=lambda: asyncio.run(_serve(folder, ready, began, over)), name="server"
+        target=lambda: asyncio.run(_serve(folder, fill_messages, ready, began, over)),
+        name="server",
     )
     thread.start()
     try:
@@ -45,11 +53,18 @@ def run_server(folder: Path) -> Iterator[ServerAddress]:
 
 
 async def _serve(
-    folder: Path, ready: list[ServerAddress], began: threading.Event, over: threading.Event
+    folder: Path,
+    fill_messages: Callable[[Services], Awaitable[None]] | None,
+    ready: list[ServerAddress],
+    began: threading.Event,
+    over: threading.Event,
 ) -> None:
     try:
         settings = load_settings({"data_dir": folder, "api.port": 0}, environ={})
         async with open_services(settings) as services:
+            if fill_messages is not None:
+                services = replace(services, backend=memory_backend(services.backend.clock))
+                await fill_messages(services)
             services.api_keys.set_operator_tenant(settings.tenant)
             app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
             socket = bind_socket(settings.api.host, settings.api.port)

@@ -123,7 +123,7 @@ def test_a_store_with_an_older_schema_is_not_audited(inside: Inside, folder: Pat
 
 
 def test_an_unreadable_row_fails_the_audit(inside: Inside, folder: Path) -> None:
-    damage(folder, "DROP TABLE messages; CREATE TABLE messages (queue TEXT, visible_us INTEGER)")
+    damage(folder, "DROP TABLE output; CREATE TABLE output (task INTEGER)")
 
     answer = inside("doctor", "--audit", "--data-dir", str(folder))
 

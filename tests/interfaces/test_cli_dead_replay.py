@@ -1,6 +1,5 @@
-"""``longshore dead replay`` and ``dead discard``: they ask first and act once."""
+"""``longshore dead replay``: it asks first and acts once."""
 
-import getpass
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.interfaces.conftest import At
 from tests.interfaces.dead_store import (
     TENANT,
     a_task,
-    dead_letter_messages,
     fail,
     fill_folder,
     id_of,
@@ -44,11 +42,6 @@ def ask(store: Path, inside: Inside, at: At) -> Inside:
 def rounds(store: Path) -> Callable[[], list[int]]:
     """The rounds of the three failed tasks."""
     return lambda: rounds_of(store, SEND, READ, MERGE)
-
-
-def _message(ask: Inside) -> str:
-    (letter,) = ask("list", "--queue", "odd", "-o", "json").json["deadLetters"]
-    return str(letter["id"])
 
 
 Rounds = Callable[[], list[int]]
@@ -130,7 +123,6 @@ def test_on_a_terminal_the_number_is_shown_and_yes_replays(
     assert before == UNTOUCHED
     assert "3 tasks of 2 jobs:" in terminal.text
     assert "1  mail     network" in terminal.text
-    assert "1 message skipped" in terminal.text
     assert code == 0
     assert rounds() == [2, 2, 2]
 
@@ -204,12 +196,11 @@ def test_nothing_to_replay_is_no_error(ask: Inside) -> None:
 
     nothing = ask("replay", "--queue", "mail")
     in_json = ask("replay", "--queue", "mail", "-o", "json")
-    message = ask("replay", "--all")
+    everything = ask("replay", "--all")
 
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "no dead letters\n")
     assert (in_json.code, in_json.json) == (0, {"replayed": [], "skipped": []})
-    assert message.code == 0
-    assert message.err.startswith("1 message skipped")
+    assert (everything.code, everything.err) == (0, "no dead letters\n")
 
 
 @pytest.mark.parametrize(
@@ -232,51 +223,23 @@ def test_an_unclear_selection_is_refused(
 
 
 def test_the_error_says_why_something_cannot_be_replayed(ask: Inside, rounds: Rounds) -> None:
-    message = _message(ask)
     ask("replay", MERGE)
 
-    of_message = ask("replay", message)
     of_job = ask("replay", MERGE.partition("_")[0])
     unknown = [ask("replay", text).code for text in ("msg-99", "job-000", "job-000_a")]
 
-    assert of_message.code == of_job.code == ExitCode.REFUSED
-    assert f"longshore dead discard {message}" in of_message.err
+    assert of_job.code == ExitCode.REFUSED
     assert "none of its tasks has failed" in of_job.err
     assert unknown == [ExitCode.NOT_FOUND] * 3
     assert rounds() == [1, 1, 2]
 
 
-def test_discarding_a_message_records_an_event_of_its_queue(ask: Inside, store: Path) -> None:
-    message = _message(ask)
-
-    answer = ask("discard", message)
-    again = ask("discard", message)
-
-    async def reasons(services: Services) -> list[str]:
-        events = await services.backend.events.history(TENANT, "QUEUE#odd")
-        return [event.body.reason for event in events]
-
-    assert (answer.code, answer.out) == (0, f"discarded {message}\n")
-    assert again.code == ExitCode.NOT_FOUND
-    assert ask("list", "--queue", "odd").err == "no dead letters\n"
-    assert query_services(store, reasons) == [f"discarded by {getpass.getuser()}: not JSON"]
-
-
-def test_nothing_is_discarded_if_one_of_the_names_is_a_task(ask: Inside, rounds: Rounds) -> None:
-    message = _message(ask)
-
-    answer = ask("discard", message, SEND)
+def test_a_task_cannot_be_discarded(ask: Inside, rounds: Rounds) -> None:
+    answer = ask("discard", SEND)
 
     assert answer.code == ExitCode.REFUSED
     assert "history" in answer.err
-    assert _message(ask) == message
     assert rounds() == UNTOUCHED
-
-
-def test_discard_as_json_lists_the_discarded_messages(ask: Inside) -> None:
-    message = _message(ask)
-
-    assert ask("discard", message, message, "-o", "json").json == {"discarded": [message]}
 
 
 def test_a_task_whose_cause_is_fixed_completes_in_its_new_round(cli: Cli) -> None:
@@ -303,22 +266,3 @@ def test_a_task_whose_cause_is_fixed_completes_in_its_new_round(cli: Cli) -> Non
     assert replayed.code == 0
     assert cli.only_job_state() is JobState.COMPLETED
     assert query_services(cli.folder / ".longshore", states) == {TaskState.COMPLETED}
-
-
-def test_a_worker_fails_the_task_of_a_dead_message(cli: Cli, inside: Inside) -> None:
-    store = cli.folder / ".longshore"
-    options = ("--data-dir", str(store), "-o", "json")
-
-    async def wear_out(services: Services) -> None:
-        await services.producer.submit(TENANT, "worn", {"tasks": [a_task("a")]})
-        await dead_letter_messages(services, "default")
-
-    query_services(store, wear_out)
-    (before,) = inside("dead", "list", *options).json["deadLetters"]
-    worker = cli("worker", "--burst")
-    after = inside("dead", "show", id_of("a", "worn"), *options).json
-
-    assert (before["kind"], before["requestId"]) == ("message", id_of("a", "worn"))
-    assert worker.code == 0
-    assert (after["kind"], after["endedBy"], after["category"]) == ("task", "dlq", "crash")
-    assert inside("dead", "list", *options).json["count"] == 1

@@ -40,7 +40,7 @@ def test_workers_get_the_options_and_their_lines_are_numbered(cli: Cli) -> None:
 
     answer = cli("worker", "--processes", "2", "--burst", *options, *folder_options)
 
-    lines = [line for line in answer.err.splitlines() if "serving" in line]
+    lines = [line for line in answer.err.splitlines() if ": serving" in line]
     assert sorted(line[:11] for line in lines) == ["[1] worker ", "[2] worker "]
     assert all("serving mail, post; 7 tasks at once" in line for line in lines)
     assert all(str(cli.folder / "some where") in line for line in lines)

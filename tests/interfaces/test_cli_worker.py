@@ -5,11 +5,13 @@ import contextlib
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from longshore.adapters.memory.backend import memory_backend
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.output import OUTPUT_START
 from longshore.services.worker.group import wait_until_idle
@@ -74,14 +76,16 @@ def test_a_burst_waits_for_another_attempt(cli: Cli, submit: Callable[..., str])
     assert cli.only_job_state() is JobState.COMPLETED
 
 
-def test_a_task_that_waits_for_the_dispatcher_is_not_idle(
-    cli: Cli, submit: Callable[..., str]
-) -> None:
-    job_id = submit(_shell("a", "true"), _shell("b", "true", dependsOn=["a"]))
+def test_a_task_that_waits_for_the_dispatcher_is_not_idle(cli: Cli) -> None:
+    tasks = [_shell("a", "true"), _shell("b", "true", dependsOn=["a"])]
     settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
 
     async def scenario() -> TaskState:
-        async with open_services(settings) as services:
+        async with open_services(settings) as opened:
+            # Where there are messages, only the dispatcher makes dependents ready.
+            services = replace(opened, backend=memory_backend(opened.backend.clock))
+            submitted = await services.producer.submit("default", "request", {"tasks": tasks})
+            job_id = submitted.job.id
             worker = services.worker()
             working = asyncio.ensure_future(worker.run())
             ledger, output = services.backend.ledger, services.backend.output
@@ -91,8 +95,10 @@ def test_a_task_that_waits_for_the_dispatcher_is_not_idle(
                 )
             worker.stop()
             await working
+            assert (await ledger.get_task(f"{job_id}_b")).state is TaskState.WAITING
             left = wait_until_idle(
                 services.backend,
+                services.source,
                 services.dispatcher,
                 tenant="default",
                 queues=["default"],

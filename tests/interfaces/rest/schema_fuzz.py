@@ -19,8 +19,10 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi import checks
 
+from longshore.core.ids import task_id_of
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.settings import AgentSettings
-from tests.interfaces.dead_store import dead_letter_messages
+from tests.interfaces.dead_store import fail
 from tests.interfaces.rest.server import RestServer, a_task, run_server
 
 CHECKS: list[CheckFunction] = [
@@ -78,7 +80,10 @@ class FuzzedServer:
         under_way = (await server.post("/v1/jobs", limited)).json()["jobId"]
         await server.send("PUT", "/v1/task-definitions/known", {"runner": "command"})
         await server.post("/v1/health-check")
-        await dead_letter_messages(server.services, "odd", "one", "two")
+        failing = await server.submit(a_task("a"), a_task("b"))
+        for key in ("a", "b"):
+            task_id = task_id_of(failing, key)
+            await fail(server.services, task_id, ErrorCategory.AUTH, "no entry")
         letters = (await server.get("/v1/dead-letters")).json()["deadLetters"]
         spare = (await server.post("/v1/keys", {"name": "spare", "scopes": ["read"]})).json()
         both = {"task_id": "a", "name": "known", "key_id": spare["id"]}

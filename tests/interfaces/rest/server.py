@@ -5,7 +5,7 @@ import contextlib
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from longshore.adapters.memory.backend import memory_backend
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
@@ -104,14 +105,25 @@ class RestServer:
 
 @contextlib.asynccontextmanager
 async def run_server(
-    folder: Path, *, with_worker: bool = False, others: dict[str, Any] | None = None, **api: Any
+    folder: Path,
+    *,
+    with_worker: bool = False,
+    with_messages: bool = False,
+    others: dict[str, Any] | None = None,
+    **api: Any,
 ) -> AsyncIterator[RestServer]:
-    """A server; ``others`` are settings beside those of the API."""
+    """A server; ``others`` are settings beside those of the API.
+
+    Args:
+        with_messages: The store is in memory and has a queue of messages.
+    """
     settings = settings_in(folder, api=ApiSettings(port=0, **api), **(others or {}))
     async with contextlib.AsyncExitStack() as stack:
         services = await stack.enter_async_context(
             open_services(settings, intervals=FAST_INTERVALS)
         )
+        if with_messages:
+            services = replace(services, backend=memory_backend(services.backend.clock))
         services.api_keys.set_operator_tenant(settings.tenant)
         app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
         socket = bind_socket(settings.api.host, settings.api.port)

@@ -16,7 +16,7 @@ LETTERS = "/v1/dead-letters"
 
 async def poison(server: RestServer, queue: str = "mail") -> None:
     """A message that leads nowhere, received too often."""
-    messages = server.services.backend.queue
+    messages = server.services.backend.require_queue()
     await messages.send([OutgoingMessage(queue=queue, body="what is this")])
     for _ in range(RECEIVE_LIMIT + 1):
         await messages.receive([queue], limit=1, hidden_for=NO_TIME, wait=NO_TIME)
@@ -33,7 +33,7 @@ async def counted(server: RestServer, **filters: Any) -> dict[str, Any]:
 async def test_the_counts_of_a_filter_match_what_its_replay_affects(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path, with_worker=True) as server:
+    async with run_server(tmp_path, with_messages=True, with_worker=True) as server:
         early = await server.submit(a_task("a", argv=FAILS), a_task("b", argv=FAILS))
         await server.until(early, "failed")
         late = await server.submit(a_task("c", argv=("no-such-command",)))
@@ -71,7 +71,7 @@ async def test_the_counts_of_a_filter_match_what_its_replay_affects(
 
 @async_test
 async def test_a_message_without_a_task_is_read_and_discarded(tmp_path: Path) -> None:
-    async with run_server(tmp_path) as server:
+    async with run_server(tmp_path, with_messages=True) as server:
         await poison(server)
         (letter,) = (await server.get(LETTERS)).json()["deadLetters"]
         path = f"{LETTERS}/{letter['id']}"
@@ -136,7 +136,7 @@ async def test_an_invalid_filter_is_refused_with_the_paths_of_its_fields(tmp_pat
 async def test_a_message_without_a_task_is_visible_to_the_operator_tenant_only(
     tmp_path: Path,
 ) -> None:
-    async with run_server(tmp_path) as server:
+    async with run_server(tmp_path, with_messages=True) as server:
         await poison(server)
         (letter,) = (await server.get(LETTERS)).json()["deadLetters"]
         path = f"{LETTERS}/{letter['id']}"
