@@ -49,9 +49,9 @@ def counted(backend: Backend, counts: Counts) -> Backend:
     return replace(
         backend,
         ledger=_Ledger(backend.ledger, counts),
-        bus=_Bus(backend.bus, counts),
+        bus=None if backend.bus is None else _Bus(backend.bus, counts),
         blobs=_Blobs(backend.blobs, counts),
-        queue=_Queue(backend.queue, counts),
+        queue=None if backend.queue is None else _Queue(backend.queue, counts),
     )
 
 
@@ -93,6 +93,12 @@ class _Ledger(_Port):
         result: dict[str, Any] = await self._port.task_states(job_id)
         for key, state in result.items():
             self._counts.count_read(len(job_id) + 1 + len(key) + len(state))
+        return result
+
+    async def unrecorded_ends(self, **options: Any) -> list[str]:
+        result: list[str] = await self._port.unrecorded_ends(**options)
+        for task_id in result:
+            self._counts.count_read(len(task_id))
         return result
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:

@@ -25,7 +25,7 @@ from longshore.adapters.sqlite.database import SqliteOptions
 _OPTIONS = SqliteOptions()
 _WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|WITH)\b", re.IGNORECASE)
 _SYNCHRONOUS = re.compile(r"\s*PRAGMA\s+synchronous\s*=\s*(\w+)", re.IGNORECASE)
-_TABLES = ("jobs", "tasks", "events", "messages", "blobs")
+_TABLES = ("jobs", "tasks", "history_segments", "other_events", "blobs")
 
 Statement = tuple[str, tuple[Any, ...]]
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
+import os
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from unittest.mock import patch
 
 from longshore.ports.runner import AttemptEnding, AttemptSpec, ChildReport
-from longshore.wiring import services as wiring
+from longshore.services.worker.worker import Worker
+from longshore.wiring.services import Services, new_worker_id
 
 # Above the highest number that Linux gives out, so that no such process can exist.
 _NUMBERS = itertools.count(2**22 + 1)
@@ -47,10 +50,7 @@ class EndedAttempt:
 
 
 class InstantRunner:
-    """See ``ports.runner.Runner``; it takes the arguments of the real one."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        return
+    """See ``ports.runner.Runner``."""
 
     async def open(self) -> None:
         return
@@ -62,8 +62,18 @@ class InstantRunner:
         return EndedAttempt()
 
 
+def _worker(services: Services, *, queues: Sequence[str] | None = None) -> Worker:
+    return services.worker_with_runner(
+        InstantRunner(),
+        new_worker_id(),
+        process_id=os.getpid(),
+        roll=random.random,
+        queues=queues,
+    )
+
+
 @contextlib.contextmanager
 def without_children() -> Iterator[None]:
     """Workers that are built meanwhile get the stub; all else of the wiring stays as it is."""
-    with patch.object(wiring, "ProcessRunner", InstantRunner):
+    with patch.object(Services, "worker", _worker):
         yield

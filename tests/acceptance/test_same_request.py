@@ -71,7 +71,7 @@ def test_a_hundred_submits_at_once_from_threads_and_processes_give_one_job(
         async with open_services(settings) as services:
             jobs = await services.backend.ledger.list_jobs("default")
             tasks = await services.backend.ledger.list_tasks("default")
-            depth = await services.backend.queue.depth("default")
+            depth = await services.source.depth("default")
             return len(jobs.items), len(tasks.items), depth.ready
 
     assert len(answers) == 50 + PROCESSES * CALLS_PER_PROCESS

@@ -273,6 +273,7 @@ def test_sighup_replaces_every_worker_and_disturbs_no_task(
             # The next begins while the old one still runs its task; the second waits its turn.
             await supervised.wait_for_text("serving", 3)
             assert supervised.log_records("worker.ended") == []
+            await supervised.wait_for_record("worker.draining")
             assert len(supervised.log_records("worker.draining")) == 1
             (marker_dir / "go").touch()
             await supervised.wait_for_record("worker.ended", 2)

@@ -33,23 +33,24 @@ class DocumentStore:
             ValueError: it is not JSON.
         """
         document, data = make_document(value, key)
+        return await self._put(document, data, key, limit_bytes)
+
+    async def store_text(self, text: str, key: str, *, limit_bytes: int | None = None) -> Document:
+        """Store JSON text; see ``store``."""
+        data = text.encode()
+        if len(data) <= INLINE_LIMIT_BYTES:
+            return await self._put(Document(text=text, size=len(data)), None, key, limit_bytes)
+        return await self._put(Document(key=key, size=len(data)), data, key, limit_bytes)
+
+    async def _put(
+        self, document: Document, data: bytes | None, key: str, limit_bytes: int | None
+    ) -> Document:
         if limit_bytes is not None and document.size > limit_bytes:
             message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
             raise UsageError(message)
         if data is not None:
             await self.blobs.put(key, data)
         return document
-
-    async def store_text(self, text: str, key: str, *, limit_bytes: int | None = None) -> Document:
-        """Store JSON text; see ``store``."""
-        data = text.encode()
-        if limit_bytes is not None and len(data) > limit_bytes:
-            message = f"{len(data)} bytes as JSON, and at most {limit_bytes} are allowed"
-            raise UsageError(message)
-        if len(data) <= INLINE_LIMIT_BYTES:
-            return Document(text=text, size=len(data))
-        await self.blobs.put(key, data)
-        return Document(key=key, size=len(data))
 
     async def load(self, document: Document | None) -> Any:
         """Returns the value of a document; None for no document."""

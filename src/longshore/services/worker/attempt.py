@@ -184,6 +184,8 @@ class Attempt:
         """Store the output, commit the outcome, then release what the attempt held."""
         try:
             await self._store_output()
+            # First: the turn that commits the outcome may claim the next task of the queue.
+            await hold_queue(self._context, self.row, self._runner, outcome)
             await self._commit_final(outcome)
             logger.debug(
                 "attempt.ended",
@@ -193,7 +195,6 @@ class Attempt:
                     "state": self.row.state.value,
                 },
             )
-            await hold_queue(self._context, self.row, self._runner, outcome)
             if self._budget_check is not None:
                 # A reservation that stays open is closed by the next attempt that needs it.
                 with log_and_continue(logger, "budget.close_failed", task_id=self.task_id):

@@ -152,7 +152,7 @@ class Worker:
             if definition is not None and runs_in_slot(definition):
                 slot_tasks.add(task, definition, self._lease_start(task, sent_at))
                 if self._woken_since(sent_at):
-                    self._handle(self._check_cancel_in_slot(task.task_id))
+                    self._handle(self._check_claimed_in_slot(task.task_id))
                     return True
                 return False
             if definition is None:
@@ -176,18 +176,24 @@ class Worker:
 
     async def _route(self, task: ClaimedTask, sent_at: timedelta) -> None:
         """Run the first task of a version of a definition, which is read and kept."""
+        definition: Definition | None = None
         with contextlib.suppress(BackendUnavailable, NotFound):
-            # Otherwise the attempt reports that the definition cannot be read.
             definition = await definition_of(task.row, self._backend)
             self._definitions[task.definition] = definition
-            if runs_in_slot(definition) and self._slot_tasks is not None:
-                self._slot_tasks.add(task, definition, self._lease_start(task, sent_at))
-                if self._stopping.is_set():
-                    self._slot_tasks.stop(task.task_id, AttemptStopReason.DRAINED)
-                elif self._woken_since(sent_at):
-                    await self._check_cancel_in_slot(task.task_id)
-                return
-        await self._run_attempt(task, sent_at)
+        if definition is None or not runs_in_slot(definition) or self._slot_tasks is None:
+            # Without a definition the attempt reports that it cannot be read.
+            await self._run_attempt(task, sent_at)
+            return
+        self._slot_tasks.add(task, definition, self._lease_start(task, sent_at))
+        if self._stopping.is_set():
+            self._slot_tasks.stop(task.task_id, AttemptStopReason.DRAINED)
+        elif self._woken_since(sent_at):
+            await self._check_claimed_in_slot(task.task_id)
+
+    async def _check_claimed_in_slot(self, task_id: str) -> None:
+        """A wake-up may have been for this task, before it was listed as running."""
+        with log_and_continue(logger, "wakeup.failed", unavailable="wakeup.unavailable"):
+            await self._check_cancel(task_id)
 
     def _handle(self, work: Coroutine[Any, Any, None]) -> None:
         handling = asyncio.ensure_future(work)
@@ -231,7 +237,7 @@ class Worker:
             if self._woken_since(sent_at):
                 # A wake-up may have been for this task, before it was listed as running.
                 with contextlib.suppress(BackendUnavailable):
-                    await self._check_cancel(attempt)
+                    await self._check_cancel(attempt.task_id)
             await attempt.run()
         except BackendUnavailable as error:
             extra = {"task_id": attempt.task_id, "error": str(error)}
@@ -276,22 +282,15 @@ class Worker:
                 if (worker := self._turns.worker) is not None:
                     await self._context.source.wait_for_wake(worker)
                     self._woken_at = self._backend.clock.elapsed()
-                    for attempt in list(self._running):
-                        await self._check_cancel(attempt)
-                    for task_id in [] if self._slot_tasks is None else self._slot_tasks.task_ids:
-                        await self._check_cancel_in_slot(task_id)
+                    for task_id in self.running:
+                        await self._check_cancel(task_id)
                     continue
             await self._backend.clock.sleep(_RETRY_PAUSE)
 
-    async def _check_cancel(self, attempt: Attempt) -> None:
-        row = await self._backend.ledger.get_task(attempt.task_id)
-        if row is not None and row.cancel is not None:
-            attempt.stop(AttemptStopReason.CANCELLED)
-
-    async def _check_cancel_in_slot(self, task_id: str) -> None:
+    async def _check_cancel(self, task_id: str) -> None:
         row = await self._backend.ledger.get_task(task_id)
-        if row is not None and row.cancel is not None and self._slot_tasks is not None:
-            self._slot_tasks.stop(task_id, AttemptStopReason.CANCELLED)
+        if row is not None and row.cancel is not None:
+            self.cancel(task_id)
 
     async def _log_counts(self) -> None:
         while True:
