@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.queues import parse_message
@@ -103,18 +104,40 @@ class Monitor:
                 text = f"the answer to a command about {command.task_id} is {answer.row.id}"
                 self._simulation.report_violation(0, worker.worker_id, text)
             elif isinstance(answer, Applied):
-                await self._check_applied(worker, answer.row)
+                await self._check_applied(worker, answer.row, turn)
 
-    async def _check_applied(self, worker: WorkerInstance, row: TaskRow) -> None:
-        """What a turn has answered as applied is committed, with all that follows from it."""
+    async def _check_applied(self, worker: WorkerInstance, row: TaskRow, turn: Turn) -> None:
+        """What a turn has answered as applied is committed, with all that follows from it.
+
+        What follows may come later if it depends on a document in the blob store. The check of the
+        system at rest finds it if it never comes.
+        """
         stored = await self._simulation.backend.ledger.get_task(row.id)
         if stored is None or stored.version < row.version:
             text = f"{worker.worker_id} was answered a version that is not stored"
             self._simulation.report_violation(5, row.id, text)
         elif stored == row and row.state.terminal:
             left = await self._simulation.history.missing_effect(row, self._simulation.time())
-            if left is not None:
+            if left is not None and not await self._needs_blob(row.spec.job_id, turn):
                 self._simulation.report_violation(6, row.id, f"a turn has ended it, but {left}")
+
+    async def _needs_blob(self, job_id: str, turn: Turn) -> bool:
+        """Whether what follows from the turn's ends of this job is in the blob store.
+
+        The ends of one job are settled together, so one of them is enough.
+        """
+        job = await self._simulation.backend.ledger.get_job(job_id)
+        applied = [answer.row for answer in turn.answers if isinstance(answer, Applied)]
+        ended = [row for row in applied if row.spec.job_id == job_id and row.state.terminal]
+        for row in ended:
+            dependents = row.spec.dependents
+            if isinstance(dependents, Document) and dependents.key is not None:
+                return True
+            added = job is not None and row.spec.number in job.with_added_dependents
+            blocks = row.state is not TaskState.COMPLETED and dependents is not None
+            if job is not None and job.graph.key is not None and (added or blocks):
+                return True
+        return False
 
     async def rows_before(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
         """The rows before a commit."""

@@ -172,6 +172,9 @@ class Ledger(Protocol):
     ) -> list[str]:
         """Returns ids of tasks whose end a running job has not recorded.
 
+        Without a bus, jobs that are over count too: a task that waited for a failed one may be
+        cancelled later, and nothing else would record it.
+
         They ended at or before ``ended_by``; by job and then by id, after the task ``after``.
         """
         ...

@@ -324,31 +324,36 @@ class MemoryLedger:
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
-        return self._tasks_of_running_jobs(
+        return self._tasks_where(
             after,
             limit,
             lambda task, job: (
-                task.finished_at is not None
+                (self._direct or job.state is JobState.RUNNING)
+                and task.finished_at is not None
                 and task.finished_at <= ended_by
                 and task.spec.number not in job.ended
             ),
         )
 
     async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
-        return self._tasks_of_running_jobs(
+        return self._tasks_where(
             after,
             limit,
-            lambda task, job: task.state is TaskState.WAITING and bool(task.awaits & job.completed),
+            lambda task, job: (
+                job.state is JobState.RUNNING
+                and task.state is TaskState.WAITING
+                and bool(task.awaits & job.completed)
+            ),
         )
 
-    def _tasks_of_running_jobs(
+    def _tasks_where(
         self, after: str, limit: int, matches: Callable[[TaskRow, JobRow], bool]
     ) -> list[str]:
-        """Ids of tasks of running jobs, by job and then by id."""
+        """Ids of tasks of jobs that exist, by job and then by id."""
         positions = []
         for task in self._store.tasks.values():
             job = self._store.jobs.get(task.spec.job_id)
-            if job is not None and job.state is JobState.RUNNING and matches(task, job):
+            if job is not None and matches(task, job):
                 positions.append(split_task_id(task.id))
         later = sorted(position for position in positions if position > split_task_id(after))
         return [task_id_of(*position) for position in later[:limit]]

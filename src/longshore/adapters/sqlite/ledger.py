@@ -314,7 +314,7 @@ class SqliteLedger:
             "SELECT t.key, j.id, t.no, j.state, j.total, j.completed, j.rest"
             " FROM tasks AS t INDEXED BY tasks_unsettled"
             " JOIN jobs AS j ON j.no = t.no >> 20 WHERE t.unsettled > 0"
-            " AND j.version > 0 AND j.state = 0 AND t.finished_ms <= ?",
+            " AND j.version > 0 AND t.finished_ms <= ?",
             (to_ms(ended_by),),
         )
         unrecorded = [row for row in matches if row[2] & NUMBER_MASK not in ended_numbers(*row[3:])]
