@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Before, Replace, Text
+from tests.planting import Argument, Before, Replace
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventBus"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteEventBusInFour"
@@ -12,60 +12,6 @@ _MEMORY = "contract/test_memory.py::TestMemoryEventBus"
 _fault = partial(Fault, part=Part.BUS)
 
 BUS_FAULTS = (
-    _fault(
-        name="a late acknowledgement goes back",
-        at="adapters.sqlite.events:SqliteEventBus.acknowledge.work",
-        do=Text("max(position, excluded.position)", "excluded.position"),
-        caught_by=f"{_SQLITE}::test_acknowledging_late_or_twice_does_not_go_back",
-    ),
-    _fault(
-        name="an acknowledgement is forgotten",
-        at="adapters.sqlite.events:SqliteEventBus.acknowledge.work",
-        do=Text("max(position, excluded.position)", "position"),
-        caught_by=f"{_SQLITE}::test_acknowledging_late_or_twice_does_not_go_back",
-    ),
-    _fault(
-        name="a receipt covers more than was delivered",
-        at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Argument("Delivery()", "receipt", "str(read_to + (1 << 20))"),
-        caught_by=f"{_SQLITE}::test_a_delivery_has_no_more_events_than_the_limit_and_all_come",
-    ),
-    _fault(
-        name="a receipt covers one event less",
-        at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Argument("Delivery()", "receipt", "str(read_to - 1)"),
-        caught_by=f"{_SQLITE}::test_an_acknowledged_delivery_does_not_come_again",
-    ),
-    _fault(
-        name="asking for one type passes over another",
-        at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Replace("tuple", "($1,)", nth=2),
-        caught_by=f"{_SQLITE}::test_asking_for_one_type_passes_over_no_event_of_another",
-    ),
-    _fault(
-        name="what was handed out counts as dealt with",
-        at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Before("Delivery()", "self._skipped_to[key] = receipt"),
-        caught_by=f"{_SQLITE}::test_a_delivery_comes_again_until_it_is_acknowledged",
-    ),
-    _fault(
-        name="consumers share one cursor",
-        at="adapters.sqlite.events:SqliteEventBus._next",
-        do=(
-            Text(
-                "position FROM cursors WHERE consumer = ?",
-                "max(position) FROM cursors HAVING count(*)",
-            ),
-            Argument("point() consumer", 1, "()"),
-        ),
-        caught_by=f"{_SQLITE}::test_consumers_do_not_take_events_from_each_other",
-    ),
-    _fault(
-        name="a new consumer starts at the end",
-        at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Argument("max()", 0, "$1 if $2 else 1 << 40"),
-        caught_by=f"{_SQLITE}::test_a_new_consumer_starts_with_the_first_event",
-    ),
     _fault(
         name="a recorded event wakes no reader",
         at="adapters.sqlite.events:SqliteEventLog.record",
@@ -78,12 +24,6 @@ BUS_FAULTS = (
         do=Replace("EVENTS", "Topic.PAUSES"),
         caught_by=f"{_SQLITE}::"
         "test_a_waiting_consumer_gets_an_event_as_soon_as_its_row_is_committed",
-    ),
-    _fault(
-        name="one refused event holds up the rest",
-        at="adapters.sqlite.events:SqliteEventBus.publish",
-        do=Replace("append()", "return [$1]"),
-        caught_by=f"{_SQLITE}::test_an_event_that_is_not_accepted_is_returned_and_delays_no_other",
     ),
     _fault(
         name="an event between looking and waiting is missed",

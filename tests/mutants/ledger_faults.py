@@ -58,18 +58,6 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_committed_with_its_row",
     ),
     _fault(
-        name="the message is not committed with the row",
-        at="adapters.sqlite.commit:Commit.__call__",
-        do=Drop("executemany() UPSERT_MESSAGE"),
-        caught_by=f"{_SQLITE}::test_a_message_is_on_the_queue_once_after_the_commit",
-    ),
-    _fault(
-        name="a delayed message is visible at once",
-        at="adapters.sqlite.commit:Commit.__call__",
-        do=Replace("to_us()", "self._sent_us"),
-        caught_by=f"{_SQLITE}::test_a_message_for_later_is_received_at_its_time",
-    ),
-    _fault(
         name="a refused change stays half written",
         at="adapters.sqlite.writer:DatabaseWriter._run_in_group",
         do=Condition("total_changes()", False),
@@ -117,18 +105,6 @@ LEDGER_FAULTS = (
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
         do=Text("(created_us, no) < (?2, ?3)", "created_us < ?2 AND ?3 = ?3"),
         caught_by=f"{_SQLITE}::test_the_pages_of_jobs_give_each_once_and_end",
-    ),
-    _fault(
-        name="a task that is due now does not count as unqueued",
-        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Text("t.due_us <= ?", "t.due_us < ?"),
-        caught_by=f"{_SQLITE}::test_a_task_is_unqueued_from_the_moment_it_is_due",
-    ),
-    _fault(
-        name="a task that was just enqueued counts as unqueued",
-        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Operator(">= before_us", ">"),
-        caught_by=f"{_SQLITE}::test_a_task_is_unqueued_only_if_it_was_enqueued_before",
     ),
     _fault(
         name="a lease lasts one tick too long",

@@ -13,19 +13,6 @@ _fault = partial(Fault, part=Part.LEDGER)
 
 SWEEP_QUERY_FAULTS = (
     _fault(
-        name="pauses between messages do not double",
-        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Replace("> due_us", "enqueued > due_us"),
-        caught_by=f"{_SQLITE}::"
-        "test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due",
-    ),
-    _fault(
-        name="a task that has a message counts as unqueued",
-        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
-        do=Condition("point()", True),
-        caught_by=f"{_SQLITE}::test_a_task_that_was_enqueued_again_is_not_unqueued",
-    ),
-    _fault(
         name="an end is unrecorded before its time",
         at="adapters.sqlite.ledger:SqliteLedger.unrecorded_ends",
         do=Text("t.finished_ms <= ?", "t.finished_ms <= ? + 1000"),

@@ -108,7 +108,8 @@ from longshore.testing.contracts.samples import commit, new_task
 async def main():
     async with sqlite_backend(Path(sys.argv[1]), SystemClock()) as backend:
         for number, line in enumerate(sys.stdin):
-            await commit(backend, new_task(line.strip(), number=number))
+            task = new_task(line.strip(), number=number, now=backend.clock.now())
+            await commit(backend, task)
 
 asyncio.run(main())
 """
