@@ -70,8 +70,6 @@ async def filled(folder: Path, count: int) -> None:
         for table in _TABLES:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608 - names of this module
         _insert_copies(connection, rows, count, codec.to_us(now))
-        # Consumers must not receive the copies as new events.
-        connection.execute("UPDATE cursors SET position = ?", (count + 1 << NUMBER_BITS,))
     connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
 

@@ -96,10 +96,8 @@ def _backend(connections: "_RoundRobin", clock: FakeClock, *, epoch: int, atomic
         name: _RemotePort(name, connections)
         for name in (
             *(
-                "queue",
                 "queue_controls",
                 "events",
-                "bus",
                 "output",
                 "definitions",
                 "keys",

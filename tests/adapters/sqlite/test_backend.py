@@ -7,8 +7,8 @@ import pytest
 
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.errors import BackendUnavailable
-from longshore.ports.task_queue import OutgoingMessage
 from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import commit, new_task
 
 
 def test_a_backend_that_was_closed_accepts_nothing_more(tmp_path: Path) -> None:
@@ -17,6 +17,6 @@ def test_a_backend_that_was_closed_accepts_nothing_more(tmp_path: Path) -> None:
             pass
 
         with pytest.raises(BackendUnavailable):
-            await backend.queue.send([OutgoingMessage(queue="default", body="late")])
+            await commit(backend, new_task("late"))
 
     asyncio.run(scenario())

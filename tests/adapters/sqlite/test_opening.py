@@ -57,7 +57,7 @@ def test_an_older_file_is_brought_up_to_date(tmp_path: Path) -> None:
     prepare(tmp_path)
 
     tables = {name for kind, name, _ in schema_of(path) if kind == "table"}
-    assert {"jobs", "tasks", "feed", "messages", "output", "blobs"} <= tables
+    assert {"jobs", "tasks", "feed", "workers", "output", "blobs"} <= tables
 
 
 def test_a_file_from_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system import SystemClock
-from longshore.ports.task_queue import OutgoingMessage
+from longshore.core.claims import Room
+from longshore.testing.contracts.samples import commit, new_task
 
 PROCESSES = 4
 CALLERS = 8
@@ -102,18 +103,19 @@ import asyncio, sys
 from pathlib import Path
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system import SystemClock
-from longshore.ports.task_queue import OutgoingMessage
+from longshore.testing.contracts.samples import commit, new_task
 
 async def main():
     async with sqlite_backend(Path(sys.argv[1]), SystemClock()) as backend:
-        for line in sys.stdin:
-            await backend.queue.send([OutgoingMessage(queue="q", body=line.strip())])
+        for number, line in enumerate(sys.stdin):
+            task = new_task(line.strip(), number=number, now=backend.clock.now())
+            await commit(backend, task)
 
 asyncio.run(main())
 """
 
 
-def test_a_receiver_is_woken_by_a_sender_in_another_process(tmp_path: Path) -> None:
+def test_a_claim_is_woken_by_a_new_task_of_another_process(tmp_path: Path) -> None:
     # Without polling and without the wake-up, this would wait for an hour and time out.
     options = SqliteOptions(slow_poll=timedelta(hours=1))
     sender = subprocess.Popen(
@@ -121,27 +123,31 @@ def test_a_receiver_is_woken_by_a_sender_in_another_process(tmp_path: Path) -> N
     )
 
     async def scenario() -> list[str]:
-        bodies = []
+        keys = []
         async with sqlite_backend(tmp_path, SystemClock(), options) as backend:
+            source = backend.source
+            worker = await source.join(
+                "w1", ["default"], process_id=1, lease_duration=timedelta(hours=1)
+            )
             for number in range(20):
-                receiving = asyncio.ensure_future(
-                    backend.queue.receive(
-                        ["q"],
-                        limit=1,
-                        hidden_for=timedelta(minutes=1),
+                claiming = asyncio.ensure_future(
+                    source.claim(
+                        worker,
+                        Room(slots=1),
+                        turn_id=f"turn-{number:02}",
                         wait=timedelta(hours=1),
                     )
                 )
                 await asyncio.sleep(0)
-                sender.stdin.write(f"message {number}\n")
+                sender.stdin.write(f"task-{number}\n")
                 sender.stdin.flush()
                 async with asyncio.timeout(30):
-                    (message,) = await receiving
-                bodies.append(message.body)
-        return bodies
+                    (task,) = await claiming
+                keys.append(task.row.spec.key)
+        return keys
 
     try:
-        assert asyncio.run(scenario()) == [f"message {number}" for number in range(20)]
+        assert asyncio.run(scenario()) == [f"task-{number}" for number in range(20)]
     finally:
         sender.stdin.close()
         sender.wait(timeout=30)
@@ -160,8 +166,8 @@ def test_the_pipes_of_dead_processes_are_removed(tmp_path: Path) -> None:
             dead.kill()
             dead.wait()
 
-            await backend.queue.send([OutgoingMessage(queue="q", body="x")])
-            await backend.queue.send([OutgoingMessage(queue="q", body="y")])
+            await commit(backend, new_task("x", number=0))
+            await commit(backend, new_task("y", number=1))
 
             assert len(list((tmp_path / "wakeups").iterdir())) == 1
 

@@ -83,7 +83,6 @@ async def test_every_question_of_the_sweeper_is_answered_by_an_index(
     numbers = ("INDEX", "INTEGER PRIMARY KEY (rowid=?)")
     assert [step for step in looks if not any(text in step for text in numbers)] == []
     assert used == {
-        "tasks_ready",
         "tasks_leased",
         "jobs_with_intents",
         "tasks_unsettled",
