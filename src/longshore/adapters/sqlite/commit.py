@@ -220,7 +220,8 @@ def _add_events(
     """
     events, row = change.events, change.row
     if not events:
-        return history
+        # Also without a new event: a long history would be written again with each change.
+        return transaction.grown_history(entity, history, sequence, ())
     lists_tasks = any(isinstance(event.body, JobCreated | JobCompleted) for event in events)
     tasks_stored = (
         lists_tasks and isinstance(row, JobRow) and _all_stored(transaction, row, entity, created)

@@ -191,7 +191,10 @@ class SlotTasks:
             self._fail(task, ErrorCategory.NETWORK, error)
         else:
             _fill(task.spec, spec)
-            self._make_ready(task)
+            if task.stop_reason is not None:  # it was stopped meanwhile
+                self._end_unbegun(task)
+            else:
+                self._make_ready(task)
 
     def _fail(self, task: _HeldTask, category: ErrorCategory, error: Exception) -> None:
         failure = Failure(category=category, message=error_text(str(error)))
