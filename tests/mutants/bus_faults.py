@@ -6,7 +6,6 @@ from tests.mutants.fault import Fault, Part
 from tests.planting import Argument, Before, Replace
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventBus"
-_FOUR = "contract/test_sqlite_processes.py::TestSqliteEventBusInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryEventBus"
 
 _fault = partial(Fault, part=Part.BUS)
@@ -35,7 +34,8 @@ BUS_FAULTS = (
         name="an event wakes no other process",
         at="adapters.sqlite.notifier:Notifier._refresh_peers",
         do=Replace("discard()", "names.clear()"),
-        caught_by=f"{_FOUR}::test_a_waiting_consumer_gets_an_event_as_soon_as_it_is_recorded",
+        caught_by="adapters/sqlite/test_processes.py::"
+        "test_a_claim_is_woken_by_a_new_task_of_another_process",
     ),
     _fault(
         name="a late acknowledgement goes back in memory",

@@ -27,7 +27,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="an old version of a job may be changed",
-        at="adapters.sqlite.commit:_write_job",
+        at="adapters.sqlite.commit:write_job",
         do=Operator("!= expected_version", "<"),
         caught_by=f"{_SQLITE}::test_a_job_is_changed_only_from_its_current_version",
     ),

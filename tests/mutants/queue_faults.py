@@ -6,7 +6,6 @@ from tests.mutants.fault import Fault, Part
 from tests.planting import After, Before, Drop, Replace, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteTaskQueue"
-_FOUR = "contract/test_sqlite_processes.py::TestSqliteTaskQueueInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryTaskQueue"
 
 _fault = partial(Fault, part=Part.QUEUE)
@@ -28,7 +27,8 @@ QUEUE_FAULTS = (
         name="a send wakes no other process",
         at="adapters.sqlite.notifier:Notifier.wake_others",
         do=Drop("write()"),
-        caught_by=f"{_FOUR}::test_a_waiting_receive_ends_as_soon_as_a_message_is_sent",
+        caught_by="adapters/sqlite/test_processes.py::"
+        "test_a_claim_is_woken_by_a_new_task_of_another_process",
     ),
     _fault(
         name="a message sent during the work is deleted with the old one in memory",

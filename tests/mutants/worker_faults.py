@@ -251,7 +251,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a task runs by the newest version of its definition",
-        at="services.worker.attempt_specs:_definition",
+        at="services.worker.attempt_specs:definition_of",
         do=Argument("get() definitions", "version", None),
         caught_by="unit/services/test_worker_attempt_specs.py::"
         "test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_it_was_submitted",
