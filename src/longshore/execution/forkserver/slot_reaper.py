@@ -194,11 +194,14 @@ class SlotReaper:
         import shutil
 
         prefix = f"{os.path.basename(self._child_settings.child_folder)}."
-        with os.scandir(self._child_settings.work_folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(prefix) and not self._child_settings.keep_folders:
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path, ignore_errors=True)
-                    else:
-                        os.unlink(entry.path)
+        try:
+            entries = list(os.scandir(self._child_settings.work_folder))
+        except FileNotFoundError:
+            entries = []  # the worker's folder was removed as a whole
+        for entry in entries:
+            if entry.name.startswith(prefix) and not self._child_settings.keep_folders:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
         os._exit(0)
