@@ -168,7 +168,7 @@ class SlotTasks:
             task.spec.input = text or "null"
             self._make_ready(task)
         else:
-            self._start(self._ending, self._prepare(task))
+            self._start(self._ending, self._drop_on_error(task, self._prepare(task)))
 
     def _make_ready(self, task: _HeldTask) -> None:
         claimed = task.claimed
@@ -177,6 +177,15 @@ class SlotTasks:
         )
         self._planner.claimed(plan)
         self._schedule()
+
+    async def _drop_on_error(self, task: _HeldTask, work: Coroutine[Any, Any, None]) -> None:
+        """Drop a task whose work failed: its lease ends, and the next attempt begins."""
+        try:
+            await work
+        except Exception:
+            logger.exception("slot_task.failed")
+            if task.number in self._tasks:
+                self._drop(task)
 
     async def _prepare(self, task: _HeldTask) -> None:
         """Read everything that the row refers to."""
@@ -460,7 +469,7 @@ class SlotTasks:
                 ),
             )
         else:
-            self._start(self._ending, self._finish(task, outcome))
+            self._start(self._ending, self._drop_on_error(task, self._finish(task, outcome)))
         self._schedule()
 
     async def _finish(self, task: _HeldTask, outcome: SlotOutcome) -> None:
@@ -634,7 +643,8 @@ class SlotTasks:
                 self._drop(task)
             else:
                 elapsed = (self._now_ns() - since_ns) // 1000 * _MICROSECOND
-                self._start(self._ending, self._finish_killed(task, ending, elapsed))
+                finish = self._finish_killed(task, ending, elapsed)
+                self._start(self._ending, self._drop_on_error(task, finish))
         self._schedule()
         self._note_change()
 
