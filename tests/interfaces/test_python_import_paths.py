@@ -140,7 +140,7 @@ def test_a_package_itself_is_found_from_the_folder_above_it(tmp_path: Path) -> N
 def test_a_module_without_a_file_needs_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(python_tasks, "__file__")
 
-    assert "path" not in fetch.definition().options
+    assert import_path_of(fetch, fetch.__module__, fetch.__qualname__).source_dir is None
 
 
 def test_nothing_is_submitted_while_its_module_is_being_imported(tmp_path: Path) -> None:
