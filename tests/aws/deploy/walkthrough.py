@@ -188,12 +188,16 @@ def cause_failures(walkthrough: Walkthrough) -> None:
     walkthrough.send(dead, "not a task message")
     walkthrough.send(dead, json.dumps({"requestId": f"{walkthrough.jobs['review']}_more"}))
     row = installation.call("dynamodb", "scan", TableName=names.ledger, Limit=1)["Items"][0]
-    # A new item whose row the relay cannot read.
+    # A new item, in no index, whose row the relay cannot read.
     installation.call(
         "dynamodb",
         "put_item",
         TableName=names.ledger,
-        Item={**row, "id": {"S": "task-broken"}, "row": {"B": b"\x01\x02\x03"}},
+        Item={
+            "bucket": row["bucket"],
+            "id": {"S": "task-broken"},
+            "row": {"B": b"\x01\x02\x03"},
+        },
     )
     installation.invoke("sweeper", {})
     installation.invoke("health-check-single", {"taskId": f"{walkthrough.jobs['review']}_look"})
