@@ -1,6 +1,6 @@
 """Memory over many tasks: what a worker and its children hold must not grow with what was done.
 
-A real worker runs a folder full of tasks that do nothing. Memory that stays in use after a task has
+A real worker runs job after job of tasks that do nothing. Memory that stays in use after a task has
 ended shows as a slope: the least-squares line through the resident memory over the tasks done, from
 the end of the first quarter on. In that quarter caches fill and the pool gets its members.
 
@@ -34,10 +34,10 @@ GROWTH_PERCENT = 5.0
 
 _NOOP = "noop"
 _UNIT = "KiB/1,000 tasks"
-_POOL_JOBS, _FORK_JOBS = 20, 2
+_ROUNDS = 20  # jobs, one after another, with a sample after each
+_FORKS_PER_NOOP = 0.1  # a fork costs more than a task of the pool
 _WARM_UP = 0.25
 _ENDS = 0.1  # of the samples, at each end, whose medians give the growth
-_POLL_S = 0.25
 _LIMIT_S = 900.0
 
 
@@ -69,22 +69,22 @@ def measure(scale: Scale) -> Iterator[Figure]:
     if not Path("/proc/self/smaps_rollup").exists():
         yield Figure(name="memory.worker", unit=_UNIT, value=None, note="needs Linux's /proc")
         return
-    pool = _watched(Isolation.POOL, _POOL_JOBS, scale.noops)
+    pool = _watched(Isolation.POOL, scale.noops)
     yield slope("memory.worker", pool, lambda sample: sample.worker)
     yield slope("memory.fork_server", pool, lambda sample: sample.fork_server)
     yield slope("memory.reaper", pool, lambda sample: sample.reaper)
     # The worker does the same for both, and over so few tasks one piece of memory would be a slope.
-    fork = _watched(Isolation.FORK, _FORK_JOBS, scale.noops)
+    fork = _watched(Isolation.FORK, max(1, round(_FORKS_PER_NOOP * scale.noops)))
     yield slope("memory.fork_server_forks", fork, lambda sample: sample.fork_server)
     yield slope("memory.reaper_forks", fork, lambda sample: sample.reaper)
 
 
-def _watched(isolation: Isolation, jobs: int, tasks: int) -> Run:
+def _watched(isolation: Isolation, tasks: int) -> Run:
     with scratch() as folder:
-        return asyncio.run(_work_off(folder, isolation, jobs, tasks))
+        return asyncio.run(_work_off(folder, isolation, tasks))
 
 
-async def _work_off(folder: Path, isolation: Isolation, jobs: int, tasks: int) -> Run:
+async def _work_off(folder: Path, isolation: Isolation, tasks: int) -> Run:
     definition = Definition(
         name=_NOOP,
         runner=RunnerKind.PYTHON,
@@ -93,26 +93,20 @@ async def _work_off(folder: Path, isolation: Isolation, jobs: int, tasks: int) -
     )
     async with asyncio.timeout(_LIMIT_S), open_system(folder) as services:
         await services.backend.definitions.put(TENANT, definition)
-        for number in range(jobs):
-            await submit(services, f"memory-{number}", *[{"name": _NOOP, "input": {}}] * tasks)
         starting = worker_process.run_worker_process(folder)
         worker = await asyncio.to_thread(starting.__enter__)
         try:
-            return await _watch(services, worker, jobs, jobs * tasks)
+            return await _watch(services, worker, tasks)
         finally:
             await asyncio.to_thread(starting.__exit__, None, None, None)
 
 
-async def _watch(services: Services, worker: int, jobs: int, total: int) -> Run:
+async def _watch(services: Services, worker: int, tasks: int) -> Run:
     samples: list[Sample] = []
     began = time.monotonic()
-    done = 0
-    while done < total:
-        await asyncio.sleep(_POLL_S)
-        page = await services.backend.ledger.list_jobs(TENANT, limit=jobs)
-        done = sum(len(job.ended) for job in page.items)
-        if done == 0:
-            continue  # not all of the processes are there yet
+    for done in range(tasks, (_ROUNDS + 1) * tasks, tasks):
+        await submit(services, f"memory-{done}", *[{"name": _NOOP, "input": {}}] * tasks)
+        await wait_until_ended(services)
         children = children_of_all()
         (fork_server,) = children[worker]
         samples.append(
@@ -124,7 +118,6 @@ async def _watch(services: Services, worker: int, jobs: int, total: int) -> Run:
             )
         )
     seconds = time.monotonic() - began
-    await wait_until_ended(services)
     everybody = tree(worker)
     return Run(
         samples=samples,
@@ -138,8 +131,6 @@ def slope(name: str, run: Run, of: Callable[[Sample], float]) -> Figure:
     """How the memory of one part of it goes with the tasks done."""
     total = run.samples[-1].done
     warm = [sample for sample in run.samples if sample.done >= _WARM_UP * total]
-    if warm[0].done == total:
-        return Figure(name=name, unit=_UNIT, value=None, note="too short to measure")
     sizes = [of(sample) for sample in warm]
     some = max(1, round(_ENDS * len(sizes)))
     first, last = median(sizes[:some]), median(sizes[-some:])
