@@ -6,6 +6,7 @@ that is not as expected is passed on unchanged, and the audit reports it.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -63,9 +64,9 @@ def is_job(item: Item) -> bool:
 
 
 def bucket_of(job_id: str) -> str:
-    """Where a job and its tasks lie: by the first letter of the hash that its id is."""
-    letter = job_id.removeprefix("job-")[:1]
-    return letter if letter and letter in "abcdefghijklmnopqrstuvwxyz234567" else "~"
+    """Where a job and its tasks lie: by the last digit of the job's id."""
+    digits = job_id.partition("_")[0].removeprefix("job-")
+    return digits[-1] if re.fullmatch("[0-9a-v]{24}", digits) else "~"
 
 
 def version_of(item: Item) -> Any:

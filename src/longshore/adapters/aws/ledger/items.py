@@ -4,10 +4,10 @@ An item holds its row and the events of the last change: the table's stream deli
 so events are published exactly if their row was written, and in its order. A write costs by the
 kilobyte: fields at their default are left out, and the rest is compressed.
 
-The key is the id, in a bucket named by the first letter of the job's hash. A job and its tasks are
-together and are read by one consistent query without an index; so are ids with a common prefix.
-The letter is part of a hash, so buckets grow evenly, and DynamoDB splits a large or busy bucket by
-the id. Index keys:
+The key is the id, in a bucket named by the last digit of the job's id. A job and its tasks are
+together and are read by one consistent query without an index. The digit is part of a hash, so
+buckets grow evenly, also where ids begin with a time; DynamoDB splits a large or busy bucket by the
+id. A search by a prefix of job ids asks every bucket. Index keys:
 
 ``listing``  tasks by tenant and time. Written once with the row.
 ``state``    open tasks by the time they are due and were enqueued; parked tasks by the time they
@@ -31,7 +31,7 @@ from longshore.adapters.shared import codec
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import EntityType
-from longshore.core.ids import task_id_of
+from longshore.core.ids import JOB_PREFIX, parse_id, task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow, TaskSpec
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.ledger import AnyChange
@@ -41,10 +41,9 @@ Row = TaskRow | JobRow
 OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
 NEVER = "never"  # after every moment
 PROCESSING = "p"
-BUCKET_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-"""The letters of the hash in a job's id."""
+BUCKET_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+"""The digits of a job's id."""
 OTHER_BUCKET = "~"
-_JOB_PREFIX = "job-"
 
 
 def key_of(row_id: str) -> Item:
@@ -59,15 +58,15 @@ def id_of(item: Item) -> str:
 
 def bucket_of(row_id: str) -> str:
     """The bucket of a job and its tasks."""
-    letter = row_id[len(_JOB_PREFIX) : len(_JOB_PREFIX) + 1]
-    return letter if letter and letter in BUCKET_LETTERS else OTHER_BUCKET
+    job_id = row_id.partition("_")[0]
+    return OTHER_BUCKET if parse_id(JOB_PREFIX, job_id) is None else job_id[-1]
 
 
 def buckets_of(prefix: str) -> str:
     """The buckets of rows whose ids have this prefix."""
-    if len(prefix) > len(_JOB_PREFIX):
+    if "_" in prefix or parse_id(JOB_PREFIX, prefix) is not None:
         return bucket_of(prefix)
-    return BUCKET_LETTERS + OTHER_BUCKET if _JOB_PREFIX.startswith(prefix) else ""
+    return BUCKET_DIGITS + OTHER_BUCKET
 
 
 def tasks_query(job_id: str, first: str = "") -> Query:
