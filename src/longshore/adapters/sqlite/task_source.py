@@ -9,6 +9,7 @@ only usual values (no ``rest``), and the end of its job of one task. Tests compa
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ Values = tuple[Any, ...]
 
 _NO_TURN = ""  # the id of work that is no turn of the worker
 _MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
+_MAX_HELD = 10_000  # rows of claimed tasks in memory; others are read again
 _NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 _PENDING, _PROCESSING, _COMPLETED = (
@@ -134,9 +136,11 @@ _COMPLETE = (
     " worker=?, lease_ms=?, finished_ms=?, ran_us=?, last_output=?, result=?, unsettled=?,"
     " history=? WHERE no=?"
 )
-_JOB = (
-    "SELECT created_us, updated_ms, event_ms, sequence, history, state, total, intents, rest"
-    " FROM jobs WHERE no = ?"
+_VERSIONS = "SELECT no, version, change_id FROM tasks WHERE no IN (SELECT value FROM json_each(?))"
+_JOBS_OF_ONE_TASK = (
+    "SELECT no, created_us, updated_ms, event_ms, sequence, history FROM jobs"
+    f" WHERE no IN (SELECT value FROM json_each(?)) AND state = {_JOB_RUNNING} AND total = 1"
+    " AND intents = 0 AND rest IS NULL"
 )
 _COMPLETE_JOB = (
     f"UPDATE jobs SET state={_JOB_COMPLETED}, version=version+1, change_id=?, updated_ms=?,"
@@ -150,7 +154,7 @@ class SqliteClaimedTask:
     """See ``ports.task_source.ClaimedTask``; the row is decoded when it is needed."""
 
     def __init__(self, values: Values, due_us: int, kind: TaskKind, reader: RowReader) -> None:
-        self._values = values
+        self.values = values
         self._due_us = due_us
         self._reader = reader
         self.job_id = unpack_job_id(values[-1])
@@ -161,7 +165,7 @@ class SqliteClaimedTask:
 
     @cached_property
     def row(self) -> TaskRow:
-        return self._reader.task(self._values)
+        return self._reader.task(self.values)
 
     @property
     def due_at(self) -> datetime:
@@ -169,20 +173,20 @@ class SqliteClaimedTask:
 
     @cached_property
     def definition(self) -> DefinitionVersion:
-        tenant = self._reader.name(self._values[_TENANT])
+        tenant = self._reader.name(self.values[_TENANT])
         return tenant, self._kind.definition, self._kind.definition_version
 
     @property
     def leased_at(self) -> datetime:
-        return from_ms(self._values[_STARTED])
+        return from_ms(self.values[_STARTED])
 
     @property
     def input(self) -> Document | None:
-        return unpack_document(self._values[_INPUT])
+        return unpack_document(self.values[_INPUT])
 
     @property
     def is_plain(self) -> bool:
-        values = self._values
+        values = self.values
         return (
             values[_REST] is None
             and values[_PARENTS] is None
@@ -218,6 +222,7 @@ class SqliteTaskSource:
     _database: Database
     _position: ClaimPosition = field(default_factory=ClaimPosition)
     _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
+    _held: dict[str, Values] = field(default_factory=dict)  # claimed rows, as they were then
 
     @property
     def claims_with_commands(self) -> bool:
@@ -286,7 +291,16 @@ class SqliteTaskSource:
                 raise
             self._position = work.position
             if turn.claimed or work.repeated:
+                self._hold(turn.claimed)
                 return turn.claimed
+
+    def _hold(self, claimed: Sequence[ClaimedTask]) -> None:
+        """Keep the rows of claimed tasks: usually they are unchanged when a task ends."""
+        if len(self._held) > _MAX_HELD:
+            self._held.clear()
+        for task in claimed:
+            if isinstance(task, SqliteClaimedTask):
+                self._held[task.task_id] = task.values
 
     def _give_back(self, worker: WorkerInstance, claiming: asyncio.Future[Turn]) -> None:
         """Release the tasks of a claim that was cancelled."""
@@ -357,8 +371,12 @@ class SqliteTaskSource:
         room: Room | None = None,
     ) -> Turn:
         work = TurnWork(self._database, worker, commands, turn_id, room, self._position)
+        for item in commands:
+            if values := self._held.pop(item.task_id, None):
+                work.held[item.task_id] = values
         turn = await self._database.write(work, durable=work.durable, topics=work.topics)
         self._position = work.position
+        self._hold(turn.claimed)
         return turn
 
     async def wait_for_wake(self, worker: WorkerInstance) -> None:
@@ -467,6 +485,7 @@ class TurnWork:
         self._column = "claim" if waits else "turn"
         self._start = position
         self.position = position
+        self.held: dict[str, Values] = {}  # rows of tasks with a command, which may have changed
         self.repeated = False  # whether the turn had been committed before
         renewals = [item for item in commands if isinstance(item.command, c.Renew)]
         self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
@@ -504,7 +523,7 @@ class TurnWork:
         self._now = database.clock.now()
         self._now_ms = to_ms(self._now)
         self._name = self._transaction.number_of(self._worker.worker_id)
-        self._completions: list[Values] = []
+        self._completions: dict[int, dict[int, Any]] = {}  # changed columns, by task
         self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
         last = self._last_turn()
         if not self._turn_id:
@@ -520,10 +539,12 @@ class TurnWork:
         if one_by_one:
             answers = tuple([self._answer_alone(item) for item in self._commands])
         else:
+            self._drop_changed_rows()
             answers = tuple([self._answer(item, usual=True) for item in self._commands])
-        if self._completions:
-            connection.executemany(_COMPLETE, self._completions)
-        self._settle_jobs()
+        self._complete_jobs_of_one_task()
+        self._write_completions()
+        for job_no, ended in self._ended.items():
+            self._settle(job_no, ended)
         claimed: tuple[ClaimedTask, ...] = ()
         if self._room is not None and self.repeated:
             claimed = self._claimed_before()
@@ -569,12 +590,25 @@ class TurnWork:
         connection.execute("RELEASE command")
         return answer
 
+    def _drop_changed_rows(self) -> None:
+        """Forget the rows in memory that are not the stored ones."""
+        numbers = [values[_NO] for values in self.held.values()]
+        stored = self._transaction.select(_VERSIONS, (json.dumps(numbers),)) if numbers else ()
+        versions = {no: (version, change_id) for no, version, change_id in stored}
+        for task_id, values in list(self.held.items()):
+            if versions.get(values[_NO]) != (values[_VERSION], values[_CHANGE]):
+                del self.held[task_id]
+
     def _answer(self, item: LeaseCommand, *, usual: bool) -> Answer:
-        job_id, key = split_task_id(item.task_id)
-        matches = self._transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
-        if not matches:
-            return Refusal(RefusalReason.UNKNOWN, "there is no such task")
-        values = matches[0]
+        # Only for the first command about a task: it changes the row.
+        values = self.held.pop(item.task_id, None) if usual else None
+        if values is None:
+            self._write_completions()  # one of them may be of this task
+            job_id, key = split_task_id(item.task_id)
+            matches = self._transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
+            if not matches:
+                return Refusal(RefusalReason.UNKNOWN, "there is no such task")
+            values = matches[0]
         if values[_CHANGE] == pack_change_id(item.change_id):
             return Applied(self._reader.task(values))
         if usual and self._is_usual_completion(values, item.command):
@@ -643,10 +677,16 @@ class TurnWork:
         after = list(values)
         for index, value in changed.items():
             after[index] = value
-        self._completions.append((*changed.values(), no))
+        self._completions[no] = changed
         transaction.record(COMPLETED, values[_TENANT], self._app(values), no, sequence)
         self._ended.setdefault(no >> NUMBER_BITS, []).append(tuple(after))
         return LazilyApplied(self._database.point_reader, tuple(after))
+
+    def _write_completions(self) -> None:
+        completions = [(*changed.values(), no) for no, changed in self._completions.items()]
+        self._completions.clear()
+        if completions:
+            self._transaction.connection.executemany(_COMPLETE, completions)
 
     def _event_ms(self, values: Values) -> int:
         """The time of a row's next event; see ``core.events.event.next_moment``."""
@@ -660,50 +700,46 @@ class TurnWork:
 
     # Jobs ---------------------------------------------------------------------------------------
 
-    def _settle_jobs(self) -> None:
-        """Record the ends in their jobs, and make dependents ready."""
-        for job_no, ended in self._ended.items():
-            job = self._transaction.select(_JOB, (job_no,))[0]
-            usual = job[-4:] == (_JOB_RUNNING, 1, 0, None)
-            if usual and ended[0][_STATE] == _COMPLETED and ended[0][_DEPENDENTS] is None:
-                self._complete_job(job_no, ended[0], *job[:-4])
-            else:
-                self._settle(job_no, ended)
+    def _complete_jobs_of_one_task(self) -> None:
+        """End the jobs whose row has usual values and whose only task completed in this turn.
 
-    def _complete_job(
-        self,
-        job_no: int,
-        task: Values,
-        created_us: int,
-        updated_ms: int,
-        event_ms: int | None,
-        sequence: int,
-        history: bytes,
-    ) -> None:
-        """End a job of one task whose row has usual values; see ``core.jobs.job``."""
+        See ``core.jobs.job``. Other ends are settled by core.
+        """
         transaction, now_ms = self._transaction, self._now_ms
-        last_ms = updated_ms if event_ms is None else event_ms
-        at_ms = max(now_ms, last_ms + 1) if sequence else now_ms
-        record = pack_record(
-            JOB_COMPLETED,
-            at_ms - created_us // 1000,
-            transaction.position,
-            BY_DISPATCHER,
-            (1, 1),
-        )
-        transaction.execute(
-            _COMPLETE_JOB,
-            (
-                f"{self._turn_id}.settle",
-                now_ms,
-                None if at_ms == now_ms else at_ms,
-                now_ms,
-                transaction.grown_history(-job_no, history, sequence, (record,)),
-                job_no,
-            ),
-        )
-        transaction.execute("UPDATE tasks SET unsettled = 0 WHERE no = ?", (task[_NO],))
-        transaction.record(JOB_COMPLETED, task[_TENANT], self._app(task), -job_no, sequence + 1)
+        numbers = [
+            no >> NUMBER_BITS
+            for no in self._completions
+            if self._ended[no >> NUMBER_BITS][0][_DEPENDENTS] is None
+        ]
+        if not numbers:
+            return
+        completed = []
+        jobs = transaction.select(_JOBS_OF_ONE_TASK, (json.dumps(numbers),))
+        for job_no, created_us, updated_ms, event_ms, sequence, history in jobs:
+            (task,) = self._ended.pop(job_no)
+            self._completions[task[_NO]][_UNSETTLED] = 0
+            last_ms = updated_ms if event_ms is None else event_ms
+            at_ms = max(now_ms, last_ms + 1) if sequence else now_ms
+            record = pack_record(
+                JOB_COMPLETED,
+                at_ms - created_us // 1000,
+                transaction.position,
+                BY_DISPATCHER,
+                (1, 1),
+            )
+            completed.append(
+                (
+                    f"{self._turn_id}.settle",
+                    now_ms,
+                    None if at_ms == now_ms else at_ms,
+                    now_ms,
+                    transaction.grown_history(-job_no, history, sequence, (record,)),
+                    job_no,
+                )
+            )
+            app = self._app(task)
+            transaction.record(JOB_COMPLETED, task[_TENANT], app, -job_no, sequence + 1)
+        transaction.connection.executemany(_COMPLETE_JOB, completed)
 
     def _settle(self, job_no: int, ended: Sequence[Values]) -> None:
         transaction = self._transaction

@@ -666,7 +666,9 @@ class SlotTasks:
     # The task source ----------------------------------------------------------------------------
 
     def _report(self, task: _HeldTask, command: c.FencedCommand) -> None:
-        item = LeaseCommand(task.claimed.task_id, command, self._context.transitions.new_id())
+        # One command at most ends an attempt, so its fence identifies the change.
+        change_id = f"{task.claimed.fence}.end"
+        item = LeaseCommand(task.claimed.task_id, command, change_id)
         self._post(item, partial(self._reported, task, command))
         self._note_change()
 

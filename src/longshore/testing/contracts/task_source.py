@@ -101,7 +101,7 @@ async def join(source: TaskSource, worker_id: str = "w1", *queues: str) -> Worke
 
 def complete(row: TaskRow, *, change_id: str | None = None) -> LeaseCommand:
     """The outcome of a task that was claimed."""
-    done = c.Complete(fence=row.fence, result=None, duration=SECOND)
+    done = c.Complete(fence=row.fence, result=None, duration=SECOND, exit_code=0)
     return LeaseCommand(row.id, done, change_id or fresh_change_id())
 
 
@@ -109,6 +109,12 @@ def renew(row: TaskRow) -> LeaseCommand:
     """A renewal of a task that was claimed."""
     command = c.Renew(fence=row.fence, lease_duration=LEASE)
     return LeaseCommand(row.id, command, fresh_change_id())
+
+
+async def _request_cancel(backend: Backend, task_id: str) -> None:
+    await Transitions(
+        backend=backend, documents=DocumentStore(backend.blobs), new_id=fresh_change_id
+    ).apply_to_task(task_id, c.RequestCancel(by="ann"))
 
 
 class Poison(c.Complete):
@@ -318,6 +324,46 @@ class TaskSourceContract(PortContract):
         await source.leave(worker.instance)
 
     @clause
+    async def test_commands_about_one_task_are_decided_one_after_the_other(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        one, two = await worker.claim()
+
+        completed, released, renewed, ended = await worker.send(
+            complete(one.row), _release(one), renew(two.row), complete(two.row)
+        )
+
+        assert isinstance(completed, Applied)
+        assert isinstance(released, Refusal)
+        assert isinstance(renewed, Applied)
+        assert isinstance(ended, Applied)
+        assert await backend.ledger.get_task(one.row.id) == completed.row
+        assert await backend.ledger.get_task(two.row.id) == ended.row
+        assert ended.row.version == two.row.version + 2
+        await source.leave(worker.instance)
+
+    @clause
+    async def test_an_outcome_keeps_what_others_have_changed_since_the_claim(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        (task,) = await worker.claim()
+        await _request_cancel(backend, task.row.id)
+
+        (answer,) = await worker.send(complete(task.row))
+
+        assert isinstance(answer, Applied)
+        assert answer.row.version == task.row.version + 2
+        assert answer.row == await backend.ledger.get_task(task.row.id)
+        await source.leave(worker.instance)
+
+    @clause
     async def test_the_same_turn_again_is_answered_alike(self, backend: Backend) -> None:
         source = source_of(backend)
         await commit(backend, new_task())
@@ -439,13 +485,10 @@ class TaskSourceContract(PortContract):
         await commit(backend, new_task())
         worker = await join(source)
         (task,) = await worker.claim()
-        cancel = c.RequestCancel(by="ann")
 
         async with running(source.wait_for_wake(worker.instance)) as waiting:
             assert not waiting.done()
-            await Transitions(
-                backend=backend, documents=DocumentStore(backend.blobs), new_id=fresh_change_id
-            ).apply_to_task(task.row.id, cancel)
+            await _request_cancel(backend, task.row.id)
             await without_time_passing(waiting)
         await source.leave(worker.instance)
 
