@@ -131,6 +131,8 @@ def slope(name: str, run: Run, of: Callable[[Sample], float]) -> Figure:
     """How the memory of one part of it goes with the tasks done."""
     total = run.samples[-1].done
     warm = [sample for sample in run.samples if sample.done >= _WARM_UP * total]
+    if warm[0].done == total:
+        return Figure(name=name, unit=_UNIT, value=None, note="too short to measure")
     sizes = [of(sample) for sample in warm]
     some = max(1, round(_ENDS * len(sizes)))
     first, last = median(sizes[:some]), median(sizes[-some:])
