@@ -218,13 +218,19 @@ class Dispatcher:
         or document is missing.
         """
         change_id = self.transitions.new_id()
+        notified: tuple[list[str], int] | None = None
         try:
             while True:
                 job = await self.transitions.get_job(None, job_id)
                 now = self.backend.clock.now()
                 ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
                 completed = [row for row in ended if row.state is TaskState.COMPLETED]
-                await self._notify_dependents(job, completed)
+                # The row of a job changes with each end, so this is often decided again. Then
+                # dependents have been notified, except those of tasks that were added meanwhile.
+                ends = ([row.id for row in completed], job.total)
+                if ends != notified:
+                    await self._notify_dependents(job, completed)
+                    notified = ends
                 decision = await self._record_ends(job, ended, now, change_id)
                 if isinstance(decision, Refusal):
                     logger.debug("job.unchanged", extra={"job_id": job_id})

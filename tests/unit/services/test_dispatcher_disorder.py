@@ -257,6 +257,30 @@ async def test_a_dependent_that_changes_while_it_is_notified_does_not_affect_the
         assert (states["b"], states["c"]) == (PENDING, TaskState.CANCELLED)
 
 
+@scenario
+async def test_dependents_are_notified_once_when_another_end_of_the_job_is_recorded_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("atomic memory", tmp_path) as backend:
+        harness, other = ServiceHarness(backend), ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("x"), make_task("b", "a"))
+        await harness.complete(task_id("a"))
+        await harness.complete(task_id("x"))
+
+        async def record_other_end() -> None:
+            await other.dispatcher.settle(ids("x"))
+
+        # The first commit makes the dependent ready, the second one records the end in the job.
+        racing = InterposedPort(backend.ledger, "commit", before=record_other_end, at=2)
+        reads = InterposedPort(racing, "get_tasks")
+        await harness.with_ports(ledger=reads).dispatcher.settle(ids("a"))
+
+        assert racing.calls == 3
+        assert reads.calls == 3  # the ended task each time, its dependent once
+        assert (await harness.states())["b"] is PENDING
+        assert len((await harness.job()).completed) == 2
+
+
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_many_dispatchers_racing_agree(kind: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
@@ -20,6 +21,7 @@ from tests.unit.services.harness import (
     LEASE,
     NO_WAIT,
     SECOND,
+    TENANT,
     WITH_QUEUE,
     ServiceHarness,
     make_task,
@@ -359,13 +361,14 @@ async def test_no_child_is_started_when_the_lease_ran_out_on_the_way_to_it(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        await harness.submit(make_task())
+        await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
+        await harness.submit(make_task(name="own"))
 
         async def stand_still() -> None:
             harness.clock.advance(2 * LEASE.duration)
 
-        slow = InterposedPort(backend.ledger, "get_tasks", before=stand_still)
-        worker = harness.with_ports(ledger=slow).worker()
+        slow = InterposedPort(backend.definitions, "get", before=stand_still)
+        worker = harness.with_ports(definitions=slow).worker()
         running = asyncio.ensure_future(worker.run())
         await harness.advance(5 * MINUTE)
         worker.stop()

@@ -7,6 +7,7 @@ scans are short, because the reading thread has other callers to serve.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from longshore.adapters.sqlite.rows import (
     SELECT_JOB,
     SELECT_TASK,
     TASK_NO,
+    TASK_NOS,
     TASK_STATE_NUMBERS,
     TASK_STATES,
     RowReader,
@@ -54,6 +56,7 @@ _PENDING, _PARKED, _COMPLETED, _FAILED = (
     for state in (TaskState.PENDING, TaskState.PARKED, TaskState.COMPLETED, TaskState.FAILED)
 )
 _TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
+_TASKS_BY_KEYS = f"{SELECT_TASK} WHERE t.no IN ({TASK_NOS})"
 # The index is named because SQLite may otherwise choose one with tasks of every state.
 _IDS_OF_PARKED = (
     "SELECT t.key, j.id FROM tasks AS t INDEXED BY tasks_parked JOIN jobs AS j ON j.no = t.no >> 20"
@@ -99,8 +102,19 @@ class SqliteLedger:
         return self._database.point_reader.task(matches[0]) if matches else None
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        read = [await self.get_task(task_id) for task_id in task_ids]
-        return [row for row in read if row]
+        keys_by_job: dict[str, list[str]] = {}
+        for task_id in task_ids:
+            job_id, key = split_task_id(task_id)
+            keys_by_job.setdefault(job_id, []).append(key)
+        read = self._database.point_reader.task
+        stored = {
+            row.id: row
+            for job_id, keys in keys_by_job.items()
+            for row in map(
+                read, self._database.point(_TASKS_BY_KEYS, (pack_job_id(job_id), json.dumps(keys)))
+            )
+        }
+        return [stored[task_id] for task_id in task_ids if task_id in stored]
 
     async def get_job(self, job_id: str) -> JobRow | None:
         sql = f"{SELECT_JOB} WHERE id = ? AND version > 0"

@@ -81,7 +81,14 @@ TASK_NO = (
     " SELECT t.no FROM jobs AS j JOIN tasks AS t INDEXED BY tasks_by_key"
     " ON t.no >> 20 = +j.no AND t.key = ?2 AND (t.no & 1048575) > 0 WHERE j.id = ?1"
 )
-"""The number of a task by the id of its job and its key.
+TASK_NOS = (
+    "SELECT t.no FROM jobs AS j CROSS JOIN tasks AS t ON t.no = j.no << 20"
+    " AND t.key IN (SELECT value FROM json_each(?2)) WHERE j.id = ?1 UNION ALL"
+    " SELECT t.no FROM jobs AS j CROSS JOIN json_each(?2) AS k"
+    " CROSS JOIN tasks AS t INDEXED BY tasks_by_key"
+    " ON t.no >> 20 = +j.no AND t.key = k.value AND (t.no & 1048575) > 0 WHERE j.id = ?1"
+)
+"""The number of a task, and the numbers of several tasks, by the id of their job and their keys.
 
 The index of an expression has no type affinity: it is searched only for a value that has none
 either, as ``+j.no``. For ``j.no`` all of it would be scanned.

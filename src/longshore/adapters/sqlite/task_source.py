@@ -83,7 +83,7 @@ Values = tuple[Any, ...]
 
 _NO_TURN = ""  # the id of work that is no turn of the worker
 _MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
-_MAX_HELD = 10_000  # rows of claimed tasks in memory; others are read again
+_MAX_CLAIMED_ROWS = 10_000  # rows of claimed tasks in memory; others are read again
 _NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 _PENDING, _PROCESSING, _COMPLETED = (
@@ -222,7 +222,7 @@ class SqliteTaskSource:
     _database: Database
     _position: ClaimPosition = field(default_factory=ClaimPosition)
     _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
-    _held: dict[str, Values] = field(default_factory=dict)  # claimed rows, as they were then
+    _claimed_rows: dict[str, Values] = field(default_factory=dict)  # as they were then
 
     @property
     def claims_with_commands(self) -> bool:
@@ -291,16 +291,16 @@ class SqliteTaskSource:
                 raise
             self._position = work.position
             if turn.claimed or work.repeated:
-                self._hold(turn.claimed)
+                self._remember(turn.claimed)
                 return turn.claimed
 
-    def _hold(self, claimed: Sequence[ClaimedTask]) -> None:
+    def _remember(self, claimed: Sequence[ClaimedTask]) -> None:
         """Keep the rows of claimed tasks: usually they are unchanged when a task ends."""
-        if len(self._held) > _MAX_HELD:
-            self._held.clear()
+        if len(self._claimed_rows) > _MAX_CLAIMED_ROWS:
+            self._claimed_rows.clear()
         for task in claimed:
             if isinstance(task, SqliteClaimedTask):
-                self._held[task.task_id] = task.values
+                self._claimed_rows[task.task_id] = task.values
 
     def _give_back(self, worker: WorkerInstance, claiming: asyncio.Future[Turn]) -> None:
         """Release the tasks of a claim that was cancelled."""
@@ -372,11 +372,11 @@ class SqliteTaskSource:
     ) -> Turn:
         work = TurnWork(self._database, worker, commands, turn_id, room, self._position)
         for item in commands:
-            if values := self._held.pop(item.task_id, None):
-                work.held[item.task_id] = values
+            if values := self._claimed_rows.pop(item.task_id, None):
+                work.claimed_rows[item.task_id] = values
         turn = await self._database.write(work, durable=work.durable, topics=work.topics)
         self._position = work.position
-        self._hold(turn.claimed)
+        self._remember(turn.claimed)
         return turn
 
     async def wait_for_wake(self, worker: WorkerInstance) -> None:
@@ -485,7 +485,7 @@ class TurnWork:
         self._column = "claim" if waits else "turn"
         self._start = position
         self.position = position
-        self.held: dict[str, Values] = {}  # rows of tasks with a command, which may have changed
+        self.claimed_rows: dict[str, Values] = {}  # of commands; they may have changed
         self.repeated = False  # whether the turn had been committed before
         renewals = [item for item in commands if isinstance(item.command, c.Renew)]
         self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
@@ -592,16 +592,16 @@ class TurnWork:
 
     def _drop_changed_rows(self) -> None:
         """Forget the rows in memory that are not the stored ones."""
-        numbers = [values[_NO] for values in self.held.values()]
+        numbers = [values[_NO] for values in self.claimed_rows.values()]
         stored = self._transaction.select(_VERSIONS, (json.dumps(numbers),)) if numbers else ()
         versions = {no: (version, change_id) for no, version, change_id in stored}
-        for task_id, values in list(self.held.items()):
+        for task_id, values in list(self.claimed_rows.items()):
             if versions.get(values[_NO]) != (values[_VERSION], values[_CHANGE]):
-                del self.held[task_id]
+                del self.claimed_rows[task_id]
 
     def _answer(self, item: LeaseCommand, *, usual: bool) -> Answer:
         # Only for the first command about a task: it changes the row.
-        values = self.held.pop(item.task_id, None) if usual else None
+        values = self.claimed_rows.pop(item.task_id, None) if usual else None
         if values is None:
             self._write_completions()  # one of them may be of this task
             job_id, key = split_task_id(item.task_id)

@@ -17,7 +17,6 @@ from longshore.core.documents import conversation_part_key
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound
-from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
 from longshore.services.reads import iter_pages
@@ -26,6 +25,8 @@ from longshore.services.spill import DocumentStore
 from longshore.services.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
+
+_MAX_REMEMBERED = 1_000
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
     """
     backend, documents = context.backend, context.documents
     spec = row.spec
-    definition = await definition_of(row, backend)
+    definition = await definition_of(context, row)
     return AttemptSpec(
         task_id=spec.id,
         job_id=spec.job_id,
@@ -94,7 +95,7 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
         definition=definition,
         timeout=_timeout_of(definition) or context.timeout,
         input=await documents.load(spec.input),
-        dependency_outputs=await _dependency_outputs(row, backend, documents),
+        dependency_outputs=await _dependency_outputs(context, row),
         checkpoints=await _checkpoints(row, documents),
         revision=row.revision,
         feedback=row.feedback,
@@ -115,30 +116,46 @@ def _timeout_of(definition: Definition) -> timedelta | None:
     return definition.timeout
 
 
-async def definition_of(row: TaskRow, backend: Backend) -> Definition:
+async def definition_of(context: WorkerContext, row: TaskRow) -> Definition:
     """Returns the definition of a task, in the version with which it was submitted.
 
     Raises:
         NotFound: it does not exist.
     """
     spec = row.spec
+    version = (spec.tenant, spec.definition, spec.definition_version)
+    definition = context.definitions.get(version)
+    if definition is not None:
+        return definition
     if spec.definition_version == 0:
         definition = BUILTIN_DEFINITIONS.get(spec.definition)
     else:
-        definition = await backend.definitions.get(
+        definition = await context.backend.definitions.get(
             spec.tenant, spec.definition, version=spec.definition_version
         )
     if definition is None:
         raise NotFound("definition", spec.definition)
+    _remember(context.definitions, version, definition)
     return definition
 
 
-async def _dependency_outputs(
-    row: TaskRow, backend: Backend, documents: DocumentStore
-) -> dict[str, Any]:
-    keys = await documents.load(row.spec.parents) or []
-    parents = await backend.ledger.get_tasks([task_id_of(row.spec.job_id, key) for key in keys])
-    return {parent.spec.key: await documents.load(parent.result) for parent in parents}
+async def _dependency_outputs(context: WorkerContext, row: TaskRow) -> dict[str, Any]:
+    keys = await context.documents.load(row.spec.parents) or []
+    ids = {key: task_id_of(row.spec.job_id, key) for key in keys}
+    results = {key: context.results[id_] for key, id_ in ids.items() if id_ in context.results}
+    missing = [id_ for key, id_ in ids.items() if key not in results]
+    if missing:
+        for parent in await context.backend.ledger.get_tasks(missing):
+            results[parent.spec.key] = parent.result
+            # The parents of a claimed task have completed, which is final.
+            _remember(context.results, parent.id, parent.result)
+    return {key: await context.documents.load(results[key]) for key in keys if key in results}
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(cache) >= _MAX_REMEMBERED:
+        cache.clear()
+    cache[key] = value
 
 
 async def _checkpoints(row: TaskRow, documents: DocumentStore) -> dict[str, Any]:

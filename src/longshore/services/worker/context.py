@@ -11,7 +11,9 @@ from enum import Enum
 from typing import Any
 
 from longshore.core.budgets import NO_BUDGET, Budget
-from longshore.core.definitions.definition import RunnerKind
+from longshore.core.claims import DefinitionVersion
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.documents import Document
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import TaskRow
 from longshore.ports.backend import Backend
@@ -106,5 +108,8 @@ class WorkerContext:
     agent_slots: AgentSlots = field(default_factory=AgentSlots)
     longest_hold: timedelta = timedelta(minutes=15)  # of a queue whose agents are turned away
     day_budget: Budget = NO_BUDGET  # what a tenant may spend in a day
+    # What was read and does not change any more: definitions, and results of completed tasks.
+    definitions: dict[DefinitionVersion, Definition] = field(default_factory=dict)
+    results: dict[str, Document | None] = field(default_factory=dict)
     # Opens child slots that report to a listener; None: the runner starts every attempt.
     make_slots: Callable[[SlotListener], ChildSlots] | None = None

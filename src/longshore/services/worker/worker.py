@@ -67,7 +67,6 @@ class Worker:
                 post=self._turns.post,
                 on_change=self._turns.schedule,
             )
-        self._definitions: dict[DefinitionVersion, Definition] = {}  # that were used
         self._running: dict[Attempt, None] = {}
         # A dict for its order: a simulation must cancel them in the same order each time.
         self._handling: dict[asyncio.Task[None], None] = {}
@@ -148,7 +147,7 @@ class Worker:
         """See ``TurnObserver``."""
         slot_tasks = self._slot_tasks
         if slot_tasks is not None and not self._stopping.is_set():
-            definition = self._definitions.get(task.definition)
+            definition = self._context.definitions.get(task.definition)
             if definition is not None and runs_in_slot(definition):
                 slot_tasks.add(task, definition, self._lease_start(task, sent_at))
                 if self._woken_since(sent_at):
@@ -178,8 +177,7 @@ class Worker:
         """Run the first task of a version of a definition, which is read and kept."""
         definition: Definition | None = None
         with contextlib.suppress(BackendUnavailable, NotFound):
-            definition = await definition_of(task.row, self._backend)
-            self._definitions[task.definition] = definition
+            definition = await definition_of(self._context, task.row)
         if definition is None or not runs_in_slot(definition) or self._slot_tasks is None:
             # Without a definition the attempt reports that it cannot be read.
             await self._run_attempt(task, sent_at)

@@ -331,19 +331,19 @@ class TaskSourceContract(PortContract):
         for number in range(2):
             await commit(backend, new_task(f"t{number}", number=number))
         worker = await join(source)
-        one, two = await worker.claim()
+        first, second = await worker.claim()
 
         completed, released, renewed, ended = await worker.send(
-            complete(one.row), _release(one), renew(two.row), complete(two.row)
+            complete(first.row), _release(first), renew(second.row), complete(second.row)
         )
 
         assert isinstance(completed, Applied)
         assert isinstance(released, Refusal)
         assert isinstance(renewed, Applied)
         assert isinstance(ended, Applied)
-        assert await backend.ledger.get_task(one.row.id) == completed.row
-        assert await backend.ledger.get_task(two.row.id) == ended.row
-        assert ended.row.version == two.row.version + 2
+        assert await backend.ledger.get_task(first.row.id) == completed.row
+        assert await backend.ledger.get_task(second.row.id) == ended.row
+        assert ended.row.version == second.row.version + 2
         await source.leave(worker.instance)
 
     @clause
