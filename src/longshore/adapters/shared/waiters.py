@@ -18,9 +18,14 @@ class Waiters:
     """Callers on one event loop that wait for a change."""
 
     clock: Clock
-    poll: timedelta | None = None  # look again after this time, in case a wake-up was lost
+    on_wait: Callable[[], None] | None = None  # called when a caller begins to wait
     # A dict for its order: a simulation must wake them in the same order each time.
     _waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
+
+    @property
+    def any_waiting(self) -> bool:
+        """Whether a caller waits."""
+        return bool(self._waiting)
 
     def wake(self) -> None:
         for waiting in self._waiting:
@@ -44,7 +49,7 @@ class Waiters:
             left = None if end is None else end - self.clock.elapsed()
             if left is not None and left <= timedelta(0):
                 return None
-            pauses = [pause for pause in (left, self.poll, next_change()) if pause is not None]
+            pauses = [pause for pause in (left, next_change()) if pause is not None]
             # Nothing is awaited between the look and the registration, so no wake-up is lost.
             await self._wait_for_change(within=min(pauses, default=None))
         return result
@@ -52,6 +57,8 @@ class Waiters:
     async def _wait_for_change(self, *, within: timedelta | None) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[woken] = None
+        if self.on_wait is not None:
+            self.on_wait()
         sleep = None if within is None else asyncio.ensure_future(self.clock.sleep(within))
         if sleep is not None:
             sleep.add_done_callback(lambda _: _wake(woken))

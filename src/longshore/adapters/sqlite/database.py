@@ -27,6 +27,7 @@ from longshore.adapters.sqlite.rows import RowReader
 from longshore.adapters.sqlite.store_file import Bindings, Row, rows
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.adapters.sqlite.writer import DatabaseWriter
+from longshore.errors import BackendError
 from longshore.ports.clock import Clock
 
 _FOLDER_MODE = 0o700
@@ -60,7 +61,10 @@ class Database:
         except BaseException:
             self.write_lock.close()
             raise
-        self.waiters = {topic: Waiters(clock, options.slow_poll) for topic in Topic}
+        self.waiters = {topic: Waiters(clock, self._start_polling) for topic in Topic}
+        self._poll_interval = options.slow_poll
+        self._polling: asyncio.Task[None] | None = None
+        self._data_version: int | None = None  # when the waiters were last woken by polling
         self._notifier = Notifier(folder, self.waiters)
         self.names = Names()
         self.point_connection = store_file.connect(self.path, "query_only=ON")
@@ -129,11 +133,30 @@ class Database:
         """The name with a number."""
         return self.names.text_of(self.point_connection, number)
 
+    def _start_polling(self) -> None:
+        if self._polling is None and not self._closed:
+            self._polling = asyncio.ensure_future(self._poll())
+
+    async def _poll(self) -> None:
+        """Wake all waiters if the file was changed, in case a wake-up was lost."""
+        while any(waiters.any_waiting for waiters in self.waiters.values()):
+            await self.clock.sleep(self._poll_interval)
+            try:
+                version = self.point_value("PRAGMA data_version")
+            except BackendError:
+                version = None  # the waiters report it when they look
+            if version is None or version != self._data_version:
+                self._data_version = version
+                self._notifier.wake_local(Topic)
+        self._polling = None
+
     async def close(self) -> None:
         """Commit pending work and close the file. Later calls do nothing."""
         if self._closed:
             return
         self._closed = True
+        if self._polling is not None:
+            self._polling.cancel()
         await self._writer.close()
         self._reader_executor.shutdown(wait=True)
         self.point_connection.close()

@@ -2,8 +2,8 @@
 
 Each process has a named pipe in the data folder, and each commit writes one byte per topic into all
 of them. A wake-up carries no data; it only says "look again". A full pipe, a lost byte or a stale
-wake-up costs one look and never loses an event: a waiter subscribes, then looks, then waits, and
-also polls slowly.
+wake-up costs one look and never loses an event: a waiter subscribes, then looks, then waits, and is
+also woken if a slow poll finds that the file was changed.
 """
 
 from __future__ import annotations

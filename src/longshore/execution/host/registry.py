@@ -158,7 +158,11 @@ class FileWorkerRegistry:
         return workers
 
     def _worker_ids(self) -> list[str]:
-        return sorted(path.stem for path in self._folder.glob("*.lock"))
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".lock") for name in names if name.endswith(".lock"))
 
     def close(self) -> None:
         """Release every role."""
