@@ -12,6 +12,8 @@ from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system import SystemClock
 from longshore.core.claims import Room
 from longshore.testing.contracts.samples import commit, new_task
+from longshore.testing.contracts.suite import running
+from longshore.testing.contracts.task_source import join, source_of
 
 PROCESSES = 4
 CALLERS = 8
@@ -166,8 +168,10 @@ def test_the_pipes_of_dead_processes_are_removed(tmp_path: Path) -> None:
             dead.kill()
             dead.wait()
 
-            await commit(backend, new_task("x", number=0))
-            await commit(backend, new_task("y", number=1))
+            # A commit wakes other processes only if there is a waiter.
+            worker = await join(source_of(backend))
+            async with running(worker.claim(wait=timedelta(hours=1))):
+                await commit(backend, new_task("x", number=0))
 
             assert len(list((tmp_path / "wakeups").iterdir())) == 1
 

@@ -14,7 +14,7 @@ import pytest
 
 from longshore.adapters.shared import failpoints
 from longshore.adapters.sqlite.database import Database, SqliteOptions
-from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.writer import EXIT_CODE_WITHOUT_WRITER
 from longshore.errors import BackendUnavailable, LongshoreError, OutcomeUnknown
 from longshore.testing.clock import FakeClock
@@ -217,6 +217,41 @@ def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
 
     asyncio.run(scenario())
     assert [record.message for record in caplog.records] == ["sqlite.wakeup_failed"]
+
+
+def test_a_commit_looks_for_other_processes_only_if_there_is_a_waiter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups: list[str] = []
+    refresh = Notifier._refresh_peers
+
+    def counted(notifier: Notifier) -> OSError | None:
+        lookups.append(notifier._name)
+        return refresh(notifier)
+
+    monkeypatch.setattr(Notifier, "_refresh_peers", counted)
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as waiting, a_database(tmp_path) as database:
+
+            def look() -> bool | None:
+                return True if "n2" in names_in(waiting) else None
+
+            await database.write(naming("n1"), topics=[Topic.QUEUE])
+            assert lookups == []
+
+            woken = asyncio.ensure_future(waiting.waiters[Topic.QUEUE].wait_until(look))
+            await asyncio.sleep(0)
+            await database.write(naming("n2"), topics=[Topic.ENDS])
+            assert lookups == []
+            await database.write(naming("n3"), topics=[Topic.QUEUE])
+            assert await asyncio.wait_for(woken, 10)
+            assert len(lookups) == 1
+
+            await database.write(naming("n4"), topics=[Topic.QUEUE])
+            assert len(lookups) == 1
+
+    asyncio.run(scenario())
 
 
 def test_a_missing_wakeup_folder_does_not_stop_the_writer(tmp_path: Path) -> None:

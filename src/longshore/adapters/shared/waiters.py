@@ -18,7 +18,8 @@ class Waiters:
     """Callers on one event loop that wait for a change."""
 
     clock: Clock
-    on_wait: Callable[[], None] | None = None  # called when a caller begins to wait
+    # Called before a caller looks for the last time and waits: changes from now on must wake it.
+    before_wait: Callable[[], None] | None = None
     # A dict for its order: a simulation must wake them in the same order each time.
     _waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
@@ -45,20 +46,24 @@ class Waiters:
             next_change: Time until the result changes without a wake-up; None: it does not.
         """
         end = None if wait is None else self.clock.elapsed() + wait
+        prepared = False
         while (result := look()) is None:
             left = None if end is None else end - self.clock.elapsed()
             if left is not None and left <= timedelta(0):
                 return None
+            if self.before_wait is not None and not prepared:
+                self.before_wait()
+                prepared = True
+                continue
             pauses = [pause for pause in (left, next_change()) if pause is not None]
             # Nothing is awaited between the look and the registration, so no wake-up is lost.
             await self._wait_for_change(within=min(pauses, default=None))
+            prepared = False
         return result
 
     async def _wait_for_change(self, *, within: timedelta | None) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[woken] = None
-        if self.on_wait is not None:
-            self.on_wait()
         sleep = None if within is None else asyncio.ensure_future(self.clock.sleep(within))
         if sleep is not None:
             sleep.add_done_callback(lambda _: _wake(woken))

@@ -84,7 +84,7 @@ class Commit:
         enqueued = any(isinstance(effect, Enqueue) for effect in effects)
         self._woken = [effect for effect in effects if isinstance(effect, Wake)]
         present = (
-            (Topic.EVENTS, any(change.events for change in changes)),
+            (Topic.ENDS, any(_has_ended(change) for change in changes)),
             (Topic.QUEUE, enqueued),
             (Topic.WAKEUP, self._woken),
         )
@@ -198,6 +198,11 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
         spec_values = task_spec_values(row.spec, no >> NUMBER_BITS, names, connection)
         execute(_INSERT_TASK, (*spec_values, *values))
     return True
+
+
+def _has_ended(change: AnyChange) -> bool:
+    """Whether a task has ended, which its job has to record."""
+    return isinstance(change.row, TaskRow) and change.row.state.terminal
 
 
 def _by_holder(change: TaskChange) -> bool:

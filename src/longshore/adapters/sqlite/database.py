@@ -61,7 +61,7 @@ class Database:
         except BaseException:
             self.write_lock.close()
             raise
-        self.waiters = {topic: Waiters(clock, self._start_polling) for topic in Topic}
+        self.waiters = {topic: Waiters(clock, partial(self._before_wait, topic)) for topic in Topic}
         self._poll_interval = options.slow_poll
         self._polling: asyncio.Task[None] | None = None
         self._data_version: int | None = None  # when the waiters were last woken by polling
@@ -133,9 +133,10 @@ class Database:
         """The name with a number."""
         return self.names.text_of(self.point_connection, number)
 
-    def _start_polling(self) -> None:
+    def _before_wait(self, topic: Topic) -> None:
         if self._polling is None and not self._closed:
             self._polling = asyncio.ensure_future(self._poll())
+        self._notifier.expect(topic)
 
     async def _poll(self) -> None:
         """Wake all waiters if the file was changed, in case a wake-up was lost."""

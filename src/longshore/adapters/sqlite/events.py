@@ -34,7 +34,6 @@ from longshore.adapters.sqlite.history import (
     HistoryReader,
     unpack_records,
 )
-from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
     NUMBER_BITS,
     SELECT_JOB,
@@ -289,7 +288,7 @@ class SqliteEventLog:
                     raise AlreadyExists("event", f"{event.entity} {event.sequence}")
             transaction.close()
 
-        await self._database.write(work, topics=(Topic.EVENTS,))
+        await self._database.write(work)
 
     async def append(self, **new: Unpack[NewEvent]) -> Event:
         entity = f"{new['body'].ENTITY.value}#{new['entity_id']}"
@@ -308,7 +307,7 @@ class SqliteEventLog:
             transaction.close()
             return event
 
-        return await self._database.write(work, topics=(Topic.EVENTS,))
+        return await self._database.write(work)
 
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000

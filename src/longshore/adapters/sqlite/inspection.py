@@ -96,7 +96,7 @@ def _size(folder: Path) -> int:
 
 
 def _count_stale_pipes(folder: Path) -> int:
-    """The number of pipes without a reader; the next commit removes them."""
+    """The number of pipes without a reader; the next wake-up removes them."""
     stale = 0
     for path in folder.iterdir() if folder.is_dir() else ():
         try:

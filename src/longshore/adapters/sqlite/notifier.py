@@ -1,9 +1,13 @@
 """Wake-ups: how a commit in one process wakes the waiters of other processes without polling.
 
-Each process has a named pipe in the data folder, and each commit writes one byte per topic into all
-of them. A wake-up carries no data; it only says "look again". A full pipe, a lost byte or a stale
-wake-up costs one look and never loses an event: a waiter subscribes, then looks, then waits, and is
-also woken if a slow poll finds that the file was changed.
+Each process has a named pipe in the data folder, and a commit writes one byte per topic into all of
+them. A wake-up carries no data; it only says "look again". A full pipe, a lost byte or a stale
+wake-up costs one look and never loses an event: a waiter is also woken if a slow poll finds that
+the file was changed.
+
+A commit makes no system call for a topic without waiters. For this the processes share a page of
+memory with one number per topic. A waiter sets it to 1, then looks, then waits; a commit that
+finds 1 sets it to 0 and wakes all processes, whose waiters set it again before they wait.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import mmap
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -28,13 +34,14 @@ class Topic(Enum):
     """What may have changed; the value is the byte in the pipe."""
 
     QUEUE = b"q"
-    EVENTS = b"e"
+    ENDS = b"e"  # of tasks, which their job has not recorded
     OUTPUT = b"o"
     WAKEUP = b"n"
     PAUSES = b"p"
 
 
 _BY_BYTE = {topic.value[0]: topic for topic in Topic}
+_WORD = {topic: index for index, topic in enumerate(Topic)}
 
 
 class Notifier:
@@ -45,6 +52,8 @@ class Notifier:
         self._folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         self._waiters = waiters
         self._peer_pipes: dict[str, int] = {}
+        self._page = _map_page(folder / "wakeups.waiting")
+        self._waited_for = memoryview(self._page).cast("q")
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         # Opened before it gets its name: a pipe without a reader looks dead and is removed.
         path = self._folder / f".{self._name}"
@@ -60,17 +69,26 @@ class Notifier:
         with contextlib.suppress(BlockingIOError):
             self.wake_local(_BY_BYTE[byte] for byte in set(os.read(self._pipe, 4096)))
 
+    def expect(self, topic: Topic) -> None:
+        """Ask for a wake-up by the next commit of this topic."""
+        self._waited_for[_WORD[topic]] = 1
+
     def wake_local(self, topics: Iterable[Topic]) -> None:
         """Wake the waiters of this process; on the loop's thread."""
         for topic in topics:
             self._waiters[topic].wake()
 
-    def wake_others(self, topics: Iterable[Topic]) -> None:
-        """Wake the other processes; on the writer's thread.
+    def wake_others(self, topics: Collection[Topic]) -> None:
+        """Wake the other processes if any process waits; on the writer's thread.
 
         Raises:
             OSError: some of them could not be woken (no free descriptor, the folder is missing).
         """
+        topics = [topic for topic in topics if self._waited_for[_WORD[topic]]]
+        if not topics:
+            return
+        for topic in topics:
+            self._waited_for[_WORD[topic]] = 0
         failed = self._refresh_peers()
         message = b"".join(topic.value for topic in topics)
         for name, pipe in list(self._peer_pipes.items()):
@@ -116,3 +134,17 @@ class Notifier:
         for pipe in self._peer_pipes.values():
             os.close(pipe)
         self._peer_pipes.clear()
+        self._waited_for.release()
+        self._page.close()
+
+
+def _map_page(path: Path) -> mmap.mmap:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PIPE_MODE)
+    try:
+        if sys.platform == "darwin":
+            os.ftruncate(file, mmap.PAGESIZE)
+        else:  # with its blocks: a write to memory must not fail because the disk is full
+            os.posix_fallocate(file, 0, mmap.PAGESIZE)
+        return mmap.mmap(file, mmap.PAGESIZE)
+    finally:
+        os.close(file)

@@ -63,7 +63,7 @@ from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
-from longshore.core.tasks.changes import Refusal, RefusalReason
+from longshore.core.tasks.changes import Refusal, RefusalReason, TaskChange
 from longshore.core.tasks.lease import next_fence
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, Priority, TaskState
@@ -403,7 +403,7 @@ class SqliteTaskSource:
             number: int = (latest << NUMBER_BITS) + count
             return number if number > seen else None
 
-        waiters = self._database.waiters[Topic.EVENTS]
+        waiters = self._database.waiters[Topic.ENDS]
         return await waiters.wait_until(look, wait=timeout) or seen
 
     async def end_worker(
@@ -433,8 +433,7 @@ class SqliteTaskSource:
             transaction.close()
             return ended
 
-        topics = (Topic.EVENTS, Topic.QUEUE)
-        return await self._database.write(work, topics=topics)
+        return await self._database.write(work, topics=(Topic.ENDS, Topic.QUEUE))
 
     async def depth(self, queue: str) -> QueueDepth:
         number = self._database.find_name(queue)
@@ -494,7 +493,7 @@ class TurnWork:
             isinstance(item.command, c.Renew) and item.command.usage != _NO_USAGE
             for item in renewals
         )
-        self.topics = (Topic.EVENTS, Topic.QUEUE) if len(renewals) < len(commands) else ()
+        self.topics: set[Topic] = set()  # of what the turn has changed
 
     def __call__(self, connection: apsw.Connection) -> Turn:
         self.position = self._start
@@ -525,6 +524,7 @@ class TurnWork:
         self._name = self._transaction.number_of(self._worker.worker_id)
         self._completions: dict[int, dict[int, Any]] = {}  # changed columns, by task
         self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
+        self.topics.clear()
         last = self._last_turn()
         if not self._turn_id:
             last = None
@@ -617,11 +617,16 @@ class TurnWork:
         change = tasks.apply(row, item.command, now=self._now, change_id=item.change_id)
         if isinstance(change, Refusal):
             return change
-        write_task(self._transaction, change)
+        self._write_task(change)
         if change.row.state.terminal:
             ended = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))
             self._ended.setdefault(values[_NO] >> NUMBER_BITS, []).append(ended[0])
         return Applied(change.row)
+
+    def _write_task(self, change: TaskChange) -> None:
+        write_task(self._transaction, change)
+        if change.row.state is TaskState.PENDING:
+            self.topics.add(Topic.QUEUE)
 
     def _is_usual_completion(self, values: Values, command: c.FencedCommand) -> bool:
         return (
@@ -759,15 +764,18 @@ class TurnWork:
             # Otherwise the dispatcher finds the ends.
             if settlement is not None and len(settlement.dependents) <= _MAX_DEPENDENTS:
                 for change in settlement.dependents:
-                    write_task(transaction, change)
+                    self._write_task(change)
                 if settlement.job is not None:
                     write_job(transaction, settlement.job, ())
+            else:
+                self.topics.add(Topic.ENDS)
         except apsw.Error:
             raise
         except Exception:  # the outcomes stay, and the dispatcher tries again
             job_id = unpack_job_id(jobs[0][1])
             logger.exception("job.settle_failed", extra={"job_id": job_id})
             connection.execute("ROLLBACK TO settle")
+            self.topics.add(Topic.ENDS)
         connection.execute("RELEASE settle")
 
     # Claims -------------------------------------------------------------------------------------

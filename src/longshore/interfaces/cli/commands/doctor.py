@@ -267,7 +267,7 @@ def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
         yield Check("workers", OK, shown or "none running")
     if stale := facts.stale_wakeups:
         pipes = formats.plural(stale, "wake-up pipe")
-        yield Check("wakeups", WARN, f"{pipes} of dead processes; the next commit removes them")
+        yield Check("wakeups", WARN, f"{pipes} of dead processes; the next wake-up removes them")
     else:
         yield Check("wakeups", OK, "no stale wake-up pipes")
     for name, depth in facts.queues:
