@@ -151,7 +151,8 @@ def open_page_file(path: str, pages: int) -> int:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_size < pages * PAGE_BYTES:
-            os.truncate(file, pages * PAGE_BYTES)
+            # With its blocks: a write to memory must not fail because the disk is full.
+            os.posix_fallocate(file, 0, pages * PAGE_BYTES)
     except BaseException:
         os.close(file)
         raise
