@@ -68,7 +68,6 @@ CLIENTS = ("client", "_client")
 """Names of clients of the vendor's library: every call of their methods is a site."""
 
 VENDOR_PACKAGES = ("aiobotocore", "boto3", "botocore")
-LOCAL_OPERATIONS = {"generate_presigned_url": "an address is signed locally, without a call"}
 
 
 class CallSite(NamedTuple):
@@ -157,7 +156,7 @@ class CallSiteFinder(ast.NodeVisitor):
             return False
         receiver, name = _last_name(function.value), function.attr
         if receiver in CLIENTS:
-            return name not in LOCAL_OPERATIONS
+            return True
         if receiver == "self":
             return name in self._own_entry_points or name == self._injected_call
         kind = CLASS_BY_VARIABLE.get(receiver.lstrip("_"), receiver)

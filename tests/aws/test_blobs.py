@@ -4,13 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from botocore.exceptions import NoCredentialsError
 
 from longshore.adapters.aws import blobs
 from longshore.adapters.aws.blobs import PART_BYTES, S3BlobStore
@@ -297,65 +294,6 @@ class TestReadsWithFaults(FaultyBlobContract):
                 await call
 
 
-class TestUrls(FaultyBlobContract):
-    @clause
-    async def test_an_address_allows_reading_its_blob_and_nothing_else(
-        self, backend: Backend
-    ) -> None:
-        key = "jobs/Füße & Co/🚢 1+1.json"
-        await backend.blobs.put(key, b"a blob")
-        await backend.blobs.put(f"{key}2", b"another")
-
-        # The one key of which the stand-in checks what it has signed.
-        async with another_aws(credentials=("test", "test")) as aws:
-            address = await S3BlobStore(aws, self.names).url(key, expires_in=timedelta(minutes=5))
-
-        assert address is not None
-        assert _request_query(address)["X-Amz-Expires"] == "300"
-        async with httpx.AsyncClient() as client:
-            assert (await client.get(address)).content == b"a blob"
-            assert (await client.put(address, content=b"new")).status_code == 403
-            assert (await client.get(address.replace(".json", ".json2"))).status_code == 403
-
-    @pytest.mark.parametrize(
-        ("lasts", "seconds"),
-        [(timedelta(days=30), "604800"), (timedelta(0), "1"), (timedelta(seconds=1.9), "1")],
-    )
-    @clause
-    async def test_an_address_lasts_as_long_as_s3_allows(
-        self, backend: Backend, lasts: timedelta, seconds: str
-    ) -> None:
-        address = await backend.blobs.url(KEY, expires_in=lasts)
-
-        assert address is not None
-        assert _request_query(address)["X-Amz-Expires"] == seconds
-
-    @pytest.mark.parametrize("region", ["eu-central-1", "eu-west-1", "us-east-1"])
-    @clause
-    async def test_an_address_has_a_signature_that_every_bucket_accepts(self, region: str) -> None:
-        async with another_aws(region=region) as aws:
-            store = S3BlobStore(aws, Names(stage="t", bucket="longshore-t-blobs"))
-            addresses = [await store.url(KEY, expires_in=timedelta(minutes=5)) for _ in range(2)]
-
-        for address in addresses:
-            assert address is not None
-            assert _request_query(address)["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
-
-    @clause
-    async def test_an_address_that_cannot_be_signed_raises_backend_rejected(
-        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def without_credentials(*_: Any, **__: Any) -> str:
-            raise NoCredentialsError
-
-        monkeypatch.setattr(
-            await self.aws.client("s3"), "generate_presigned_url", without_credentials
-        )
-
-        with pytest.raises(BackendRejected):
-            await backend.blobs.url(KEY, expires_in=timedelta(minutes=5))
-
-
 @asynccontextmanager
 async def another_aws(**options: Any) -> AsyncIterator[AwsClient]:
     aws = AwsClient(replace(stand_in().client_options, **options))
@@ -377,7 +315,3 @@ def different_bytes(size: int) -> bytes:
 async def _stream(data: bytes, chunk_bytes: int) -> AsyncIterator[bytes]:
     for at in range(0, len(data), chunk_bytes):
         yield data[at : at + chunk_bytes]
-
-
-def _request_query(address: str) -> dict[str, str]:
-    return dict(httpx.URL(address).params)

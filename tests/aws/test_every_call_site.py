@@ -45,7 +45,6 @@ def test_every_call_site_of_aws_is_reached_by_a_scenario() -> None:
         ("async def f(): await (await aws.client('s3')).get_object(Key=k)", ["new:f"]),
         ("async def f(client): await getattr(client, operation)()", ["new:f"]),
         ("def f(self): self._client.receive_message()", ["new:f"]),
-        ("async def f(client): await client.generate_presigned_url()", []),
         ("async def f(kept: dict): kept.get(1), kept.items(), self.get(1)", []),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Protocol
 
 
@@ -47,8 +46,4 @@ class BlobStore(Protocol):
 
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         """Returns the keys with a prefix that come after ``after``, in order."""
-        ...
-
-    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
-        """Returns a URL at which the blob can be read without a key for a while; None: none."""
         ...

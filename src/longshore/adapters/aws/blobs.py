@@ -31,7 +31,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 # The client library lets some of its errors through.
@@ -49,7 +48,6 @@ from longshore.adapters.aws.tables import new_token
 from longshore.core.documents import validate_key
 from longshore.errors import (
     BackendError,
-    BackendRejected,
     BackendUnavailable,
     NotFound,
     OutcomeUnknown,
@@ -64,7 +62,6 @@ _PART_ATTEMPTS = 3
 _CHUNK_BYTES = 256 * 1024
 _READ_ATTEMPTS = 3
 _LIST_LIMIT = 1000  # S3's limit
-_URL_LIFETIME_LIMIT = timedelta(days=7)  # S3's limit
 _CONNECTION_ERRORS = (BotoCoreError, aiohttp.ClientError, OSError, TimeoutError)
 _UPLOAD_METADATA_KEY = "longshore-upload"
 _CHECKSUM = "CRC32"
@@ -162,22 +159,6 @@ class S3BlobStore:
                 break
             start = {"ContinuationToken": token}
         return keys
-
-    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
-        """A URL that is valid for a week at most, and not longer than the credentials."""
-        validate_key(key)
-        client = await self.aws.client("s3")
-        seconds = int(min(expires_in, _URL_LIFETIME_LIMIT).total_seconds())
-        try:
-            address: str = await client.generate_presigned_url(
-                "get_object",
-                Params={"Bucket": self.names.bucket, "Key": key},
-                ExpiresIn=max(seconds, 1),
-            )
-        except BotoCoreError as error:
-            message = f"s3.generate_presigned_url: {type(error).__name__}"
-            raise BackendRejected(message) from error
-        return address
 
     async def _put_multipart(self, key: str, parts: AsyncIterator[bytes]) -> int:
         token = new_token()

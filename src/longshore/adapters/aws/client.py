@@ -157,8 +157,6 @@ class AwsClient:
             read_timeout=options.read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": options.max_attempts},
             max_pool_connections=100,
-            # In old regions S3 URLs would get a signature that new buckets refuse.
-            signature_version="s3v4" if service == "s3" else None,
         )
         opening = self._session.create_client(
             service,

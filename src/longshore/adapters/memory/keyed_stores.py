@@ -7,7 +7,7 @@ from builtins import list as List  # noqa: N812
 from collections.abc import AsyncIterator
 from copy import deepcopy
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from longshore.core.api_keys import KeyRecord
 from longshore.core.budgets import SharedBudget
@@ -51,10 +51,6 @@ class MemoryBlobStore:
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         keys = (key for key in self._blobs if key.startswith(prefix))
         return sorted(key for key in keys if key > after)[:limit]
-
-    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
-        validate_key(key)
-        return None
 
 
 class MemoryDefinitions:

@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -127,10 +126,6 @@ class SqliteBlobStore:
             "SELECT key FROM blobs WHERE key >= ?1 AND key < ?2 AND key > ?3 ORDER BY key LIMIT ?4",
             (prefix, prefix + "\U0010ffff", after, limit),
         )
-
-    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
-        validate_key(key)
-        return None
 
     def _path(self, file: str) -> Path:
         return _file_path(self._database.folder, file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -128,14 +127,6 @@ class BlobClauses(PortContract):
 
         assert await backend.blobs.get(KEY) == b"new"
 
-    @clause
-    async def test_an_address_is_text_or_none(self, backend: Backend) -> None:
-        await backend.blobs.put(KEY, b"a")
-
-        address = await backend.blobs.url(KEY, expires_in=timedelta(minutes=5))
-
-        assert address is None or address.startswith(("https://", "http://"))
-
 
 class OverwriteClauses(PortContract):
     """The old bytes or the new ones, never a mixture."""
@@ -241,7 +232,6 @@ class KeyNameClauses(PortContract):
             lambda: _streamed(backend.blobs, key),
             lambda: backend.blobs.size(key),
             lambda: backend.blobs.delete(key),
-            lambda: backend.blobs.url(key, expires_in=timedelta(minutes=5)),
         ]
 
         for call in calls:
