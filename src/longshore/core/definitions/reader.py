@@ -198,7 +198,6 @@ def longshore_yaml_schema() -> dict[str, Any]:
 
 
 def _schema_defs() -> dict[str, Any]:
-    fields = {name: _field_schema(name, field) for name, field in FIELDS.items()}
     references = {name: {"$ref": f"#/$defs/{name}"} for name in FIELDS}
     unnamed = {name: reference for name, reference in references.items() if name != "name"}
     listed = _object_schema(
@@ -229,8 +228,13 @@ def _schema_defs() -> dict[str, Any]:
             required=[name for name in REQUIRED if name != "name"],
             description="A definition of a kind of task, by its name.",
         ),
-        **fields,
+        **field_schemas(),
     }
+
+
+def field_schemas() -> dict[str, Any]:
+    """Returns the JSON Schema of each field of a definition."""
+    return {name: _field_schema(name, field) for name, field in FIELDS.items()}
 
 
 def _field_schema(name: str, field: DefinitionField) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import MAX_AMOUNT
+from longshore.core.definitions.reader import field_schemas
 from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY, TASK_KEY_PATTERN
 from longshore.core.maximums import MAX_TASKS_PER_JOB, REASON_LIMIT_CHARACTERS
 from longshore.core.tasks.failures import ErrorCategory
@@ -178,46 +179,9 @@ class ReplayRequestDocument(ApiRequestModel):
     matching: DeadLetterFilterDocument | None = None
 
 
-class RetryRequestDocument(ApiModel):
-    """How often and how soon an attempt is repeated."""
-
-    max_attempts: int | None = Field(default=None, ge=1)
-    base: str | None = Field(default=None, examples=["1s"])
-    cap: str | None = Field(default=None, examples=["5m"])
-
-
-class ResourcesRequestDocument(ApiModel):
-    """What an attempt may use."""
-
-    cpu: str | None = Field(default=None, examples=["10m"])
-    memory_bytes: int | None = None
-    open_files: int | None = None
-    file_bytes: int | None = None
-
-
-class HealthLimitsRequestDocument(ApiModel):
-    """When a running task counts as unhealthy."""
-
-    longest_run: str | None = None
-    healthy_within: str | None = None
-    warning_within: str | None = None
-
-
 class DefinitionRequestDocument(ApiModel):
-    """A definition: how a kind of task runs."""
+    """A definition: how a kind of task runs. Its name may be left out, as it is in the path."""
 
-    name: str | None = Field(default=None, description="The same as in the path.")
-    runner: Literal["command", "python", "agent"]
-    options: dict[str, Any] | None = Field(default=None, examples=[{"argv": ["./import.sh"]}])
-    description: str | None = None
-    queue: str | None = None
-    priority: Literal["high", "normal", "low"] | None = None
-    timeout: str | None = Field(default=None, examples=["15m"])
-    retry: RetryRequestDocument | None = None
-    retry_on_timeout: bool | None = None
-    retryable_exit_codes: list[int] | None = None
-    requires_review: bool | None = None
-    isolation: Literal["fork", "pool", "spawn"] | None = None
-    resources: ResourcesRequestDocument | None = None
-    pty: bool | None = None
-    health: HealthLimitsRequestDocument | None = None
+    model_config = ConfigDict(
+        json_schema_extra={"properties": field_schemas(), "required": ["runner"]}
+    )
