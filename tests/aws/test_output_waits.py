@@ -23,27 +23,6 @@ harness = pytest.fixture(scope="module")(open_harness)
 
 
 @run_in_harness
-async def test_all_waits_for_a_task_share_one_poll(harness: OutputHarness) -> None:
-    log, task = harness.open_log(), harness.new_task()
-    await log.append(task, entries(1))
-    harness.aws.calls.clear()
-    waits = [
-        asyncio.create_task(log.wait_for_output(task, after=OutputPosition(1, 1), timeout=MINUTE))
-        for _ in range(100)
-    ]
-    await settle()
-
-    for _ in range(5):
-        harness.clock.advance(timedelta(seconds=1))
-        await settle()
-    looks = len(harness.aws.calls)
-    await log.append(task, entries(2))
-
-    assert await without_time_passing(asyncio.gather(*waits)) == [True] * 100
-    assert 1 <= looks <= 12  # the machine may be slow enough for some in real time
-
-
-@run_in_harness
 async def test_short_waits_after_a_read_do_not_poll_each_time(
     harness: OutputHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,6 @@ from longshore.testing.contracts.suite import (
     Opener,
     clause,
     running,
-    settle,
     without_time_passing,
 )
 from tests.aws.call_faults import (
@@ -224,27 +223,6 @@ class TestWaiting(_AwsBackend):
     poll_interval_s = 0.01
 
     @clause
-    async def test_all_waits_share_one_poll(self, backend: Backend, open_backend: Opener) -> None:
-        aws, blocked = self.faulty_aws, _BlockedCall()
-        async with open_backend() as other:
-            aws.inject("query", *[with_parameters()] * 10, blocked)
-            async with asyncio.TaskGroup() as waiting:
-                waits = [
-                    waiting.create_task(
-                        backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)
-                    )
-                    for _ in range(10)
-                ]
-                await without_time_passing(blocked.reached.wait())
-                await settle()
-                assert aws.count("query") == 11
-
-                await _current_pauses(other)
-                blocked.released.set()
-
-            assert {item.result() for item in waits} == {frozenset({"a"})}
-
-    @clause
     async def test_a_cancelled_wait_does_not_end_the_others(
         self, backend: Backend, open_backend: Opener
     ) -> None:
@@ -259,30 +237,14 @@ class TestWaiting(_AwsBackend):
             assert await without_time_passing(second) == {"a"}
 
     @clause
-    async def test_a_failed_poll_raises_in_all_waits_and_the_next_poll_succeeds(
-        self, backend: Backend
-    ) -> None:
-        shared = backend.queue_controls._shared_poll
+    async def test_a_failed_poll_raises_and_the_next_wait_succeeds(self, backend: Backend) -> None:
+        self.faulty_aws.inject("query", with_parameters(), throttled)
 
-        async def throttled_when_both_wait(call: Call) -> AwsResponse:
-            await _until(lambda: shared._waiters == 2)
-            return await throttled(call)
-
-        self.faulty_aws.inject(
-            "query", with_parameters(), with_parameters(), throttled_when_both_wait
-        )
-
-        answers = await without_time_passing(
-            asyncio.gather(
-                *(
-                    backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)
-                    for _ in range(2)
-                ),
-                return_exceptions=True,
+        with pytest.raises(BackendUnavailable):
+            await without_time_passing(
+                backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)
             )
-        )
 
-        assert [type(answer) for answer in answers] == [BackendUnavailable] * 2
         async with running(
             backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)
         ) as waiting:
@@ -311,16 +273,10 @@ class TestWaitingForLocalChanges(_AwsBackend):
             assert await without_time_passing(waiting) == {"a"}
 
     @clause
-    async def test_polling_ends_with_the_last_wait(self, backend: Backend) -> None:
+    async def test_a_cancelled_wait_leaves_no_task(self, backend: Backend) -> None:
         before = asyncio.all_tasks()
-        async with (
-            running(backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)) as first,
-            running(backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)),
-        ):
-            first.cancel()
-            # The second wait, and the task that polls for it once an hour.
-            await _until(lambda: first.done() and len(asyncio.all_tasks() - before) == 2)
-            assert self.faulty_aws.count("query") == 2
+        async with running(backend.queue_controls.paused_queues(["a"], changed_from=NO_QUEUES)):
+            await _until(lambda: self.faulty_aws.count("query") == 1)
 
         await _until(lambda: asyncio.all_tasks() == before)
 

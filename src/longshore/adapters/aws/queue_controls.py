@@ -7,8 +7,8 @@ same way, beside the pauses, so that one query returns both. The end of a hold i
 up to a second late.
 
 A waiter of this process sees its own changes at once. DynamoDB sends no notification of changes by
-others, so the pauses are read every second while there are waiters, once for all of them. That is
-real time and not the clock's, because nothing is decided by it.
+others, so a waiter reads the pauses every second; a process has one, its worker. That is real time
+and not the clock's, because nothing is decided by it.
 
 =====================  ==============  =============================================
 call                   requests        units
@@ -18,17 +18,17 @@ call                   requests        units
                        each end
 ``list_pauses``        1               1 read (for each 4 KB, some thirty queues)
 ``paused_queues``      1               1 read, and while it waits 86,400 reads a
-                                       day and process, for all waiters together
+                                       day
 =====================  ==============  =============================================
 
 If the answer to a resume is lost and the queue is paused again before the resume is repeated, the
-end of the first pause is not returned. An error of a poll is raised to all waiters.
+end of the first pause is not returned.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
 
@@ -58,7 +58,8 @@ class DynamoQueueControls:
     ) -> None:
         self._config_table = Table(aws, names.config)
         self._clock = clock
-        self._shared_poll = _SharedPoll(self._paused_names, interval_s=poll_interval_s)
+        self._poll_interval_s = poll_interval_s
+        self._changed = asyncio.Event()  # set by the next change of this process
 
     async def pause(
         self, name: str, *, by: str, reason: str | None = None, now: datetime
@@ -96,7 +97,7 @@ class DynamoQueueControls:
             condition=" OR ".join(filter(None, (NOT_EXISTS, ended, replaces))),
             values={":token": token, **(values or {})},
         )
-        self._shared_poll.poll_now()
+        self._notify()
         return pause if existing is None else _decode(existing)
 
     async def resume(self, name: str) -> QueuePause | None:
@@ -118,7 +119,7 @@ class DynamoQueueControls:
             condition="#token = :current AND attribute_not_exists(#end_token)",
             values={":current": item["token"], ":end_token": end_token},
         )
-        self._shared_poll.poll_now()
+        self._notify()
         ended = existing is None or existing.get("end_token") == end_token
         return _decode(item) if ended else None
 
@@ -131,53 +132,22 @@ class DynamoQueueControls:
         self, queues: Collection[str], *, changed_from: Collection[str] | None = None
     ) -> frozenset[str]:
         before = None if changed_from is None else frozenset(changed_from)
-        # Not the shared poll: it may have started before this call.
-        paused = frozenset(queues) & await self._paused_names()
-        while paused == before:
-            paused = frozenset(queues) & await self._shared_poll.next()
-        return paused
+        while True:
+            changed = self._changed  # before the read: a change during it needs another read
+            names = {pause.name for pause in await self.list_pauses()}
+            if (paused := frozenset(queues) & names) != before:
+                return paused
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_interval_s):
+                    await changed.wait()
 
-    async def _paused_names(self) -> frozenset[str]:
-        return frozenset(paused.name for paused in await self.list_pauses())
+    def _notify(self) -> None:
+        """Let the waiters of this process read again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _is_active(self, item: Item) -> bool:
         return "end_token" not in item and _decode(item).is_active(self._clock.now())
-
-
-class _SharedPoll:
-    """One poll at a time for all waiters, as long as there are any."""
-
-    def __init__(self, read: Callable[[], Awaitable[frozenset[str]]], *, interval_s: float) -> None:
-        self._read = read
-        self._interval_s = interval_s
-        self._poll_requested = asyncio.Event()
-        self._next_poll: asyncio.Task[frozenset[str]] | None = None
-        self._waiters = 0
-
-    def poll_now(self) -> None:
-        """Poll at once, because something has changed."""
-        self._poll_requested.set()
-
-    async def next(self) -> frozenset[str]:
-        """The result of the next poll."""
-        if self._next_poll is None or self._next_poll.done():
-            self._next_poll = asyncio.create_task(self._poll_after_interval())
-        self._waiters += 1
-        try:
-            # A cancelled waiter must not cancel the poll of the others.
-            return await asyncio.shield(self._next_poll)
-        finally:
-            self._waiters -= 1
-            if not self._waiters:
-                self._next_poll.cancel()
-
-    async def _poll_after_interval(self) -> frozenset[str]:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._interval_s):
-                await self._poll_requested.wait()
-        # Cleared before the read: a change during the read needs another poll.
-        self._poll_requested.clear()
-        return await self._read()
 
 
 def _decode(item: Item) -> QueuePause:

@@ -11,16 +11,17 @@ drops their entries; one that arrives late is refused if its segment exists.
 **Cost.** Append: one request per segment and 1 write unit per KB, compressed. Read: 1 request from
 the start or from where this process has read, otherwise 2; 1 read unit for each 4 KB of segments,
 consistently. Wait: nothing for output that this process knows; otherwise a poll at once and then
-every half second, ½ to 1 read unit each, shared by all waiters for a task. A partition takes 1,000
-write units a second, so a task prints at most about 1 MB a second, compressed.
+every half second, ½ to 1 read unit each; readers that follow a task share their waits. A partition
+takes 1,000 write units a second, so a task prints at most about 1 MB a second, compressed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -34,7 +35,7 @@ from longshore.adapters.shared.output_codec import (
     last_sequence_of,
     runs_of,
 )
-from longshore.errors import BackendRejected, BackendUnavailable, UsageError
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.clock import Clock
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
@@ -51,33 +52,15 @@ class _TaskState:
     end: OutputPosition = OUTPUT_START  # the end of a segment; there may be more
     segment: Segment | None = None  # read last
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # set once, then replaced
-    waiters: int = 0
-    poll: asyncio.Task[None] | None = None
-    polled_at: tuple[float, timedelta] | None = None  # on the loop's clock, and on ours
-    failure: BaseException | None = None  # of the last poll, if a retry cannot help
+    waiters: int = 0  # in this process
+    polled_at_s: float = -math.inf  # on the clock of the event loop
 
     def advance(self, end: OutputPosition) -> None:
-        """A segment ends here."""
+        """A segment ends here: wake all waiters if that is new."""
         if end > self.end:
             self.end = end
-            self.notify()
-
-    def notify(self) -> None:
-        """Wake all waiters."""
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-    @contextmanager
-    def waiter(self) -> Iterator[None]:
-        """Count a waiter; without waiters the poll is cancelled."""
-        self.waiters += 1
-        try:
-            yield
-        finally:
-            self.waiters -= 1
-            if not self.waiters and self.poll is not None:
-                self.poll.cancel()
-                self.poll = self.polled_at = None
+            self.changed.set()
+            self.changed = asyncio.Event()
 
 
 class DynamoOutputLog:
@@ -132,7 +115,7 @@ class DynamoOutputLog:
                     if len(chunks) >= limit:
                         break
                 else:
-                    state.polled_at = self._now()
+                    state.polled_at_s = _now_s()
         return chunks[:limit]
 
     async def _segment_after(
@@ -177,23 +160,24 @@ class DynamoOutputLog:
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
         state = self._state_of(task_id)
-        if state.end <= after and timeout <= _NO_TIME:
-            await self._poll(task_id, state, consistent=True)
         end = self._clock.elapsed() + timeout
-        consistent = True
-        with state.waiter():
+        recently = _now_s() - state.polled_at_s < _POLL_INTERVAL.total_seconds()
+        due, consistent = timeout <= _NO_TIME or not recently, True
+        state.waiters += 1
+        try:
             while state.end <= after:
+                changed = state.changed
+                if due:
+                    await self._poll(task_id, state, consistent=consistent)
                 left = end - self._clock.elapsed()
                 if left <= _NO_TIME:
-                    return False
-                changed = state.changed
-                self._poll_if_due(task_id, state, consistent=consistent)
-                if state.failure is not None:
-                    message = "dynamodb.query: the output cannot be read"
-                    raise BackendRejected(message) from state.failure
+                    break
                 await self._wait_for_change(changed, min(left, _POLL_INTERVAL))
-                consistent = False  # costs half; the next poll follows soon
-        return True
+                # An inconsistent poll costs half, and the next one follows soon.
+                due, consistent = self._clock.elapsed() < end, False
+        finally:
+            state.waiters -= 1
+        return state.end > after
 
     async def _wait_for_change(self, changed: asyncio.Event, duration: timedelta) -> None:
         waits = [
@@ -209,42 +193,18 @@ class DynamoOutputLog:
             for wait in waits:
                 wait.cancel()
 
-    def _poll_if_due(self, task_id: str, state: _TaskState, *, consistent: bool) -> None:
-        if state.poll is not None or not self._poll_is_due(state):
-            return
-
-        def on_done(poll: asyncio.Task[None]) -> None:
-            if poll.cancelled():
-                return
-            state.poll = None
-            error = poll.exception()
-            if error is not None and not isinstance(error, BackendUnavailable):
-                state.failure = error
-                state.notify()
-
-        state.failure = None
-        state.polled_at = self._now()
-        state.poll = asyncio.create_task(self._poll(task_id, state, consistent=consistent))
-        state.poll.add_done_callback(on_done)
-
     async def _poll(self, task_id: str, state: _TaskState, *, consistent: bool) -> None:
-        """Find the end of the output."""
+        """Find the end of the output, unless the store is unavailable."""
         begin = OutputPosition(state.end.attempt, state.end.sequence + 1)
-        segments, _ = await self._segments.page(task_id, begin, count=2, consistent=consistent)
-        last = segments[0] if segments else None
-        if len(segments) > 1:
-            last = await self._segments.last_segment(task_id)
-        if last is not None:
-            self._remember_segment(task_id, state, last)
-        state.polled_at = self._now()
+        with suppress(BackendUnavailable):
+            segments, _ = await self._segments.page(task_id, begin, count=2, consistent=consistent)
+            last = segments[0] if segments else None
+            if len(segments) > 1:
+                last = await self._segments.last_segment(task_id)
+            if last is not None:
+                self._remember_segment(task_id, state, last)
+        state.polled_at_s = _now_s()
 
-    def _poll_is_due(self, state: _TaskState) -> bool:
-        if state.polled_at is None:
-            return True
-        (real, ours), (real_then, ours_then) = self._now(), state.polled_at
-        return (
-            real - real_then >= _POLL_INTERVAL.total_seconds() or ours - ours_then >= _POLL_INTERVAL
-        )
 
-    def _now(self) -> tuple[float, timedelta]:
-        return asyncio.get_running_loop().time(), self._clock.elapsed()
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
