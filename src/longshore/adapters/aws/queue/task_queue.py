@@ -69,7 +69,7 @@ _VERIFY_VISIBILITY_S = 30
 _SECOND = timedelta(seconds=1)
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _PendingReceive:
     """A receive that is under way."""
 
@@ -77,15 +77,17 @@ class _PendingReceive:
     limit: int
     hidden_s: int
     messages: list[ReceivedMessage] = field(default_factory=list)
-    error: BackendError | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def remaining(self) -> int:
         return self.limit - len(self.messages)
 
-    def accepts(self, lane: Lane, hidden_s: int) -> bool:
-        return self.remaining > 0 and lane in self.lanes and self.hidden_s == hidden_s
+    def take(self, polled: list[ReceivedMessage]) -> None:
+        """Take polled messages of these lanes, up to the limit."""
+        for message in list(polled):
+            if message.lane in self.lanes and self.remaining:
+                polled.remove(message)
+                self.messages.append(message)
 
 
 class SqsTaskQueue:
@@ -97,12 +99,12 @@ class SqsTaskQueue:
         self._sqs = SqsClient(aws, clock)
         self._dead_letters = SqsDeadLetters(self._sqs, names, clock)
         self._turns = 0
-        self._receives: dict[_PendingReceive, None] = {}  # in the order of their calls
-        self._long_polls: dict[tuple[Lane, int], asyncio.Task[int]] = {}
+        self._receiving = 0  # receives that are under way
+        self._polled: list[ReceivedMessage] = []  # that no receive has taken yet
+        self._long_polls: dict[Lane, asyncio.Task[list[ReceivedMessage]]] = {}
         self._idle: set[Lane] = set()  # the last poll was a long poll that brought nothing
         self._resends: dict[asyncio.Task[Any], set[Lane]] = {}
         self._in_flight: set[asyncio.Task[Any]] = set()
-        self._closing = False
 
     async def close(self) -> None:
         """Wait for the outstanding polls, 20 s at most, and send their messages again.
@@ -110,9 +112,6 @@ class SqsTaskQueue:
         A process that is killed instead loses nothing: the messages become visible again when
         their time is over, counted as received once.
         """
-        self._closing = True
-        for receive in self._receives:
-            receive.changed.set()
         while self._in_flight:
             await asyncio.wait(self._in_flight)
 
@@ -193,8 +192,8 @@ class SqsTaskQueue:
         if resends := [task for task, on in self._resends.items() if not on.isdisjoint(lanes)]:
             await asyncio.wait(resends)
         hidden_s = whole_seconds(min(hidden_for, HIDE_LIMIT))
-        receive = _PendingReceive(lanes=lanes, limit=limit, hidden_s=hidden_s)
-        self._receives[receive] = None
+        receive = _PendingReceive(lanes, limit, hidden_s)
+        self._receiving += 1
         try:
             waits = wait > timedelta(0)
             if not (waits and self._idle.issuperset(lanes)):
@@ -209,7 +208,8 @@ class SqsTaskQueue:
             self._return_messages(receive.messages)
             raise
         finally:
-            del self._receives[receive]
+            self._receiving -= 1
+            self._return_untaken()
         if receive.messages:
             self._turns += 1
         rank = {lane: number for number, lane in enumerate(lanes)}
@@ -231,71 +231,68 @@ class SqsTaskQueue:
         """Take what is visible now. A lane with an outstanding long poll is empty."""
         refusal: BackendRejected | None = None
         for lane in receive.lanes:
-            if skip_long_polls and (lane, receive.hidden_s) in self._long_polls:
+            if skip_long_polls and lane in self._long_polls:
                 continue
-            try:
-                await self._drain_lane(receive, lane)
-            except BackendRejected as error:
-                refusal = error  # the other lanes may have messages
+            delivered, size = 1, 1
+            while delivered == size and receive.remaining:
+                size = min(BATCH_SIZE, receive.remaining)
+                try:
+                    poll = self._start_poll(lane, size, receive.hidden_s)
+                    delivered = len(await asyncio.shield(poll))
+                except BackendRejected as error:
+                    refusal, delivered = error, 0  # the other lanes may have messages
+                receive.take(self._polled)
         if refusal is not None:
             raise refusal
 
-    async def _drain_lane(self, receive: _PendingReceive, lane: Lane) -> None:
-        while receive.remaining > 0:
-            size = min(BATCH_SIZE, receive.remaining)
-            poll = self._start(
-                self._poll(lane, size, receive.hidden_s, wait_s=0, preferred=receive)
-            )
-            if await asyncio.shield(poll) < size:
-                return
-
     async def _wait_for_message(self, receive: _PendingReceive, end: timedelta) -> None:
         """Wait for the first message on any of the lanes."""
-        receive.error = None
         timer = asyncio.ensure_future(self._clock.sleep(end - self._clock.elapsed()))
-        timer.add_done_callback(lambda _: receive.changed.set())
         try:
-            while not receive.messages and not self._closing:
+            receive.take(self._polled)
+            while True:
                 left = end - self._clock.elapsed()
-                if left <= timedelta(0):
+                if receive.messages or left <= timedelta(0):
                     return
-                receive.changed.clear()
+                wait_s = min(_POLL_LIMIT_S, whole_seconds(left))
                 for lane in receive.lanes:
-                    self._start_long_poll(lane, receive.hidden_s, left)
-                await receive.changed.wait()
-                if receive.error is not None:
-                    raise receive.error
+                    if lane not in self._long_polls:
+                        size = min(BATCH_SIZE, receive.limit)
+                        self._long_polls[lane] = self._start_poll(
+                            lane, size, receive.hidden_s, wait_s
+                        )
+                polls = [self._long_polls[lane] for lane in receive.lanes]
+                await asyncio.wait({*polls, timer}, return_when=asyncio.FIRST_COMPLETED)
+                receive.take(self._polled)
+                for poll in polls:
+                    if poll.done() and not receive.messages:
+                        poll.result()  # raises its error
         finally:
             timer.cancel()
 
-    def _start_long_poll(self, lane: Lane, hidden_s: int, left: timedelta) -> None:
-        if (lane, hidden_s) in self._long_polls:
-            return
-        limit = sum(r.remaining for r in self._receives if r.accepts(lane, hidden_s))
-        wait_s = min(_POLL_LIMIT_S, whole_seconds(left))
-        poll = self._start(self._poll(lane, min(BATCH_SIZE, limit), hidden_s, wait_s=wait_s))
-        self._long_polls[lane, hidden_s] = poll
-        poll.add_done_callback(lambda _: self._on_long_poll_done(lane, hidden_s, poll))
+    def _return_untaken(self) -> None:
+        if not self._receiving:
+            messages, self._polled = self._polled, []
+            self._return_messages(messages)
 
-    def _on_long_poll_done(self, lane: Lane, hidden_s: int, poll: asyncio.Task[int]) -> None:
-        del self._long_polls[lane, hidden_s]
-        error = None if poll.cancelled() else poll.exception()
-        for receive in self._receives:
-            if lane in receive.lanes:
-                if isinstance(error, BackendError):
-                    receive.error = error
-                receive.changed.set()
+    def _start_poll(
+        self, lane: Lane, limit: int, hidden_s: int, wait_s: int = 0
+    ) -> asyncio.Task[list[ReceivedMessage]]:
+        poll = self._start(self._poll(lane, limit, hidden_s, wait_s))
+        poll.add_done_callback(lambda _: self._on_polled(lane, poll))
+        return poll
+
+    def _on_polled(self, lane: Lane, poll: asyncio.Task[list[ReceivedMessage]]) -> None:
+        if self._long_polls.get(lane) is poll:
+            del self._long_polls[lane]
+        if not poll.cancelled() and poll.exception() is None:
+            self._polled += poll.result()
+            self._return_untaken()
 
     async def _poll(
-        self,
-        lane: Lane,
-        limit: int,
-        hidden_s: int,
-        *,
-        wait_s: int,
-        preferred: _PendingReceive | None = None,
-    ) -> int:
-        """Poll SQS once and distribute the messages. Returns how many SQS delivered."""
+        self, lane: Lane, limit: int, hidden_s: int, wait_s: int
+    ) -> list[ReceivedMessage]:
+        """Poll SQS once. Returns the messages that are due."""
         requested_at = self._clock.now()
         name = self._names.queue(*lane)
         raw = await self._sqs.receive(name, limit=limit, hidden_s=hidden_s, wait_s=wait_s)
@@ -305,18 +302,8 @@ class SqsTaskQueue:
         else:
             self._idle.discard(lane)
         now_us = to_us(self._clock.now())
-        unwanted = [message for message in messages if message.visible_at_us > now_us]
-        receives = sorted(self._receives, key=lambda receive: receive is not preferred)
-        for message in messages:
-            if message.visible_at_us <= now_us:
-                taker = next((r for r in receives if r.accepts(lane, hidden_s)), None)
-                if taker is None:
-                    unwanted.append(message)
-                else:
-                    taker.messages.append(message)
-                    taker.changed.set()
-        self._return_messages(unwanted)
-        return len(messages)
+        self._return_messages([m for m in messages if m.visible_at_us > now_us])
+        return [message for message in messages if message.visible_at_us <= now_us]
 
     def _return_messages(self, messages: Sequence[ReceivedMessage]) -> None:
         """Send messages again that no receive wants, or that are not due yet."""
