@@ -28,8 +28,8 @@ ID_BYTES = 15
 JOB_PREFIX, REQUEST_PREFIX = "job-", "req-"
 _HASH_BITS = 72  # of an id that has a time
 _TIME_BITS = 48
-_DIGITS = "0123456789abcdefghijklmnopqrstuv"
-_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
+ID_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+_PAIRS = [first + second for first in ID_DIGITS for second in ID_DIGITS]
 _SHIFTS = range(110, -1, -10)
 _ID_PATTERN = re.compile(r"[0-9a-v]{24}")
 

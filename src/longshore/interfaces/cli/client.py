@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from longshore.core.ids import split_task_id
+from longshore.core.ids import ID_DIGITS, JOB_PREFIX, split_task_id
 from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.contexts import ServerContext, is_loopback
@@ -38,10 +38,7 @@ MAX_IDS = 200
 _PAGE_SIZE = 1_000
 _OUTPUT_PAGE_SIZE = 200
 _ALL = 1_000_000
-_JOB_PREFIX = "job-"
 _JOB_ID_LENGTH = 28
-# Job ids are written in base32.
-_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _MAX_SHOWN = 8
 
 
@@ -77,8 +74,8 @@ class ApiClient:
         """
         prefix, _, key = text.partition("_")
         jobs: list[str] = []
-        for guess in (prefix.lower(), f"{_JOB_PREFIX}{prefix.lower()}"):
-            begin = _JOB_PREFIX if _JOB_PREFIX.startswith(guess) else guess
+        for guess in (prefix.lower(), f"{JOB_PREFIX}{prefix.lower()}"):
+            begin = JOB_PREFIX if JOB_PREFIX.startswith(guess) else guess
             jobs = jobs or await self._job_ids(begin)
         missing = MissingResource(
             f"no job or task {self.scope} begins with {text!r}", "`longshore jobs` lists all jobs"
@@ -105,8 +102,8 @@ class ApiClient:
         jobs = list(dict.fromkeys(split_task_id(id_)[0] for id_ in ids))
         if len(jobs) > 1 or len(ids) < MAX_IDS or len(prefix) >= _JOB_ID_LENGTH:
             return jobs
-        # The many tasks of one job fill the answer: search letter by letter for other jobs.
-        return [job for letter in _LETTERS for job in await self._job_ids(prefix + letter)]
+        # The many tasks of one job fill the answer: search digit by digit for other jobs.
+        return [job for digit in ID_DIGITS for job in await self._job_ids(prefix + digit)]
 
     async def resolve_task(self, text: str) -> str:
         """The id of the task that a text names.

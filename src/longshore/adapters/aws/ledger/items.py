@@ -31,7 +31,7 @@ from longshore.adapters.shared import codec
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import EntityType
-from longshore.core.ids import JOB_PREFIX, parse_id, task_id_of
+from longshore.core.ids import ID_DIGITS, JOB_PREFIX, parse_id, task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow, TaskSpec
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.ledger import AnyChange
@@ -41,7 +41,6 @@ Row = TaskRow | JobRow
 OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
 NEVER = "never"  # after every moment
 PROCESSING = "p"
-BUCKET_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 """The digits of a job's id."""
 OTHER_BUCKET = "~"
 
@@ -66,7 +65,7 @@ def buckets_of(prefix: str) -> str:
     """The buckets of rows whose ids have this prefix."""
     if "_" in prefix or parse_id(JOB_PREFIX, prefix) is not None:
         return bucket_of(prefix)
-    return BUCKET_DIGITS + OTHER_BUCKET
+    return ID_DIGITS + OTHER_BUCKET
 
 
 def tasks_query(job_id: str, first: str = "") -> Query:
