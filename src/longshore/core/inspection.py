@@ -57,7 +57,6 @@ class CloudAccount:
 
     id: str
     region: str
-    caller: str  # the identity of the credentials
 
 
 class DeployProgressKind(StrEnum):
@@ -79,7 +78,6 @@ class DeployProgress:
     kind: DeployProgressKind
     text: str = ""
     resource: str = ""
-    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -985,10 +985,5 @@ def format_timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def format_optional_timestamp(moment: datetime | None) -> str | None:
-    """A time as documents have it, or None."""
-    return None if moment is None else format_timestamp(moment)
-
-
 def _milliseconds(duration: timedelta | None) -> int | None:
     return None if duration is None else duration // timedelta(milliseconds=1)

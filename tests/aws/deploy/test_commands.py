@@ -14,9 +14,7 @@ from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import main
 from longshore.wiring import deploy
 
-ACCOUNT = CloudAccount(
-    id="123456789012", region="eu-central-1", caller="arn:aws:iam::123456789012:root"
-)
+ACCOUNT = CloudAccount(id="123456789012", region="eu-central-1")
 
 
 class InterruptedDeployment:

@@ -140,7 +140,7 @@ def test_a_failed_stack_is_rolled_back_with_its_first_reason_and_created_by_the_
         assert failed.value.stack == stage.name("dispatcher")
         assert failed.value.resource == "DispatcherRule"
         assert "-nowhere" in str(failed.value)
-        assert [step.resource for step in stage.steps_reported if step.failed] == [
+        assert [step.resource for step in stage.steps_reported if "_FAILED" in step.text] == [
             "DispatcherRule (AWS::Events::Rule)"
         ]
         assert (await stage.states())["dispatcher"] == "ROLLBACK_COMPLETE"

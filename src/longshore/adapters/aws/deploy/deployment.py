@@ -63,9 +63,7 @@ class CloudFormationDeployment:
         """Returns the account in which the stage is deployed; called before anything is changed."""
         caller = await self.aws.call("sts", "get_caller_identity")
         client = await self.aws.client("sts")
-        return CloudAccount(
-            id=caller["Account"], region=client.meta.region_name, caller=caller["Arn"]
-        )
+        return CloudAccount(id=caller["Account"], region=client.meta.region_name)
 
     async def deploy(self, report: ReportProgress) -> Mapping[str, str]:
         """Deploy all stacks. Returns the outputs that clients need, by name.

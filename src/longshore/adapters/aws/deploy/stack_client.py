@@ -236,8 +236,6 @@ class CloudFormationStack:
         status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
         if event["PhysicalResourceId"] == event["StackId"]:
             return
-        failed = status.endswith("_FAILED")
-        text = f"{status}: {reason}" if failed and reason else status
+        text = f"{status}: {reason}" if status.endswith("_FAILED") and reason else status
         resource = f"{event['LogicalResourceId']} ({event['ResourceType']})"
-        kind = DeployProgressKind.RESOURCE
-        self.report(DeployProgress(self.short_name, kind, text, resource, failed))
+        self.report(DeployProgress(self.short_name, DeployProgressKind.RESOURCE, text, resource))
