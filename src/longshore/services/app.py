@@ -69,13 +69,13 @@ class HttpRequest:
     """The request that carries out an operation on a server.
 
     Args:
-        document: The type of the answer.
-        path: A placeholder names a parameter of the operation. The other parameters are the query
-            of a GET request, or else the body.
+        document: The type of the answer; None: there is none.
+        path: A placeholder names a parameter of the operation, and is left out if that is None. The
+            other parameters are the query of a GET request, or else the body.
         repeatable: Carrying it out twice is the same as once.
     """
 
-    document: type[d.ApiDocument]
+    document: type[d.ApiDocument] | None
     method: str
     path: str
     repeatable: bool
@@ -87,7 +87,7 @@ OperationT = TypeVar("OperationT", bound=Callable[..., Any])
 
 
 def over_http(
-    document: type[d.ApiDocument], method: str, path: str, *, repeatable: bool = False
+    document: type[d.ApiDocument] | None, method: str, path: str, *, repeatable: bool = False
 ) -> Callable[[OperationT], OperationT]:
     """Declare the request of an operation, from which the HTTP client has its method."""
 
@@ -247,6 +247,7 @@ class Application:
         ids = await self.services.backend.ledger.find_ids(self.caller.tenant, prefix, limit=limit)
         return d.IdList(ids=ids)
 
+    @over_http(d.JobPage, "GET", "jobs")
     async def list_jobs(
         self,
         *,
@@ -287,6 +288,7 @@ class Application:
             cursor=page.cursor,
         )
 
+    @over_http(d.TaskPage, "GET", "{job_id}/tasks")
     async def list_tasks(
         self,
         *,
@@ -660,6 +662,7 @@ class Application:
 
     # Dead letters -------------------------------------------------------------------------------
 
+    @over_http(d.DeadLetterPage, "GET", "dead-letters")
     async def list_dead_letters(
         self,
         dead_filter: DeadLetterFilter = _NO_FILTER,
@@ -677,6 +680,7 @@ class Application:
             cursor=page.cursor,
         )
 
+    @over_http(d.DeadLetterCountsDocument, "GET", "dead-letters/counts")
     async def count_dead_letters(
         self, dead_filter: DeadLetterFilter = _NO_FILTER
     ) -> d.DeadLetterCountsDocument:
@@ -791,6 +795,7 @@ class Application:
             await self.services.backend.definitions.put(self.caller.tenant, definition)
         )
 
+    @over_http(None, "DELETE", "task-definitions/{name}")
     async def delete_definition(self, name: str) -> None:
         """Delete a definition: new jobs cannot use it, accepted jobs keep their version.
 
@@ -837,6 +842,7 @@ class Application:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)
 
+    @over_http(d.BudgetStatusDocument, "GET", "{entity_id}/budget")
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         """The budget of a job or task, named by its id; None: the tenant's budget of today."""
         budgets = self.services.budget_operations
@@ -848,6 +854,7 @@ class Application:
             status = await budgets.get_job_budget(self.caller.tenant, entity_id)
         return d.budget_status_document(status)
 
+    @over_http(d.BudgetStatusDocument, "POST", "{entity_id}/budget")
     async def add_budget(
         self, entity_id: str | None, amount: Budget, *, request_id: str | None = None
     ) -> d.BudgetStatusDocument:

@@ -24,7 +24,6 @@ from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
-from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import InvalidJob, NotFound, Problem
 from longshore.interfaces.client.transport import HttpTransport, QueryValue
 from longshore.services import documents as d
@@ -41,6 +40,7 @@ _STREAM_DOCUMENTS: Mapping[str, Any] = {
 
 DocumentT = TypeVar("DocumentT", bound=d.ApiDocument)
 PageT = TypeVar("PageT", d.JobPage, d.TaskPage, d.DeadLetterPage)
+_PAGES = (d.JobPage, d.TaskPage, d.DeadLetterPage)
 if TYPE_CHECKING:
     _Operations = Application
 else:
@@ -69,7 +69,7 @@ class HttpClient(HttpTransport, _Operations):
     """The operations of the caller that the client's key belongs to.
 
     An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
-    those that collect pages, send several requests or read a stream.
+    those that send several requests or read a stream.
     """
 
     async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
@@ -89,15 +89,10 @@ class HttpClient(HttpTransport, _Operations):
         return d.decode(response.content, kind)
 
     async def _list(
-        self,
-        kind: type[PageT],
-        path: str,
-        field: str,
-        limit: int,
-        cursor: str | None,
-        **query: QueryValue,
+        self, kind: type[PageT], path: str, *, limit: int, cursor: str | None = None, **query: Any
     ) -> PageT:
         """A page of up to ``limit`` items, collected from the smaller pages of the server."""
+        field, *_ = kind.__struct_fields__
         items: list[Any] = []
         while True:
             size = min(limit - len(items), _MAX_PAGE_SIZE)
@@ -145,25 +140,6 @@ class HttpClient(HttpTransport, _Operations):
         if problems:
             raise InvalidJob(problems)
 
-    async def list_jobs(
-        self,
-        *,
-        state: JobState | None = None,
-        name: str | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> d.JobPage:
-        return await self._list(
-            d.JobPage,
-            *("jobs", "jobs", limit, cursor),
-            status=state,
-            name=name,
-            createdFrom=_time_text(created_from),
-            createdBefore=_time_text(created_before),
-        )
-
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         job = await self._get(
             d.JobDetailDocument, _entity(job_id), limit=min(limit, _MAX_PAGE_SIZE)
@@ -173,17 +149,6 @@ class HttpClient(HttpTransport, _Operations):
             page = await self.list_tasks(job_id=job_id, limit=missing, cursor=job.cursor)
             job.tasks, job.cursor = [*job.tasks, *page.tasks], page.cursor
         return job
-
-    async def list_tasks(
-        self,
-        *,
-        job_id: str | None = None,
-        state: TaskState | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> d.TaskPage:
-        path = _entity(job_id, "tasks") if job_id is not None else "tasks"
-        return await self._list(d.TaskPage, path, "tasks", limit, cursor, status=state)
 
     # Artifacts, output, events ------------------------------------------------------------------
 
@@ -229,25 +194,6 @@ class HttpClient(HttpTransport, _Operations):
 
     # Dead letters -------------------------------------------------------------------------------
 
-    async def list_dead_letters(
-        self,
-        dead_filter: DeadLetterFilter = _NO_FILTER,
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> d.DeadLetterPage:
-        fields = _filter_fields(dead_filter)
-        return await self._list(
-            d.DeadLetterPage, "dead-letters", "dead_letters", limit, cursor, **fields
-        )
-
-    async def count_dead_letters(
-        self, dead_filter: DeadLetterFilter = _NO_FILTER
-    ) -> d.DeadLetterCountsDocument:
-        return await self._get(
-            d.DeadLetterCountsDocument, "dead-letters/counts", **_filter_fields(dead_filter)
-        )
-
     async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
         result = d.ReplayResultDocument(replayed=[], skipped=[])
         for start in range(0, len(task_ids), _MAX_PAGE_SIZE):
@@ -274,21 +220,6 @@ class HttpClient(HttpTransport, _Operations):
             repeatable=True,
         )
 
-    async def delete_definition(self, name: str) -> None:
-        await self.request("DELETE", f"task-definitions/{_segment(name)}")
-
-    # Queues, budgets, keys ----------------------------------------------------------------------
-
-    async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
-        return await self._get(d.BudgetStatusDocument, _budget_path(entity_id))
-
-    async def add_budget(
-        self, entity_id: str | None, amount: Budget, *, request_id: str | None = None
-    ) -> d.BudgetStatusDocument:
-        body = d.to_dict(d.from_record(d.BudgetDocument, amount))
-        path = _budget_path(entity_id)
-        return await self._send(d.BudgetStatusDocument, path, body, request_id=request_id)
-
 
 def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:
     """The method that sends the request of an operation."""
@@ -298,15 +229,17 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
     async def send(client: HttpClient, *args: Any, **options: Any) -> Any:
         call = signature.bind(client, *args, **options)
         call.apply_defaults()
-        _, *parameters = call.arguments.items()
-        values = {name: value for name, value in parameters if value is not None}
-        path = request.path.format_map({name: _path_part(name, values[name]) for name in values})
-        request_id = values.pop("request_id", None)
-        fields = {
-            camel_case(name): value
-            for name, value in values.items()
-            if f"{{{name}}}" not in request.path
-        }
+        del call.arguments["self"]
+        path = request.path.format_map(
+            {name: _path_part(name, call.arguments[name]) for name in call.arguments}
+        ).lstrip("/")
+        request_id = call.arguments.pop("request_id", None)
+        fields: dict[str, Any] = {}
+        for name, value in call.arguments.items():
+            if value is not None and f"{{{name}}}" not in request.path:
+                fields |= _fields_of(name, value)
+        if request.document in _PAGES:
+            return await client._list(request.document, path, **fields)
         response = await client.request(
             request.method,
             path,
@@ -315,7 +248,7 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
             request_id=request_id,
             repeatable=request.repeatable,
         )
-        return d.decode(response.content, request.document)
+        return d.decode(response.content, request.document) if request.document else None
 
     return send
 
@@ -342,7 +275,9 @@ def _segment(text: str) -> str:
 
 
 def _path_part(name: str, value: Any) -> str:
-    """A parameter in a path; a job or task has its own path."""
+    """A parameter in a path; a job or task has its own path, and None has none."""
+    if value is None:
+        return ""
     is_entity = name in ("job_id", "task_id", "entity_id")
     return _entity(value) if is_entity else _segment(str(value))
 
@@ -354,12 +289,16 @@ def _entity(entity_id: str, *parts: str) -> str:
     return "/".join(["jobs", _segment(job_id), *task, *parts])
 
 
-def _budget_path(entity_id: str | None) -> str:
-    return "budget" if entity_id is None else _entity(entity_id, "budget")
-
-
-def _time_text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+def _fields_of(name: str, value: Any) -> dict[str, Any]:
+    """A parameter as fields of a query or a body."""
+    match value:
+        case DeadLetterFilter():
+            return _filter_fields(value)
+        case Budget():
+            return d.to_dict(d.from_record(d.BudgetDocument, value))
+        case datetime():
+            return {camel_case(name): value.isoformat()}
+    return {"status" if name == "state" else camel_case(name): value}
 
 
 def _filter_fields(dead_filter: DeadLetterFilter) -> dict[str, str | None]:
@@ -368,5 +307,5 @@ def _filter_fields(dead_filter: DeadLetterFilter) -> dict[str, str | None]:
         "name": dead_filter.definition,
         "category": dead_filter.category.value if dead_filter.category else None,
         "jobId": dead_filter.job_id,
-        "since": _time_text(dead_filter.since),
+        "since": dead_filter.since.isoformat() if dead_filter.since else None,
     }
