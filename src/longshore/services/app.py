@@ -64,18 +64,21 @@ class NoResult(CommandRefused):
         return self.reason
 
 
+AnswerType = type[d.ApiDocument] | type[d.StreamItem] | None
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
     """The request that carries out an operation on a server.
 
     Args:
-        document: The type of the answer; None: there is none.
+        document: The type of the answer, or of the items of a stream; None: there is no answer.
         path: A placeholder names a parameter of the operation, and is left out if that is None. The
             other parameters are the query of a GET request, or else the body.
         repeatable: Carrying it out twice is the same as once.
     """
 
-    document: type[d.ApiDocument] | None
+    document: AnswerType
     method: str
     path: str
     repeatable: bool
@@ -87,7 +90,7 @@ OperationT = TypeVar("OperationT", bound=Callable[..., Any])
 
 
 def over_http(
-    document: type[d.ApiDocument] | None, method: str, path: str, *, repeatable: bool = False
+    document: AnswerType, method: str, path: str, *, repeatable: bool = False
 ) -> Callable[[OperationT], OperationT]:
     """Declare the request of an operation, from which the HTTP client has its method."""
 
@@ -481,6 +484,7 @@ class Application:
             ]
         )
 
+    @over_http(d.StreamItem, "GET", "{task_id}/output/stream")
     async def follow_task_output(
         self, task_id: str, *, attempt: int | None = None, after: str = _START
     ) -> AsyncIterator[d.StreamItem]:
@@ -503,6 +507,7 @@ class Application:
 
         return stream()
 
+    @over_http(d.StreamItem, "GET", "{job_id}/output/stream")
     async def follow_job_output(
         self, job_id: str, *, follow: bool = True, attempt: int | None = None
     ) -> AsyncIterator[d.StreamItem]:
@@ -572,6 +577,7 @@ class Application:
             events=[await self.services.queries.event_document(event) for event in events]
         )
 
+    @over_http(d.StreamItem, "GET", "{job_id}/events/stream")
     async def follow_job_events(
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
     ) -> AsyncIterator[d.StreamItem]:
@@ -595,6 +601,7 @@ class Application:
 
         return stream()
 
+    @over_http(d.StreamItem, "GET", "{task_id}/events/stream")
     async def follow_task_events(
         self, task_id: str, *, after: int = 0
     ) -> AsyncIterator[d.StreamItem]:

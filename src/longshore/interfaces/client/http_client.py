@@ -25,7 +25,7 @@ from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.errors import InvalidJob, NotFound, Problem
-from longshore.interfaces.client.transport import HttpTransport, QueryValue
+from longshore.interfaces.client.transport import HttpTransport, QueryValue, StreamMessage
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 
@@ -69,7 +69,7 @@ class HttpClient(HttpTransport, _Operations):
     """The operations of the caller that the client's key belongs to.
 
     An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
-    those that send several requests or read a stream.
+    those that send several requests.
     """
 
     async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
@@ -161,32 +161,6 @@ class HttpClient(HttpTransport, _Operations):
 
         return ArtifactContent(size=len(content), chunks=chunks())
 
-    async def follow_task_output(
-        self, task_id: str, *, attempt: int | None = None, after: str = "0.0"
-    ) -> AsyncIterator[d.StreamItem]:
-        return self._stream(_entity(task_id, "output/stream"), attempt=attempt, after=after)
-
-    async def follow_job_output(
-        self, job_id: str, *, follow: bool = True, attempt: int | None = None
-    ) -> AsyncIterator[d.StreamItem]:
-        path = _entity(job_id, "output/stream")
-        return _without_repeats(self._stream(path, follow=follow, attempt=attempt))
-
-    async def follow_job_events(
-        self, job_id: str, *, tasks: bool = True, cursor: str = ""
-    ) -> AsyncIterator[d.StreamItem]:
-        return self._stream(_entity(job_id, "events/stream"), tasks=tasks, cursor=cursor)
-
-    async def follow_task_events(
-        self, task_id: str, *, after: int = 0
-    ) -> AsyncIterator[d.StreamItem]:
-        return self._stream(_entity(task_id, "events/stream"), after=after)
-
-    async def _stream(self, path: str, **query: QueryValue) -> AsyncIterator[d.StreamItem]:
-        async for message in self.stream(path, **query):
-            data = d.decode(message.data, _STREAM_DOCUMENTS[message.kind])
-            yield d.StreamItem(kind=message.kind, id=message.id, data=data)  # type: ignore[arg-type]
-
     # Health -------------------------------------------------------------------------------------
 
     async def check_ready(self) -> d.ProbeDocument:
@@ -224,6 +198,7 @@ class HttpClient(HttpTransport, _Operations):
 def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:
     """The method that sends the request of an operation."""
     signature = inspect.signature(operation)
+    answer: Any = request.document
 
     @functools.wraps(operation)
     async def send(client: HttpClient, *args: Any, **options: Any) -> Any:
@@ -238,8 +213,10 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
         for name, value in call.arguments.items():
             if value is not None and f"{{{name}}}" not in request.path:
                 fields |= _fields_of(name, value)
-        if request.document in _PAGES:
-            return await client._list(request.document, path, **fields)
+        if answer is d.StreamItem:
+            return _read_stream(client.stream(path, **fields))
+        if answer in _PAGES:
+            return await client._list(answer, path, **fields)
         response = await client.request(
             request.method,
             path,
@@ -248,7 +225,7 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
             request_id=request_id,
             repeatable=request.repeatable,
         )
-        return d.decode(response.content, request.document) if request.document else None
+        return d.decode(response.content, answer) if answer else None
 
     return send
 
@@ -257,16 +234,17 @@ for _name, _request in HTTP_REQUESTS.items():
     setattr(HttpClient, _name, _method(getattr(Application, _name), _request))
 
 
-async def _without_repeats(stream: AsyncIterator[d.StreamItem]) -> AsyncIterator[d.StreamItem]:
-    """The output of a job without the chunks that come again after a reconnect."""
+async def _read_stream(messages: AsyncIterator[StreamMessage]) -> AsyncIterator[d.StreamItem]:
+    """The items of a stream, without the output that comes again after a reconnect."""
     positions: dict[str, tuple[int, int]] = {}
-    async for item in stream:
-        if isinstance(chunk := item.data, d.OutputChunkDocument):
-            position = (chunk.attempt, chunk.sequence)
-            if position <= positions.get(chunk.task_id, (0, 0)):
+    async for message in messages:
+        data = d.decode(message.data, _STREAM_DOCUMENTS[message.kind])
+        if isinstance(data, d.OutputChunkDocument):
+            position = (data.attempt, data.sequence)
+            if position <= positions.get(data.task_id, (0, 0)):
                 continue
-            positions[chunk.task_id] = position
-        yield item
+            positions[data.task_id] = position
+        yield d.StreamItem(kind=message.kind, id=message.id, data=data)  # type: ignore[arg-type]
 
 
 def _segment(text: str) -> str:
