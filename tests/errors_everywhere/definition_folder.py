@@ -53,7 +53,9 @@ async def folder(harness: ErrorHarness) -> None:
 
     await harness.submit("beside", make_task("beside"))
     first = DefinitionSync(harness.faulty.backend)
-    await harness.call_until_answered(lambda: first.apply(TENANT, [says.definitions[0].definition]))
+    await harness.call_until_answered(
+        lambda: first.sync_folder(TENANT, _FOLDER, says.definitions[:1])
+    )
     running = asyncio.ensure_future(first.watch_folder(TENANT, _FOLDER, look, every=_EVERY))
     await harness.wait_until(stored, "what the folder says is not stored")
     says = _contents("changed", "second")

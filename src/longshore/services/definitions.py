@@ -96,13 +96,6 @@ class DefinitionSync:
     _listed_folders: set[tuple[str, str]] = field(default_factory=set)  # their records were listed
     _recorded: set[_SyncKey] = field(default_factory=set)
 
-    async def apply(self, tenant: str, definitions: Iterable[Definition]) -> ApplyResult:
-        """Store each definition that differs from its newest version."""
-        applied = ApplyResult()
-        for definition in definitions:
-            await self._put(tenant, definition, applied)
-        return applied
-
     async def sync_folder(
         self, tenant: str, folder: str, definitions: Iterable[FileDefinition]
     ) -> ApplyResult:

@@ -249,21 +249,6 @@ async def test_a_mark_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None
             assert [item.version for item in (await sync_files(backend, ORIGINAL)).unchanged] == [1]
 
 
-@scenario
-async def test_a_definition_that_is_applied_by_hand_is_stored(tmp_path: Path) -> None:
-    async with open_backend("memory", tmp_path) as backend:
-        await sync_files(backend, ORIGINAL)
-        await backend.definitions.put(TENANT, OTHER)
-        mail = replace(ORIGINAL, name="mail")
-
-        applied = await DefinitionSync(backend).apply(TENANT, [ORIGINAL, mail])
-        again = await DefinitionSync(backend).apply(TENANT, [ORIGINAL, mail])
-
-        assert [(item.name, item.version) for item in applied.changed] == [("feed", 3)]
-        assert [(item.name, item.version) for item in applied.new] == [("mail", 1)]
-        assert again == ApplyResult(unchanged=[*applied.changed, *applied.new])
-
-
 class Folder:
     """What is in a folder, as a watch sees it."""
 
