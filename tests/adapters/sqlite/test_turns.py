@@ -302,7 +302,7 @@ def add_job(store: Store, draw: Random, number: int) -> None:
         body_hash="c0ffee",
         created_at=store.now,
         name=draw.choice([None, "nightly"]),
-        budget=draw.choice([Budget(), Budget(usd=1.0)]),
+        budget=draw.choice([*[Budget()] * 3, Budget(usd=1.0)]),
     )
     changes: list[Change[Any]] = []
     names = [draw.choice(["resize", "crop"]) for _ in keys]
@@ -318,7 +318,7 @@ def add_job(store: Store, draw: Random, number: int) -> None:
     )
     for n, key in enumerate(keys):
         dependents = [keys[later] for later in range(total) if n in parents[later]]
-        not_before = draw.choice([None, None, None, store.now + timedelta(seconds=1)])
+        not_before = draw.choice([*[None] * 6, store.now + timedelta(seconds=1)])
         task_spec = TaskSpec(
             id=task_id_of(spec.id, key),
             tenant=tenant,
@@ -364,23 +364,36 @@ def add_past(store: Store, draw: Random) -> None:
             store.note(cancelled)
             store.write(cancelled)
         return
+    after = apply_to_task(store, draw, row, a_past_command(row, draw))
+    if after is not None and after.state.terminal and draw.random() < 0.5:
+        store.write(*store.settle(row.spec.job_id, [after], store.new_change_id()))
+
+
+def apply_to_task(store: Store, draw: Random, row: TaskRow, command: c.Command) -> TaskRow | None:
+    """Write what core decides. Returns None if core refuses the command."""
     change_id = draw.choice([store.new_change_id(), f"text-{store.new_change_id()}"])
-    past = a_past_command(row, draw)
-    decision = tasks.apply(row, past, now=store.now, change_id=change_id)
+    decision = tasks.apply(row, command, now=store.now, change_id=change_id)
     if isinstance(decision, Refusal):
-        return
+        return None
     store.note(decision)
     store.write(decision)
-    if decision.row.state.terminal and draw.random() < 0.5:
-        store.write(*store.settle(row.spec.job_id, [decision.row], store.new_change_id()))
+    return decision.row
+
+
+def claim_some(store: Store, draw: Random) -> None:
+    """The worker of the turn holds some tasks."""
+    claim = c.Claim(worker_id="w1", process_id=7, lease_duration=LEASE, epoch=EPOCH)
+    for row in list(store.rows.values()):
+        if draw.random() < 0.6:
+            apply_to_task(store, draw, row, claim)
 
 
 def draw_commands(store: Store, draw: Random) -> list[LeaseCommand]:
     """Commands about held tasks, and some about others."""
     drawn = []
     for row in store.rows.values():
-        for _ in range(draw.choice([1, 1, 2] if row.lease else [0, 0, 0, 1])):
-            fence = draw.choice([row.fence, row.fence, row.fence, row.fence + 1, 0])
+        for _ in range(draw.choice([1, 1, 1, 2] if row.lease else [0, 0, 0, 1])):
+            fence = draw.choice([*[row.fence] * 6, row.fence + 1, 0])
             make = draw.choice([a_completion, a_completion, another_command])
             command = make(fence, draw)
             change_id = store.new_change_id()
@@ -543,6 +556,8 @@ def test_a_turn_decides_as_core_does(job_count: int, past: int, seed: int) -> No
     for _ in range(past):
         store.now += draw.choice(PAUSES)
         add_past(store, draw)
+    store.now += draw.choice(PAUSES)
+    claim_some(store, draw)
     store.now += draw.choice(PAUSES)
     store.join()
     local = draw.choice([True, True, True, False])

@@ -486,7 +486,7 @@ class TurnWork:
         self._start = position
         self.position = position
         self.claimed_rows: dict[str, Values] = {}  # of commands; they may have changed
-        self.repeated = False  # whether the turn had been committed before
+        self.repeated = False  # whether this turn, or a later one, had been committed before
         renewals = [item for item in commands if isinstance(item.command, c.Renew)]
         self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
         self.durable = len(renewals) < len(commands) or not worker.local
@@ -531,6 +531,7 @@ class TurnWork:
         self.repeated = last == self._turn_id
         if last is not None and self._turn_id < last:
             if self._column == "claim":
+                self.repeated = True
                 return Turn(())
             # A late copy. A checkpoint of it would replace a later one, and what it claims would
             # not be run.
