@@ -39,15 +39,21 @@ TURN_FAULTS = (
         caught_by=_AS_CORE,
     ),
     _fault(
-        name="a job of one task does not count what its task used",
-        at=f"{_TURN}._settle_jobs",
-        do=Drop("is _REST"),
+        name="a job that is not usual ends as the usual job",
+        at="adapters.sqlite.task_source:_JOBS_OF_ONE_TASK",
+        do=Text(" AND rest IS NULL", ""),
         caught_by=_AS_CORE,
     ),
     _fault(
         name="a command after an outcome in the same turn sees the task running",
         at=f"{_TURN}._answer",
-        do=Condition("_completions", False),
+        do=Drop("_write_completions()"),
+        caught_by=_AS_CORE,
+    ),
+    _fault(
+        name="an outcome is decided from a row in memory that has changed since",
+        at=f"{_TURN}._drop_changed_rows",
+        do=Condition("get()", False),
         caught_by=_AS_CORE,
     ),
     _fault(
@@ -70,19 +76,19 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a job of several tasks ends with the first of them",
-        at=f"{_TURN}._settle_jobs",
-        do=Replace("== job", "job[-4:] == (_JOB_RUNNING, job[-3], 0, None)"),
+        at="adapters.sqlite.task_source:_JOBS_OF_ONE_TASK",
+        do=Text(" AND total = 1", ""),
         caught_by=_AS_CORE,
     ),
     _fault(
         name="the end of a job does not clear the mark of its task",
-        at=f"{_TURN}._complete_job",
-        do=Text("unsettled = 0", "unsettled = 1"),
+        at=f"{_TURN}._complete_jobs_of_one_task",
+        do=Drop("= _UNSETTLED"),
         caught_by=_AS_CORE,
     ),
     _fault(
         name="a completed job has no final event in the feed",
-        at=f"{_TURN}._complete_job",
+        at=f"{_TURN}._complete_jobs_of_one_task",
         do=Drop("record()"),
         caught_by=_AS_CORE,
     ),
@@ -95,7 +101,7 @@ TURN_FAULTS = (
     _fault(
         name="a turn settles no job",
         at=f"{_TURN}._run",
-        do=Drop("_settle_jobs()"),
+        do=Drop("_settle()"),
         caught_by=f"{_CONTRACT}::test_a_turn_makes_a_dependent_ready_after_its_last_parent_and_ends_the_job",
     ),
     _fault(
