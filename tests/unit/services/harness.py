@@ -77,6 +77,7 @@ BACKENDS = ["memory", "atomic memory", "sqlite"]
 IN_MEMORY = BACKENDS[:2]
 WITH_QUEUE = ["memory"]
 """Those whose worker receives messages; the others lease tasks by themselves."""
+DIRECT = ["atomic memory", "sqlite"]
 
 
 @asynccontextmanager
