@@ -209,7 +209,7 @@ class Store:
         self, commands: Sequence[LeaseCommand], room: Room | None, held: Mapping[str, Any]
     ) -> Any:
         work = TurnWork(self.database, self.worker, commands, TURN, room, ClaimPosition())
-        work.held.update(held)
+        work.claimed_rows.update(held)
         return work(self.connection)
 
     def values(self) -> dict[str, Any]:
@@ -451,13 +451,10 @@ def is_usual_completion(row: TaskRow, command: c.FencedCommand) -> bool:
     )
 
 
-def is_usual_end(job: JobRow, ended: Sequence[TaskRow]) -> bool:
+def is_usual_job(job: JobRow) -> bool:
     """Whether a job of one task ends with only what every completed job has."""
     return (
         job.total == 1
-        and ended[0].state is TaskState.COMPLETED
-        and is_usual(dataclasses.replace(ended[0], finished_at=None, exit_code=None))
-        and ended[0].exit_code == 0
         and not (job.cancel or job.intents or job.spec.budget or job.allowance)
         and (job.round, job.usage) == (1, NO_USAGE)
         and not job.with_added_dependents
@@ -491,6 +488,7 @@ class Expected:
         self.store = store
         self.core_calls = CoreCalls()
         self.ended: dict[str, list[TaskRow]] = {}
+        self.usually_completed: set[str] = set()  # jobs with such a task
 
     def answer(self, item: LeaseCommand) -> Any:
         row = self.store.rows.get(item.task_id)
@@ -498,7 +496,9 @@ class Expected:
             return Refusal(RefusalReason.UNKNOWN, "there is no such task")
         if row.change_id == item.change_id:
             return Applied(row)
-        if not is_usual_completion(row, item.command):
+        if is_usual_completion(row, item.command):
+            self.usually_completed.add(row.spec.job_id)
+        else:
             self.core_calls.commands.add((row.id, item.change_id))
         now = self.store.now
         change = tasks.apply(row, item.command, now=now, change_id=item.change_id)
@@ -511,7 +511,8 @@ class Expected:
 
     def settle(self) -> None:
         for job_id, ended in self.ended.items():
-            if not is_usual_end(self.store.jobs[job_id], ended):
+            usual = job_id in self.usually_completed and is_usual_job(self.store.jobs[job_id])
+            if not usual:
                 self.core_calls.jobs.add(job_id)
             self.store.settle(job_id, ended, f"w1.{TURN}.settle")
 
