@@ -17,7 +17,7 @@ from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
-from longshore.ports.task_source import Applied, LeaseCommand, TaskSource
+from longshore.ports.task_source import Applied, LeaseCommand, TaskSource, WorkerInstance
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     commit,
@@ -40,10 +40,10 @@ def source_of(backend: Backend) -> TaskSource:
 
 
 async def remote_worker(source: TaskSource) -> Worker:
-    instance = await source.join(
-        "far", ("default",), process_id=7, lease_duration=LEASE, local=False
+    worker = WorkerInstance(
+        worker_id="far", queues=("default",), process_id=7, lease_duration=LEASE, local=False
     )
-    return Worker(source, instance)
+    return Worker(source, await source.join(worker))
 
 
 @contextmanager

@@ -206,10 +206,10 @@ class Store:
         self.connection.execute("INSERT INTO workers (name, instance) VALUES (?, 1)", (number,))
 
     def run(
-        self, commands: Sequence[LeaseCommand], room: Room | None, held: Mapping[str, Any]
+        self, commands: Sequence[LeaseCommand], room: Room | None, claimed_rows: Mapping[str, Any]
     ) -> Any:
         work = TurnWork(self.database, self.worker, commands, TURN, room, ClaimPosition())
-        work.claimed_rows.update(held)
+        work.claimed_rows.update(claimed_rows)
         return work(self.connection)
 
     def values(self) -> dict[str, Any]:
@@ -397,7 +397,7 @@ def claim_some(store: Store, draw: Random) -> None:
 
 
 def draw_commands(store: Store, draw: Random) -> list[LeaseCommand]:
-    """Commands about held tasks, and some about others."""
+    """Commands about leased tasks, and some about others."""
     drawn = []
     for row in store.rows.values():
         for _ in range(draw.choice([1, 1, 1, 2] if row.lease else [0, 0, 0, 1])):
@@ -575,15 +575,19 @@ def test_a_turn_decides_as_core_does(job_count: int, past: int, seed: int) -> No
     commands = draw_commands(store, draw)
     room = draw.choice([None, Room(slots=1), Room(slots=3)])
     task_ids = [item.task_id for item in commands]
-    known, share = draw.choice([before, store.values(), store.values()]), draw.choice([0.5, 1, 1])
-    held = {
+    existing, share = (
+        draw.choice([before, store.values(), store.values()]),
+        draw.choice([0.5, 1, 1]),
+    )
+    claimed_rows = {
         task_id: values
-        for task_id, values in known.items()
+        for task_id, values in existing.items()
         if task_id in task_ids and draw.random() < share
     }
     current = store.values()
     all_current = len(set(task_ids)) == len(task_ids) and all(
-        task_id in held and held[task_id] == current[task_id] for task_id in task_ids
+        task_id in claimed_rows and claimed_rows[task_id] == current[task_id]
+        for task_id in task_ids
     )
 
     core_calls = CoreCalls()
@@ -591,7 +595,7 @@ def test_a_turn_decides_as_core_does(job_count: int, past: int, seed: int) -> No
         patch.object(task_source, "tasks", SimpleNamespace(apply=core_calls.apply)),
         patch.object(task_source, "settle", core_calls.settle),
     ):
-        turn = store.run(commands, room, held)
+        turn = store.run(commands, room, claimed_rows)
 
     expected = Expected(store)
     answers = tuple(expected.answer(item) for item in commands)

@@ -374,10 +374,9 @@ async def test_a_cancellation_is_noticed_by_the_next_renewal_without_a_wake_up(
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", HANGS)
         await harness.submit(make_task())
-        name = "ledger" if backend.source is None else "source"
-        deaf = FlakyPort(getattr(backend, name), "wait_for_wake", times=None)
+        deaf = FlakyPort(backend.ledger, "wait_for_wake", times=None)
 
-        async with harness.with_ports(**{name: deaf}).running_worker():
+        async with harness.with_ports(ledger=deaf).running_worker():
             await harness.advance(SECOND)
             await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
             await harness.advance(SECOND)

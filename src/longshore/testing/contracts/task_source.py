@@ -100,9 +100,10 @@ def _turn_id() -> str:
 
 async def join(source: TaskSource, worker_id: str = "w1", *queues: str) -> Worker:
     """A worker that serves these queues (``default`` if none is named)."""
-    instance = await source.join(
-        worker_id, queues or ("default",), process_id=7, lease_duration=LEASE
+    worker = WorkerInstance(
+        worker_id=worker_id, queues=queues or ("default",), process_id=7, lease_duration=LEASE
     )
+    instance = await source.join(worker)
     await settle()  # a source that watches pauses has read them
     return Worker(source, instance)
 
@@ -484,21 +485,6 @@ class TaskSourceContract(PortContract):
         assert ended.attempts_used == 1
         for member in (worker, other):
             await source.leave(member.instance)
-
-    @clause
-    async def test_a_worker_is_woken_when_its_task_is_to_be_cancelled(
-        self, backend: Backend
-    ) -> None:
-        source = source_of(backend)
-        await commit(backend, new_task())
-        worker = await join(source)
-        (task,) = await worker.claim()
-
-        async with running(source.wait_for_wake(worker.instance)) as waiting:
-            assert not waiting.done()
-            await _request_cancel(backend, task.row.id)
-            await without_time_passing(waiting)
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_turn_claims_only_where_the_source_says_so(self, backend: Backend) -> None:
