@@ -39,7 +39,7 @@ READS = {
         *("unrecorded_ends", "unnotified_dependents", "unreported_ends", "wait_for_wake"),
         *("failed_tasks", "failed_tenants", "parked_tasks"),
     },
-    "source": {"claims_with_commands", "wait_for_wake", "wait_for_ends", "depth"},
+    "source": {"claims_with_commands", "wait_for_ends", "depth"},
     "queue_controls": {"list_pauses", "paused_queues"},
     "events": {"history", "latest", "query"},
     "output": {"read", "wait_for_output"},

@@ -27,6 +27,7 @@ from tests.mutants.source_faults import SOURCE_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
 from tests.mutants.sweep_query_faults import SWEEP_QUERY_FAULTS
 from tests.mutants.sweeper_faults import SWEEPER_FAULTS
+from tests.mutants.turn_faults import TURN_FAULTS
 from tests.mutants.worker_faults import WORKER_FAULTS
 from tests.mutants.worker_registry_faults import WORKER_REGISTRY_FAULTS
 from tests.mutants.write_lock_faults import WRITE_LOCK_FAULTS
@@ -38,6 +39,7 @@ FAULTS: tuple[Fault, ...] = (
     *WRITE_LOCK_FAULTS,
     *QUEUE_FAULTS,
     *SOURCE_FAULTS,
+    *TURN_FAULTS,
     *PAUSE_FAULTS,
     *EVENT_FAULTS,
     *BUS_FAULTS,

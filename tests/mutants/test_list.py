@@ -36,7 +36,7 @@ def test_no_two_faults_have_the_same_name() -> None:
 @pytest.mark.parametrize(
     ("backend", "ports"),
     [
-        ("adapters.sqlite", BACKEND_PARTS - {Part.QUEUE, Part.BUS}),  # it sends no messages
+        ("adapters.sqlite", BACKEND_PARTS - {Part.BUS}),
         ("adapters.memory", BACKEND_PARTS),
     ],
 )

@@ -59,7 +59,6 @@ _LONG_POLLS = frozenset(
         "bus.receive",
         "ledger.wait_for_wake",
         "source.claim",
-        "source.wait_for_wake",
         "source.wait_for_ends",
         "output.wait_for_output",
     }

@@ -36,14 +36,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInstance:
-    """A worker that has joined the source, and what its leases look like."""
+    """A worker that joins the source, and what its leases look like."""
 
     worker_id: str
-    number: int  # grows each time a worker of this id joins
     queues: tuple[str, ...]
     process_id: int
     lease_duration: timedelta
     local: bool = True  # on the machine of the store
+    number: int = 0  # grows each time a worker of this id joins; 0: it has not joined
 
 
 class ClaimedTask(Protocol):
@@ -204,16 +204,11 @@ class TaskSource(Protocol):
         """Whether ``turn`` can claim; otherwise only ``claim`` does."""
         ...
 
-    async def join(
-        self,
-        worker_id: str,
-        queues: Sequence[str],
-        *,
-        process_id: int,
-        lease_duration: timedelta,
-        local: bool = True,
-    ) -> WorkerInstance:
-        """Join as a new instance. Claims and renewals of an earlier instance are refused."""
+    async def join(self, worker: WorkerInstance) -> WorkerInstance:
+        """Join as a new instance. Claims and renewals of an earlier instance are refused.
+
+        Returns the instance with its number.
+        """
         ...
 
     async def leave(self, worker: WorkerInstance) -> None:
@@ -252,13 +247,6 @@ class TaskSource(Protocol):
             WorkerGone: another process has ended this instance, and ``room`` was given or a
                 command does not end its attempt; nothing happened. Commands that end attempts are
                 decided by their fence.
-        """
-        ...
-
-    async def wait_for_wake(self, worker: WorkerInstance) -> None:
-        """Return when another process may have changed a task that this worker holds.
-
-        Changes since the last call returned count, so none is missed between two calls.
         """
         ...
 

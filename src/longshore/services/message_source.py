@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from longshore.core.events.event import EventContext
@@ -102,28 +102,12 @@ class MessageTaskSource:
     def _queue(self) -> TaskQueue:
         return self.backend.require_queue()
 
-    async def join(
-        self,
-        worker_id: str,
-        queues: Sequence[str],
-        *,
-        process_id: int,
-        lease_duration: timedelta,
-        local: bool = True,
-    ) -> WorkerInstance:
-        self._instances += 1
-        worker = WorkerInstance(
-            worker_id=worker_id,
-            number=self._instances,
-            queues=tuple(queues),
-            process_id=process_id,
-            lease_duration=lease_duration,
-            local=local,
-        )
-        await self._stop_watching(worker_id)
-        paused = self._paused[worker_id] = _PausedQueues()
+    async def join(self, worker: WorkerInstance) -> WorkerInstance:
+        await self._stop_watching(worker.worker_id)
+        paused = self._paused[worker.worker_id] = _PausedQueues()
         paused.watching = asyncio.ensure_future(self._watch_pauses(worker, paused))
-        return worker
+        self._instances += 1
+        return replace(worker, number=self._instances)
 
     async def leave(self, worker: WorkerInstance) -> None:
         await self._stop_watching(worker.worker_id)
@@ -367,9 +351,6 @@ class MessageTaskSource:
         return Applied(row)
 
     # Other processes ----------------------------------------------------------------------------
-
-    async def wait_for_wake(self, worker: WorkerInstance) -> None:
-        await self.backend.ledger.wait_for_wake(worker.worker_id)
 
     async def end_worker(
         self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None

@@ -11,6 +11,7 @@ from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system import SystemClock
 from longshore.core.claims import Room
+from longshore.ports.task_source import WorkerInstance
 from longshore.testing.contracts.samples import commit, new_task
 from longshore.testing.contracts.suite import running
 from longshore.testing.contracts.task_source import join, source_of
@@ -129,7 +130,12 @@ def test_a_claim_is_woken_by_a_new_task_of_another_process(tmp_path: Path) -> No
         async with sqlite_backend(tmp_path, SystemClock(), options) as backend:
             source = backend.source
             worker = await source.join(
-                "w1", ["default"], process_id=1, lease_duration=timedelta(hours=1)
+                WorkerInstance(
+                    worker_id="w1",
+                    queues=("default",),
+                    process_id=1,
+                    lease_duration=timedelta(hours=1),
+                )
             )
             for number in range(20):
                 claiming = asyncio.ensure_future(

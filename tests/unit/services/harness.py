@@ -27,7 +27,7 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.ports.task_source import Answer, LeaseCommand, TaskSource
+from longshore.ports.task_source import Answer, LeaseCommand, TaskSource, WorkerInstance
 from longshore.services.budgets import BudgetOperations, BudgetReservations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
@@ -77,6 +77,7 @@ BACKENDS = ["memory", "atomic memory", "sqlite"]
 IN_MEMORY = BACKENDS[:2]
 WITH_QUEUE = ["memory"]
 """Those whose worker receives messages; the others lease tasks by themselves."""
+DIRECT = ["atomic memory", "sqlite"]
 
 
 @asynccontextmanager
@@ -242,7 +243,12 @@ class ServiceHarness:
     async def send(self, command: LeaseCommand) -> Answer:
         """The answer to a command of an attempt that runs outside a worker."""
         worker = await self.source.join(
-            "worker-1", ["default"], process_id=1, lease_duration=LEASE.duration
+            WorkerInstance(
+                worker_id="worker-1",
+                queues=("default",),
+                process_id=1,
+                lease_duration=LEASE.duration,
+            )
         )
         turn = await self.source.turn(worker, [command], turn_id="turn-1")
         await self.source.leave(worker)

@@ -12,12 +12,14 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import UsageError
+from longshore.ports.backend import Backend
 from longshore.services.worker.attempt import Attempt
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import lose_messages
 from tests.unit.services.harness import (
     BACKENDS,
+    DIRECT,
     LEASE,
     NO_WAIT,
     SECOND,
@@ -37,6 +39,15 @@ def end_of_lease(harness: ServiceHarness, row: TaskRow) -> timedelta:
     """When the lease of a row ends, on the clock's ``elapsed``."""
     assert row.lease is not None
     return harness.clock.elapsed() + (row.lease.expires_at - harness.clock.now())
+
+
+def flaky_renewals(backend: Backend) -> tuple[dict[str, FlakyPort], FlakyPort]:
+    """The port through which a worker renews its leases and reports outcomes, which can fail."""
+    if backend.source is None:
+        port = FlakyPort(backend.ledger, "commit", times=0)
+        return {"ledger": port}, port
+    port = FlakyPort(backend.source, "turn", times=0)
+    return {"source": port}, port
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -90,6 +101,53 @@ async def test_a_worker_that_lost_its_lease_kills_the_child_and_reports_nothing(
         assert await harness.task("a") == taken
         assert await harness.event_types("a") == notices
         assert len(harness.runner.specs) == 1
+
+
+@pytest.mark.parametrize("kind", DIRECT)
+@scenario
+async def test_a_worker_whose_leases_were_ended_kills_its_children_and_joins_again(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        for key in ("a", "b"):
+            harness.runner.set_scripts(key, HANGS, Script(reports=[MINUTE]))
+        await harness.submit(make_task("a"), make_task("b"))
+
+        async with harness.running_worker():
+            await harness.advance(SECOND)
+            ended = await harness.source.end_worker("worker-1")
+            await harness.advance(SECOND)
+            alive = sorted(harness.runner.alive)
+            attempts = sorted(spec.attempt for spec in harness.runner.specs)
+            await harness.advance(MINUTE)
+
+        assert {row.spec.key for row in ended} == {"a", "b"}
+        assert alive == ["a", "b"]
+        assert attempts == [1, 1, 2, 2]
+        for key in ("a", "b"):
+            assert (await harness.task(key)).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", DIRECT)
+@scenario
+async def test_an_outcome_counts_although_another_lease_of_its_worker_was_ended(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        harness.runner.set_scripts("a", HANGS, Script())
+        harness.runner.set_scripts("b", Script(reports=[5 * SECOND]))
+        await harness.submit(make_task("a"), make_task("b"))
+
+        async with harness.running_worker(concurrency=2):  # no claim waits
+            await harness.advance(SECOND)
+            await harness.end_lease("a")
+            await harness.advance(MINUTE)
+
+        assert (await harness.task("a")).state is TaskState.COMPLETED
+        assert (await harness.task("b")).state is TaskState.COMPLETED
+        assert (await harness.task("b")).attempt == 1
 
 
 # In SQLite a send voids the receipt of the message in hand: that cannot be deleted any more.
@@ -161,7 +219,7 @@ async def test_an_outcome_under_an_old_fence_changes_nothing(kind: str, tmp_path
             assert await harness.task("a") == taken
 
 
-@pytest.mark.parametrize("kind", WITH_QUEUE)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("script", [HANGS, STUBBORN], ids=["obeys", "ignores"])
 @pytest.mark.parametrize("renewals", [0, 2])
 @scenario
@@ -171,16 +229,16 @@ async def test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", script)
-        ledger = FlakyPort(backend.ledger, "commit", times=0)
+        ports, renewing = flaky_renewals(backend)
         await harness.submit(make_task())
 
-        async with harness.with_ports(ledger=ledger).running_worker():
+        async with harness.with_ports(**ports).running_worker():
             await harness.advance(SECOND + renewals * LEASE.renew_every)
             claimed = await harness.task("a")
             lease_ends = end_of_lease(harness, claimed)
-            ledger.fail_always()
+            renewing.fail_always()
             await harness.advance(MINUTE)
-            ledger.recover()
+            renewing.recover()
             await harness.advance(SECOND)
 
             (child,) = harness.runner.children
@@ -191,7 +249,7 @@ async def test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends(
             assert await harness.task("a") == claimed
 
 
-@pytest.mark.parametrize("kind", WITH_QUEUE)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_fences_itself_as_early_when_the_time_of_day_was_set_back(
     kind: str, tmp_path: Path
@@ -199,21 +257,21 @@ async def test_a_worker_fences_itself_as_early_when_the_time_of_day_was_set_back
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", HANGS)
-        ledger = FlakyPort(backend.ledger, "commit", times=0)
+        ports, renewing = flaky_renewals(backend)
         await harness.submit(make_task())
 
-        async with harness.with_ports(ledger=ledger).running_worker():
+        async with harness.with_ports(**ports).running_worker():
             await harness.advance(SECOND)
-            ledger.fail_always()
+            renewing.fail_always()
             harness.clock.set(harness.clock.now() - timedelta(hours=1))
             await harness.advance(MINUTE)
-            ledger.recover()
+            renewing.recover()
 
             (child,) = harness.runner.children
             assert child.ended_at == LEASE.duration - LEASE.kill_grace - LEASE.skew_margin
 
 
-@pytest.mark.parametrize("kind", WITH_QUEUE)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("slow", [1, 2], ids=["claim", "renewal"])
 @scenario
 async def test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes(
@@ -228,9 +286,16 @@ async def test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_an
             await harness.clock.sleep(10 * SECOND)
 
         # The slow one is the last that is written: from then on the child's time runs out.
-        written = FlakyPort(backend.ledger, "commit", times=None, skip=slow)
-        ledger = InterposedPort(written, "commit", after=the_answer_takes_its_time, at=slow)
-        async with harness.with_ports(ledger=ledger).running_worker():
+        if backend.source is None:
+            written = FlakyPort(backend.ledger, "commit", times=None, skip=slow)
+            late = InterposedPort(written, "commit", after=the_answer_takes_its_time, at=slow)
+            worker_harness = harness.with_ports(ledger=late)
+        else:
+            written = FlakyPort(backend.source, "turn", times=None, skip=slow - 1)
+            method = "claim" if slow == 1 else "turn"
+            late = InterposedPort(written, method, after=the_answer_takes_its_time)
+            worker_harness = harness.with_ports(source=late)
+        async with worker_harness.running_worker():
             await harness.advance(2 * MINUTE)
             claimed = await harness.task("a")
             lease_ends = end_of_lease(harness, claimed)
@@ -241,23 +306,23 @@ async def test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_an
             assert child.ended_at == lease_ends - LEASE.skew_margin
 
 
-@pytest.mark.parametrize("kind", WITH_QUEUE)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_short_outage_costs_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", Script(reports=[timedelta(minutes=2)]))
-        ledger = FlakyPort(backend.ledger, "commit", times=0)
+        ports, renewing = flaky_renewals(backend)
         await harness.submit(make_task())
 
-        async with harness.with_ports(ledger=ledger).running_worker():
+        async with harness.with_ports(**ports).running_worker():
             await harness.advance(timedelta(seconds=19))
-            ledger.fail_always()
+            renewing.fail_always()
             await harness.advance(timedelta(seconds=15))
-            ledger.recover()
+            renewing.recover()
             await harness.advance(timedelta(minutes=2))
 
-        assert ledger.failures > 6
+        assert renewing.failures > 6
         assert len(harness.runner.specs) == 1
         assert (await harness.task("a")).state is TaskState.COMPLETED
         assert (await harness.task("a")).attempt == 1
@@ -299,7 +364,7 @@ async def test_a_bug_in_a_renewal_does_not_end_the_renewing(kind: str, tmp_path:
         assert (await harness.task("a")).state is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", WITH_QUEUE)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cancellation_is_noticed_by_the_next_renewal_without_a_wake_up(
     kind: str,
@@ -354,7 +419,7 @@ async def test_only_a_claimed_task_can_be_attempted(kind: str, tmp_path: Path) -
             Attempt(harness.worker_context(), await harness.task("a"), NO_WAIT, harness.send)
 
 
-@pytest.mark.parametrize("kind", WITH_QUEUE)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_no_child_is_started_when_the_lease_ran_out_on_the_way_to_it(
     kind: str, tmp_path: Path
@@ -371,6 +436,10 @@ async def test_no_child_is_started_when_the_lease_ran_out_on_the_way_to_it(
         worker = harness.with_ports(definitions=slow).worker()
         running = asyncio.ensure_future(worker.run())
         await harness.advance(5 * MINUTE)
+        if backend.source is not None:
+            assert harness.runner.specs == []
+            await harness.end_lease("a")  # there is no message: the sweeper does it
+            await harness.advance(SECOND)
         worker.stop()
         await running
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import ClassVar
 
 from longshore.adapters.memory.ledger import MemoryStore
 from longshore.adapters.memory.queues import MemoryQueueControls
@@ -58,31 +59,15 @@ class MemoryTaskSource:
     _numbers: dict[str, int] = field(default_factory=dict)  # the last of each worker
     _position: ClaimPosition = field(default_factory=ClaimPosition)
 
-    @property
-    def claims_with_commands(self) -> bool:
-        return True
+    claims_with_commands: ClassVar[bool] = True
 
-    async def join(
-        self,
-        worker_id: str,
-        queues: Sequence[str],
-        *,
-        process_id: int,
-        lease_duration: timedelta,
-        local: bool = True,
-    ) -> WorkerInstance:
+    async def join(self, worker: WorkerInstance) -> WorkerInstance:
+        worker_id = worker.worker_id
         number = self._numbers[worker_id] = self._numbers.get(worker_id, 0) + 1
         self._instances[worker_id] = _Instance(number)
         self.store.ended_workers.pop(worker_id, None)
         self.store.row_waiters.wake()
-        return WorkerInstance(
-            worker_id=worker_id,
-            number=number,
-            queues=tuple(queues),
-            process_id=process_id,
-            lease_duration=lease_duration,
-            local=local,
-        )
+        return replace(worker, number=number)
 
     async def leave(self, worker: WorkerInstance) -> None:
         instance = self._instances.get(worker.worker_id)
@@ -232,9 +217,6 @@ class MemoryTaskSource:
         return True
 
     # Other processes ----------------------------------------------------------------------------
-
-    async def wait_for_wake(self, worker: WorkerInstance) -> None:
-        await self.store.wait_for_wake(worker.worker_id)
 
     async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
         store = self.store

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -221,24 +221,13 @@ class SqliteTaskSource:
 
     _database: Database
     _position: ClaimPosition = field(default_factory=ClaimPosition)
-    _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
     _claimed_rows: dict[str, Values] = field(default_factory=dict)  # as they were then
 
-    @property
-    def claims_with_commands(self) -> bool:
-        return True
+    claims_with_commands = True
 
-    async def join(
-        self,
-        worker_id: str,
-        queues: Sequence[str],
-        *,
-        process_id: int,
-        lease_duration: timedelta,
-        local: bool = True,
-    ) -> WorkerInstance:
+    async def join(self, worker: WorkerInstance) -> WorkerInstance:
         def work(connection: apsw.Connection) -> int:
-            name = self._database.names.number_of(connection, worker_id)
+            name = self._database.names.number_of(connection, worker.worker_id)
             connection.execute(
                 "INSERT INTO workers (name, instance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE"
                 " SET instance = instance + 1, turn = '', claim = '', ended = 0",
@@ -248,14 +237,7 @@ class SqliteTaskSource:
             return int(rows(connection, sql, (name,))[0][0])
 
         number = await self._database.write(work, durable=False)
-        return WorkerInstance(
-            worker_id=worker_id,
-            number=number,
-            queues=tuple(queues),
-            process_id=process_id,
-            lease_duration=lease_duration,
-            local=local,
-        )
+        return replace(worker, number=number)
 
     async def leave(self, worker: WorkerInstance) -> None:
         def work(connection: apsw.Connection) -> None:
@@ -379,21 +361,6 @@ class SqliteTaskSource:
         self._remember(turn.claimed)
         return turn
 
-    async def wait_for_wake(self, worker: WorkerInstance) -> None:
-        worker_id = worker.worker_id
-        seen = self._wakeups_seen.setdefault(worker_id, self._count_wakeups(worker_id))
-
-        def look() -> int | None:
-            count = self._count_wakeups(worker_id)
-            return count if count != seen else None
-
-        waiters = self._database.waiters[Topic.WAKEUP]
-        self._wakeups_seen[worker_id] = await waiters.wait_until(look) or 0
-
-    def _count_wakeups(self, worker_id: str) -> int:
-        sql = "SELECT count FROM wakeups WHERE worker_id = ?"
-        return self._database.point_value(sql, (worker_id,)) or 0
-
     async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
         def look() -> int | None:
             ((latest, count),) = self._database.point(
@@ -485,7 +452,7 @@ class TurnWork:
         self._start = position
         self.position = position
         self.claimed_rows: dict[str, Values] = {}  # of commands; they may have changed
-        self.repeated = False  # whether the turn had been committed before
+        self.repeated = False  # whether this turn, or a later one, had been committed before
         renewals = [item for item in commands if isinstance(item.command, c.Renew)]
         self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
         self.durable = len(renewals) < len(commands) or not worker.local
@@ -531,6 +498,7 @@ class TurnWork:
         self.repeated = last == self._turn_id
         if last is not None and self._turn_id < last:
             if self._column == "claim":
+                self.repeated = True
                 return Turn(())
             # A late copy. A checkpoint of it would replace a later one, and what it claims would
             # not be run.
@@ -916,8 +884,7 @@ class _SettleReader:
 
     def task(self, task_id: str) -> TaskRow | None:
         job_id, key = split_task_id(task_id)
-        sql = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
-        matches = self.transaction.select(sql, (pack_job_id(job_id), key))
+        matches = self.transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
         return self.reader.task(matches[0]) if matches else None
 
     def task_states(self, job_id: str) -> Mapping[str, TaskState]:

@@ -138,12 +138,13 @@ class TurnLoop:
         """Join the source as a new instance, as soon as that is possible; then claims begin."""
         while not self._stopped:
             with log_and_continue(logger, "join.failed", unavailable="join.unavailable"):
-                self._worker = await self._source.join(
-                    self._context.worker_id,
-                    self._queues,
+                worker = WorkerInstance(
+                    worker_id=self._context.worker_id,
+                    queues=self._queues,
                     process_id=self._context.process_id,
                     lease_duration=self._context.lease.duration,
                 )
+                self._worker = await self._source.join(worker)
                 self._turn_numbers = count(1)
                 if not self._stopped:
                     self._planner.allow_claims()

@@ -277,12 +277,11 @@ class Worker:
             # No error may end the loop: cancellations would be late. After an outage, the next
             # renewal reads the same.
             with log_and_continue(logger, "wakeup.failed", unavailable="wakeup.unavailable"):
-                if (worker := self._turns.worker) is not None:
-                    await self._context.source.wait_for_wake(worker)
-                    self._woken_at = self._backend.clock.elapsed()
-                    for task_id in self.running:
-                        await self._check_cancel(task_id)
-                    continue
+                await self._backend.ledger.wait_for_wake(self.id)
+                self._woken_at = self._backend.clock.elapsed()
+                for task_id in self.running:
+                    await self._check_cancel(task_id)
+                continue
             await self._backend.clock.sleep(_RETRY_PAUSE)
 
     async def _check_cancel(self, task_id: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any, ClassVar
@@ -15,11 +16,12 @@ from typing import Any, ClassVar
 import pytest
 
 from longshore.core.claims import Room
+from longshore.core.documents import Document
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.lease import LeasePolicy
-from longshore.core.tasks.rows import TaskRow
-from longshore.core.tasks.states import Priority, TaskState
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import BackendRejected, WorkerGone
 from longshore.ports.backend import Backend
 from longshore.ports.task_source import (
@@ -33,7 +35,13 @@ from longshore.services.message_source import MessageTaskSource
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.samples import commit, fresh_change_id, new_task
+from longshore.testing.contracts.samples import (
+    commit,
+    commit_job,
+    fresh_change_id,
+    new_job,
+    new_task,
+)
 from longshore.testing.contracts.suite import (
     CALLERS,
     NO_WAIT,
@@ -92,9 +100,10 @@ def _turn_id() -> str:
 
 async def join(source: TaskSource, worker_id: str = "w1", *queues: str) -> Worker:
     """A worker that serves these queues (``default`` if none is named)."""
-    instance = await source.join(
-        worker_id, queues or ("default",), process_id=7, lease_duration=LEASE
+    worker = WorkerInstance(
+        worker_id=worker_id, queues=queues or ("default",), process_id=7, lease_duration=LEASE
     )
+    instance = await source.join(worker)
     await settle()  # a source that watches pauses has read them
     return Worker(source, instance)
 
@@ -478,21 +487,6 @@ class TaskSourceContract(PortContract):
             await source.leave(member.instance)
 
     @clause
-    async def test_a_worker_is_woken_when_its_task_is_to_be_cancelled(
-        self, backend: Backend
-    ) -> None:
-        source = source_of(backend)
-        await commit(backend, new_task())
-        worker = await join(source)
-        (task,) = await worker.claim()
-
-        async with running(source.wait_for_wake(worker.instance)) as waiting:
-            assert not waiting.done()
-            await _request_cancel(backend, task.row.id)
-            await without_time_passing(waiting)
-        await source.leave(worker.instance)
-
-    @clause
     async def test_a_turn_claims_only_where_the_source_says_so(self, backend: Backend) -> None:
         source = source_of(backend)
         for number in range(2):
@@ -617,10 +611,10 @@ class DirectSourceContract(TaskSourceContract):
     @clause
     async def test_the_same_turn_again_claims_the_same_tasks(self, backend: Backend) -> None:
         source = source_of(backend)
-        for number in range(3):
+        for number in range(4):
             await commit(backend, new_task(f"t{number}", number=number))
         worker = await join(source)
-        (task,) = await worker.claim(1)
+        (task, _) = await worker.claim(2)
         commands, turn_id = [complete(task.row)], _turn_id()
 
         first, again = [
@@ -651,6 +645,183 @@ class DirectSourceContract(TaskSourceContract):
         row = await backend.ledger.get_task(task.row.id)
         assert row is not None
         assert row.checkpoint == "second"
+
+    @clause
+    async def test_a_claim_that_arrives_after_a_later_one_takes_nothing(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        early, late = _turn_id(), _turn_id()
+        await worker.claim(1, turn_id=late)
+
+        assert await worker.claim(1, turn_id=early) == ()
+        assert (await source.depth("default")).ready == 1
+
+    @clause
+    async def test_the_turns_of_a_new_instance_are_counted_anew(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(3):
+            await commit(backend, new_task(f"t{number}", number=number))
+        early = _turn_id()
+        first = await join(source)
+        await first.send(turn_id=_turn_id())
+        await first.claim(1)
+
+        second = await join(source)
+        await second.send(turn_id=early)
+
+        assert len(await second.claim(1, turn_id=early)) == 1
+
+    @clause
+    async def test_a_worker_that_has_left_claims_nothing(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker = await join(source)
+        await source.leave(worker.instance)
+
+        with pytest.raises(WorkerGone):
+            await worker.claim()
+        with pytest.raises(WorkerGone):
+            await worker.send(room=Room(slots=1))
+
+    @clause
+    async def test_a_turn_claims_nothing_of_a_paused_queue(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        await backend.queue_controls.pause("default", by="ann", now=clock.now())
+        await commit(backend, new_task())
+        worker = await join(source)
+
+        turn = await source.turn(worker.instance, [], turn_id=_turn_id(), room=Room(slots=1))
+
+        assert turn.claimed == ()
+
+    @clause
+    async def test_a_task_that_is_released_wakes_a_claim(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker, other = await join(source), await join(source, "w2")
+        (task,) = await worker.claim()
+
+        async with running(other.claim(wait=60 * SECOND)) as waiting:
+            await worker.send(_release(task))
+            assert len(await without_time_passing(waiting)) == 1
+
+    @clause
+    async def test_the_end_of_a_worker_wakes_a_claim(self, backend: Backend) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task())
+        worker, other = await join(source), await join(source, "w2")
+        await worker.claim()
+
+        async with running(other.claim(wait=60 * SECOND)) as waiting:
+            await source.end_worker("w1")
+            assert len(await without_time_passing(waiting)) == 1
+
+    @clause
+    async def test_a_claim_waits_until_a_task_is_due(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        await commit(backend, new_task(not_before=START + 0.3 * SECOND))
+        worker = await join(source)
+
+        async with running(worker.claim(wait=60 * SECOND)) as waiting:
+            assert not waiting.done()
+            clock.advance(0.3 * SECOND)
+            assert len(await without_time_passing(waiting)) == 1
+
+    @clause
+    async def test_a_claim_waits_until_a_hold_ends(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        now = clock.now()
+        until = now + 0.3 * SECOND
+        await backend.queue_controls.hold("default", until=until, by="w2", reason="limit", now=now)
+        await commit(backend, new_task())
+        worker = await join(source)
+
+        async with running(worker.claim(wait=60 * SECOND)) as waiting:
+            assert not waiting.done()
+            clock.advance(0.3 * SECOND)
+            assert len(await without_time_passing(waiting)) == 1
+
+    @clause
+    async def test_a_turn_makes_a_dependent_ready_after_its_last_parent_and_ends_the_job(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        job = await _commit_job_of_three(backend, dependents=_document('["c"]'))
+        worker = await join(source)
+        first, second = await worker.claim()
+
+        for parent, ready in ((first, 0), (second, 1)):
+            turn = await source.turn(
+                worker.instance, [complete(parent.row)], turn_id=_turn_id(), room=Room(slots=9)
+            )
+            assert len(turn.claimed) == ready
+        before = await backend.ledger.get_job(job.id)
+        await worker.send(complete(turn.claimed[0].row))
+        after = await backend.ledger.get_job(job.id)
+
+        assert before is not None
+        assert after is not None
+        assert (before.state, after.state) == (JobState.RUNNING, JobState.COMPLETED)
+
+    @clause
+    async def test_an_end_that_a_turn_cannot_settle_is_left_to_the_dispatcher(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        source = source_of(backend)
+        await _commit_job_of_three(backend, dependents=Document(key="in-a-blob", size=5))
+        worker = await join(source)
+        (task, _) = await worker.claim()
+        seen = await source.wait_for_ends(0, timeout=NO_WAIT)
+
+        async with running(source.wait_for_ends(seen, timeout=60 * SECOND)) as waiting:
+            (answer,) = await worker.send(complete(task.row))
+            assert await without_time_passing(waiting) > seen
+
+        assert isinstance(answer, Applied)
+        unrecorded = await backend.ledger.unrecorded_ends(ended_by=clock.now(), limit=9)
+        assert unrecorded == [task.row.id]
+
+    @clause
+    async def test_the_depth_of_a_queue_counts_its_tasks(self, backend: Backend) -> None:
+        source = source_of(backend)
+        for number in range(3):
+            await commit(backend, new_task(f"t{number}", number=number))
+        await commit(backend, new_task("later", not_before=START + 60 * SECOND))
+        await commit(backend, new_task("other", queue="agents"))
+        worker = await join(source)
+        await worker.claim(1)
+
+        depth = await source.depth("default")
+
+        assert (depth.ready, depth.hidden, depth.dead_letters) == (2, 2, 0)
+
+
+def _document(text: str) -> Document:
+    return Document(text=text, size=len(text))
+
+
+async def _commit_job_of_three(backend: Backend, *, dependents: Document) -> JobRow:
+    """Commit a job whose third task depends on the others; ``dependents`` are those of each."""
+    graph = _document(
+        '{"keys":["a","b","c"],"names":["resize","resize","resize"],"parents":[[],[],[0,1]]}'
+    )
+    created = new_job()
+    row = replace(created.row, graph=graph, total=3)
+    await commit_job(backend, replace(created, row=row))
+    for number, key in enumerate("ab"):
+        await commit(backend, new_task(key, number=number, dependents=dependents))
+    await commit(backend, new_task("c", number=2, awaits=[0, 1], parents=_document('["a","b"]')))
+    return row
 
 
 def _release(task: ClaimedTask) -> LeaseCommand:
