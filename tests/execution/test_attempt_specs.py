@@ -30,7 +30,7 @@ LONG = "long " * 600_000
 LONG_GRACE = timedelta(seconds=20)
 
 
-@pytest.mark.parametrize("isolation", list(Isolation))
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
 @scenario
 async def test_an_order_of_any_length_arrives_whole(
     runner: ProcessRunner, isolation: Isolation
@@ -85,41 +85,6 @@ async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: P
         assert others == {"PATH", "PWD"}
     assert output_text(of_a_function) == ""
     assert ended_by == "SIGTERM"
-
-
-@scenario
-async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
-    runner: ProcessRunner,
-) -> None:
-    definition = {"isolation": Isolation.POOL}
-    first = a_call("sees", "", definition=definition, input={"env": {"PATH": "/", "MINE": "1"}})
-    await run_attempt(runner, first)
-
-    ending, _ = await run_attempt(runner, a_call("sees", "", definition=definition, attempt=2))
-
-    seen = ending.result["environment"]
-    assert "MINE" not in seen
-    assert (seen["PATH"], seen["LONGSHORE_ATTEMPT"]) == ("/usr/bin:/bin", "2")
-
-
-@scenario
-async def test_a_pool_task_gets_its_own_environment_after_any_previous_task(
-    runner: ProcessRunner, tmp_path: Path
-) -> None:
-    pool = {"isolation": Isolation.POOL}
-    with_variables = {**pool, "options": {"env": {"OF_THE_DEFINITION": "1"}}}
-    before, _ = await run_attempt(
-        runner, a_call("changes_its_surroundings", definition=with_variables)
-    )
-
-    ending, _ = await run_attempt(runner, a_call("sees", "", definition=pool))
-
-    seen = ending.result
-    folder = str(tmp_path / "work" / "job-a_a.1")
-    ours = {name: text for name, text in seen["environment"].items() if "LONGSHORE" not in name}
-    assert seen["process_id"] == before.result
-    assert seen["folder"] == folder
-    assert ours == {"PATH": "/usr/bin:/bin", "PWD": folder}
 
 
 async def unread_spec(

@@ -80,12 +80,6 @@ CHILD_FAULTS = (
         caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_its_killed_reaper",
     ),
     _fault(
-        name="a member of the pool serves once",
-        at="execution.forkserver.server:ForkServer._start_in_pool",
-        do=Condition("number", False),
-        caught_by=f"{_NASTY}::test_pool_children_execute_one_task_after_another",
-    ),
-    _fault(
         name="a leader has no session of its own",
         at="execution.forkserver.child:_wait_for_start",
         do=Drop("setsid()"),
@@ -105,29 +99,16 @@ CHILD_FAULTS = (
         "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
-        name="only the first task of a member begins in its folder",
-        at="execution.forkserver.child:receive_spec",
-        do=Replace(
-            "chdir()", ("if '_begun' not in globals():\n    $0\nglobals()['_begun'] = True")
-        ),
-        caught_by=f"{_ATTEMPT_SPECS}::"
-        "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
+        name="only the first task of a pool child begins in its folder",
+        at="execution.forkserver.slot_child:SlotChild._serve_pool",
+        do=Drop("fchdir()"),
+        caught_by=f"{_SLOTS}::test_a_task_of_a_pool_finds_the_process_as_the_one_before_did",
     ),
     _fault(
         name="a task is believed to have left its variables alone",
-        at="execution.forkserver.child:receive_spec",
-        do=Replace(
-            "_apply_environment()",
-            ("_apply_environment($1, globals().get('_last', $2))\nglobals()['_last'] = $1"),
-        ),
-        caught_by=f"{_ATTEMPT_SPECS}::"
-        "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
-    ),
-    _fault(
-        name="a pool member that left a process behind is reused",
-        at="execution.forkserver.pool:run_pool_child",
-        do=Drop("not has_children()"),
-        caught_by=f"{_NASTY}::test_a_pool_child_that_left_a_process_behind_is_not_used_again",
+        at="execution.forkserver.child:TaskEnvironment.apply",
+        do=Drop("!=", nth=1),
+        caught_by=f"{_SLOTS}::test_a_task_of_a_pool_finds_the_process_as_the_one_before_did",
     ),
     _fault(
         name="a trace is printed with its secrets",

@@ -1,13 +1,13 @@
 """The protocol between a worker, its fork server and a child.
 
 A private socket carries JSON packets between the worker and its fork server. The worker chooses a
-number for every attempt; it sends ``{"number": 7, "isolation": "fork", "memory": null}`` to start a
-child, with the child's ends of four pipes (output, errors, channel, replies), and ``{"number": 7,
-"kill": false}`` to stop it. A message with ``slot`` instead opens a slot; see
-``execution.slot_protocol``. The fork server sends ``{"number": 0}`` when everything is loaded, and
-``{"number": 7, "error": "…"}`` when it cannot start a child. Its messages to a reaper are alike. A
-pipe that the fork server shares with its reapers carries fixed-size records: the start and the end
-of each attempt, written by the process that learns of it first.
+number for every attempt; it sends ``{"number": 7, "memory": null}`` to start a child, with the
+child's ends of four pipes (output, errors, channel, replies), and ``{"number": 7, "kill": false}``
+to stop it. A message with ``slot`` instead opens a slot; see ``execution.slot_protocol``. The fork
+server sends ``{"number": 0}`` when everything is loaded, and ``{"number": 7, "error": "…"}`` when
+it cannot start a child. Its messages to a reaper are alike. A pipe that the fork server shares with
+its reapers carries fixed-size records: the start and the end of each attempt, written by the
+process that learns of it first.
 
 A child reads its spec, one JSON line, from its replies, and writes JSON lines to its channel, one
 message a line. A shell script can report through the channel too::

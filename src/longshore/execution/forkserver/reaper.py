@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from longshore.execution.forkserver import child, pool
+from longshore.execution.forkserver import child
 from longshore.execution.forkserver.linux import (
     become_subreaper,
     close_other_fds,
@@ -48,8 +48,8 @@ class Reaper:
         # Packets: each message arrives whole, with its file descriptors.
         self.server_end, self.reaper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
-    def start(self, number: int, fds: Sequence[int], *, memory: int | None = None) -> None:
-        """Make it start a child with its four pipes or, given one socket, a pool child."""
+    def start(self, number: int, fds: Sequence[int], *, memory: int | None) -> None:
+        """Make it start a child with its four pipes."""
         socket.send_fds(self.server_end, [encode_message(number, memory=memory)], list(fds))
 
     def signal(self, number: int, *, kill: bool) -> None:
@@ -82,13 +82,8 @@ class Reaper:
                 spare = None
 
     def prefork_child(self) -> child.PreforkedChild:
-        """Returns a child that waits for an attempt, or to become a pool child."""
-        return child.PreforkedChild(self._run_child)
-
-    def _run_child(self, files: list[int]) -> NoReturn:
-        if len(files) < FDS_PER_START:
-            pool.run_pool_child(*files)
-        child.run_child(files, self._environment)
+        """Returns a child that waits for an attempt."""
+        return child.PreforkedChild(lambda files: child.run_child(files, self._environment))
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         """Returns the fork server's next message; exits if the fork server has ended."""
@@ -173,7 +168,6 @@ class _ReapedAttempt(ReapedProcesses):
         self._number: int = message["number"]
         self._memory_bytes: int | None = message["memory"]
         self._fds = files
-        self._in_pool = len(files) < FDS_PER_START
         self._reaper = reaper
         self._end_reported = False
 
@@ -240,10 +234,9 @@ class _ReapedAttempt(ReapedProcesses):
     def _report(self, status: ChildStatus) -> None:
         # The fork server first: the worker may start another attempt at once, for which the fork
         # server needs to know that this reaper is idle.
-        if status.ended or self._in_pool:
+        if status.ended:
             write_status(self._reaper.server_pipe, status)
-        if not self._in_pool:
-            write_status(self._reaper.worker_pipe, status)
+        write_status(self._reaper.worker_pipe, status)
 
 
 def write_status(pipe: int, status: ChildStatus) -> None:

@@ -18,11 +18,9 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from longshore.core.definitions.definition import Isolation
-from longshore.execution.forkserver import pool
 from longshore.execution.forkserver.child import WARMUP_RUNS, run_in_fork, warm_up
 from longshore.execution.forkserver.linux import become_subreaper
 from longshore.execution.forkserver.reaper import (
@@ -51,20 +49,9 @@ class _ReaperSlot:
     """A live reaper and its assignment."""
 
     reaper: Reaper
-    assignment: int | None = None  # what it has to start; None: it is idle
-    number: int | None = None  # the current or last attempt; None: its pool child is idle
-    child_pid: int = 0
+    assignment: int | None = None  # the current attempt; None: it is idle
+    number: int | None = None  # the current or last attempt
     idle_since: int = 0  # a counter of ended attempts, not a time
-    pool_child: pool.PoolChild | None = None
-
-    @property
-    def in_pool(self) -> bool:
-        return self.assignment is not None and self.assignment < 0
-
-    def release(self, now: int) -> None:
-        self.assignment = self.pool_child = None
-        self.child_pid = 0
-        self.idle_since = now
 
 
 class ForkServer:
@@ -83,7 +70,6 @@ class ForkServer:
         # It closes when this process ends, and only then: no other process has its writing end.
         self._end_pipe, self._end_pipe_writer = os.pipe()
         self._end_numbers = itertools.count(1)
-        self._pool_assignments = itertools.count(-1, -1)
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
@@ -145,8 +131,6 @@ class ForkServer:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if "slot" in request:
                 self._start_slot(number, request["slot"], files)
-            elif request["isolation"] == Isolation.POOL:
-                self._start_in_pool(number, files)
             else:
                 slot = self._idle_reaper()
                 slot.assignment = slot.number = number
@@ -193,44 +177,6 @@ class ForkServer:
         slot = self._reapers[process_id] = _ReaperSlot(reaper)
         return slot
 
-    def _start_in_pool(self, number: int, files: list[int]) -> None:
-        idle = (slot for slot in self._reapers.values() if slot.pool_child and slot.number is None)
-        slot = next(idle, None) or self._new_pool_child()
-        slot.number = number
-        if slot.pool_child is not None:
-            slot.pool_child.assign(files)
-        if slot.child_pid:
-            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
-
-    def _new_pool_child(self) -> _ReaperSlot:
-        slot, pool_child = self._idle_reaper(), pool.PoolChild()
-        slot.assignment, slot.pool_child = next(self._pool_assignments), pool_child
-        with pool_child.child_end:
-            slot.reaper.start(slot.assignment, [pool_child.child_end.fileno()])
-        self._selector.register(
-            pool_child.server_end,
-            selectors.EVENT_READ,
-            lambda: self._collect_pool_child(slot, pool_child),
-        )
-        return slot
-
-    def _collect_pool_child(self, slot: _ReaperSlot, pool_child: pool.PoolChild) -> None:
-        """Handle a pool child that has finished its task or has ended."""
-        if slot.pool_child is not pool_child:
-            return  # already handled when its reaper reported its end
-        code, stays = pool_child.collect()
-        if code is not None and not slot.child_pid and slot.number is not None:
-            # The child finished before its reaper reported its start.
-            slot.child_pid = pool_child.process_id
-            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
-        if not stays:
-            self._selector.unregister(pool_child.server_end)
-            pool_child.server_end.close()
-            slot.pool_child = None
-        if code is not None and slot.number is not None:
-            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
-            slot.number = None
-
     def _report(self, status: ChildStatus) -> None:
         write_status(self._worker_pipe, status)
 
@@ -239,19 +185,7 @@ class ForkServer:
             for status in decode_statuses(os.read(self._reaper_reports, STATUS_READ_BYTES)):
                 for slot in self._reapers.values():
                     if slot.assignment == status.number:
-                        self._handle_status(slot, status)
-
-    def _handle_status(self, slot: _ReaperSlot, status: ChildStatus) -> None:
-        while status.ended and slot.pool_child is not None:
-            # Handle a pool child's last reply before its end.
-            self._collect_pool_child(slot, slot.pool_child)
-        previous_pid, in_pool, slot.child_pid = slot.child_pid, slot.in_pool, status.child_pid
-        if status.ended:
-            # Idle before the report: the worker may start the next attempt at once.
-            slot.release(next(self._end_numbers))
-        if in_pool and slot.number is not None and (status.ended or not previous_pid):
-            # The reaper does not know the attempt numbers of a pool child's tasks.
-            self._report(replace(status, number=slot.number))
+                        slot.assignment, slot.idle_since = None, next(self._end_numbers)
 
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
         """Wait for reapers that have ended; their orphans are children of this process."""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.core.definitions.definition import Isolation
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.pipes import wait_writable
 from longshore.execution.protocol import (
@@ -132,13 +131,7 @@ class ForkServerClient:
         loop.add_reader(status_pipe, self._read_statuses)
         return self._process
 
-    async def start(
-        self,
-        fds: Sequence[int],
-        *,
-        isolation: Isolation,
-        memory_bytes: int | None = None,
-    ) -> ForkedChild:
+    async def start(self, fds: Sequence[int], *, memory_bytes: int | None = None) -> ForkedChild:
         """Request a child, which then reads its spec from its replies pipe.
 
         Args:
@@ -148,7 +141,7 @@ class ForkServerClient:
             BackendUnavailable: no child can be started now. ``ForkedChild.started`` may raise it
                 too.
         """
-        return await self._start(fds, {"isolation": isolation, "memory": memory_bytes})
+        return await self._start(fds, {"memory": memory_bytes})
 
     async def start_slot(self, fds: Sequence[int], settings: Mapping[str, Any]) -> ForkedChild:
         """Request a reaper for a slot; see ``execution.forkserver.slot_reaper``.

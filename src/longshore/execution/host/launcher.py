@@ -123,9 +123,7 @@ class ProcessRunner:
         with open_child_pipes(pty=definition.pty) as (pipes, child_ends):
             reach("attempt.child_requested")
             child = await forkserver.start(
-                child_ends,
-                isolation=definition.isolation,
-                memory_bytes=definition.resources.memory_bytes,
+                child_ends, memory_bytes=definition.resources.memory_bytes
             )
         attempt = ProcessAttempt(
             spec,
