@@ -12,8 +12,8 @@ from typing import Any
 
 from longshore.execution.runners.context import current
 
-# The third of the files that a child has from its slot.
-_REPORTS = 66
+# The third of the files that a child has from its slot; before them its reaper has a socket.
+_REPORTS = 67
 _forever = threading.Event()
 
 

@@ -43,7 +43,7 @@ def misbehaving(name: str, *args: Any, **fields: Any) -> AttemptSpec:
 async def leaves_no_processes(runner: ProcessRunner) -> AsyncIterator[None]:
     await run_attempt(runner, a_command("true"))
     yield
-    # Only reapers and preforked children are alive: no process was left behind.
+    # Only reapers are alive: no process was left behind.
     await wait_until(lambda: all_idle(runner))
     ending, reports = await run_attempt(runner, a_command("echo", "healthy"))
     assert ending.failure is None

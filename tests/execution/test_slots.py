@@ -611,7 +611,7 @@ async def test_no_descriptor_is_left_open(tmp_path: Path, isolation: Isolation, 
 
         assert _open_descriptors() == before
         assert len(here.recorder.result(total + 2)) == in_child
-        reaper = here.slots._slots[0]._reaper.started.result()
+        reaper = here.slots._slots[0]._started.result()
         in_reaper = len(os.listdir(f"/proc/{reaper}/fd"))
         assert in_reaper < in_child + 8
     assert _open_descriptors() < before

@@ -25,11 +25,17 @@ from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ForkedChild, ForkServerClient
+from longshore.execution.host.forkserver_client import ForkedChild
 from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
 from longshore.execution.process_table import rss_bytes_of
-from longshore.execution.protocol import AGENT_FOLDER, LINE_LIMIT_BYTES, ChildStatus, KillCause
+from longshore.execution.protocol import (
+    AGENT_FOLDER,
+    LINE_LIMIT_BYTES,
+    ChildStatus,
+    KillCause,
+    ReaperRequest,
+)
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
@@ -53,7 +59,6 @@ class ProcessAttempt:
     """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
 
     spec: AttemptSpec
-    forkserver: ForkServerClient
     child: ForkedChild
     pipes: InitVar[ChildPipes]
     _: KW_ONLY
@@ -99,7 +104,7 @@ class ProcessAttempt:
 
     def abandon(self) -> None:
         """Kill the child, which may not have started, and release its pipes without an ending."""
-        self.forkserver.abandon(self.child)
+        self.child.abandon()
         for task in (*self._readers, self._exit_watch):
             task.cancel()
         self._close_pipes()
@@ -260,13 +265,13 @@ class ProcessAttempt:
             if self._stopped_by is None:
                 self._stopped_by = signal.SIGTERM.name
                 reach("attempt.child_stopping")
-                self.forkserver.signal(self.child, kill=False)
+                self.child.signal(ReaperRequest.TERMINATE)
             # A second caller may pass a shorter grace period than the first.
             await asyncio.wait((self.child.exited,), timeout=grace.total_seconds())
             if not self.child.exited.done():
                 self._stopped_by = signal.SIGKILL.name
                 reach("attempt.child_killing")
-                self.forkserver.signal(self.child, kill=True)
+                self.child.signal(ReaperRequest.KILL)
         await self._finished.wait()
         return self._stopped_by or signal.SIGTERM.name
 

@@ -126,13 +126,7 @@ class ProcessRunner:
                 child_ends, memory_bytes=definition.resources.memory_bytes
             )
         attempt = ProcessAttempt(
-            spec,
-            forkserver,
-            child,
-            pipes,
-            folder=folder,
-            cleaner=self._cleaner,
-            clock=self.clock,
+            spec, child, pipes, folder=folder, cleaner=self._cleaner, clock=self.clock
         )
         # All this happens while the child is being forked.
         attempt.start_reading()
