@@ -76,6 +76,10 @@ class KillCause(StrEnum):
     LOST = "lost"  # the reaper has ended: nothing more is known of its last child
 
 
+LOST_REAPER = "the attempt's reaper process was killed, and the attempt with it"
+"""The failure of an attempt whose child was lost."""
+
+
 def encode_message(number: int, **content: Any) -> bytes:
     """Returns a message of the worker or the fork server as one packet."""
     return json.dumps({"number": number, **content}).encode()

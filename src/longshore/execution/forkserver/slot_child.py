@@ -88,6 +88,7 @@ class SlotSettings:
     work_folder: str  # contains the folders of attempts
     child_folder: str  # the working directory of a pool child, before its generation
     keep_folders: bool = False
+    page: int = 0  # the index of the slot's page
 
 
 class _RunningTask:

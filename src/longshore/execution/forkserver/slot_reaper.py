@@ -33,14 +33,12 @@ class SlotReaper(Reaper):
         """Fork children until the worker or the fork server ends; never returns.
 
         Args:
-            settings: The fields of ``SlotSettings``, and ``page``, the index of the slot's page.
+            settings: The fields of ``SlotSettings``.
         """
-        page, fields = settings["page"], {**settings}
-        del fields["page"]
+        self._settings = SlotSettings(**settings)
         *child_files, page_file = self.child_files
-        self._page = SlotPage(page_file, page)
+        self._page = SlotPage(page_file, self._settings.page)
         os.close(page_file)
-        self._settings = SlotSettings(**fields)
         self._child = SlotChild(
             self._settings, SlotFiles(*child_files), self._page, close_fds=self.own_fds
         )

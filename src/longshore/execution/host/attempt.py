@@ -23,7 +23,12 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
-from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.core.tasks.failures import (
+    ErrorCategory,
+    Failure,
+    failure_of_exit,
+    failure_of_silent_exit,
+)
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkedChild
 from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
@@ -32,6 +37,7 @@ from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
     AGENT_FOLDER,
     LINE_LIMIT_BYTES,
+    LOST_REAPER,
     ChildStatus,
     KillCause,
     ReaperRequest,
@@ -247,10 +253,8 @@ class ProcessAttempt:
 
     def _failure_of_exit(self, code: int | None, peak_rss_bytes: int | None) -> Failure:
         definition = self.spec.definition
-        if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
-            # The Python and agent runners report every error: this process died before it could.
-            message = f"the process exited with exit code {code} without reporting a result"
-            return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
+        if definition.runner is not RunnerKind.COMMAND:
+            return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
         if code == 0:
             return Failure(category=ErrorCategory.UNKNOWN, message="", exit_code=code)
         return failure_of_exit(
@@ -291,5 +295,4 @@ def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
         used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
         message = f"used {used} MB of memory; its definition allows {limit} MB"
         return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
-    message = "the attempt's reaper process was killed, and the attempt with it"
-    return Failure(category=ErrorCategory.CRASH, message=message)
+    return Failure(category=ErrorCategory.CRASH, message=LOST_REAPER)

@@ -19,7 +19,7 @@ import secrets
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,12 +27,17 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation
-from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.core.tasks.failures import (
+    ErrorCategory,
+    Failure,
+    failure_of_exit,
+    failure_of_silent_exit,
+)
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
-from longshore.execution.protocol import ChildStatus, KillCause, ReaperRequest
+from longshore.execution.protocol import LOST_REAPER, ChildStatus, KillCause, ReaperRequest
 from longshore.execution.slot_page import SlotPage, clock_ns, open_page_file
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
@@ -75,7 +80,7 @@ _WAKE_MARGIN_NS = 1_000_000_000
 _CAUSES = {KillCause.DEADLINE: ChildEndCause.DEADLINE, KillCause.LOST: ChildEndCause.LOST}
 _MESSAGES = {
     ChildEndCause.DEADLINE: "the worker did not renew its lease in time, and the attempt was ended",
-    ChildEndCause.LOST: "the attempt's reaper process was killed, and the attempt with it",
+    ChildEndCause.LOST: LOST_REAPER,
     ChildEndCause.INVALID_REPORT: "the attempt sent an invalid report to the worker",
 }
 
@@ -212,12 +217,11 @@ class _GivenTask:
 class _OutputPipe:
     """The worker's end of a slot's standard output or error."""
 
-    __slots__ = ("file", "splitter", "stream", "tasks", "token")
+    __slots__ = ("file", "splitter", "stream", "tasks")
 
     def __init__(self, file: int, stream: Stream, token: bytes) -> None:
         self.file = file
         self.stream = stream
-        self.token = token
         self.tasks: deque[int] = deque()  # those whose boundary has not been read, in sequence
         self.splitter = OutputSplitter(token)
 
@@ -269,9 +273,12 @@ class _ChildSlot:
             UsageError: a module cannot be loaded.
             BackendUnavailable: no process can be forked.
         """
-        self.page = self._open_page(page_path)
         with contextlib.ExitStack() as theirs:
-            page_file = theirs.enter_context(_open_file(page_path, self.number + 1))
+            page_file = open_page_file(str(page_path), self.number + 1)
+            theirs.callback(os.close, page_file)
+            self.page = SlotPage(page_file, self.number)
+            self._resources.callback(self.page.close)
+            self.page.format()
             self._tasks, self._tasks_end = self._open_sockets()
             self._replies, replies_end = self._open_sockets(theirs)
             self._reports, reports_end = self._open_pipe(theirs)
@@ -303,13 +310,6 @@ class _ChildSlot:
         # If this is cancelled, the reaper may still report its start.
         await asyncio.shield(self._started)
 
-    def _open_page(self, path: Path) -> SlotPage:
-        with _open_file(path, self.number + 1) as file:
-            page = SlotPage(file, self.number)
-        self._resources.callback(page.close)
-        page.format()
-        return page
-
     def _open_sockets(
         self, theirs: contextlib.ExitStack | None = None
     ) -> tuple[socket.socket, socket.socket]:
@@ -329,6 +329,7 @@ class _ChildSlot:
     def start_reading(self) -> None:
         """Read what the child sends, from now on."""
         self._loop.add_reader(self._reports, self._read_reports)
+        self._resources.callback(self._loop.remove_reader, self._reports)
 
     def close(self) -> None:
         """Make the reaper kill the child and end; ``closed`` is done when it has."""
@@ -342,8 +343,6 @@ class _ChildSlot:
         """Close all files."""
         if self._output_followed:
             self._set_followed(followed=False)
-        if (reports := getattr(self, "_reports", None)) is not None:
-            self._loop.remove_reader(reports)
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._resources.close()
@@ -783,19 +782,7 @@ class _ChildSlot:
 def _exit_failure(cause: ChildEndCause, code: int, peak_rss_bytes: int | None) -> Failure:
     if cause in _MESSAGES:
         return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
-    if code >= 0:
-        message = f"the process exited with exit code {code} without reporting a result"
-        return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
-    return failure_of_exit(code, None, peak_rss_bytes=peak_rss_bytes)
-
-
-@contextlib.contextmanager
-def _open_file(path: Path, pages: int) -> Iterator[int]:
-    file = open_page_file(str(path), pages)
-    try:
-        yield file
-    finally:
-        os.close(file)
+    return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
 
 
 def _remove_file(path: str | None) -> None:
