@@ -109,7 +109,7 @@ class _Load:
             self._give(slot)
 
 
-async def _measure(
+async def measure_slots(
     isolation: Isolation, total: int, *, printing: bool, concurrency: int
 ) -> tuple[float, float]:
     """Returns tasks per second and microseconds of CPU per task."""
@@ -179,7 +179,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.only is not None and options.total is not None:
         asyncio.run(
-            _measure(
+            measure_slots(
                 options.only,
                 options.total,
                 printing=options.printing,
@@ -191,7 +191,7 @@ def main() -> None:
         for printing in (False, True):
             runs = [
                 asyncio.run(
-                    _measure(
+                    measure_slots(
                         isolation,
                         options.total or _TOTALS[isolation],
                         printing=printing,

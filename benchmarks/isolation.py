@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from benchmarks.child_slots import measure_slots
 from benchmarks.children import BARE_PYTHON
 from benchmarks.figures import Comparison, Figure, Target, at_least
 from benchmarks.harness import scratch
@@ -38,7 +39,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
         forks = compare(
             scale.forks,
             scale.rounds,
-            ours=partial(_ours, Isolation.FORK, scale.forks, at_once),
+            ours=partial(_in_slots, Isolation.FORK, scale.forks, at_once),
             floor=partial(_bare_forks, scale.forks),
         )
         cost = 100 / forks.percent
@@ -48,7 +49,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
     spawns = compare(
         scale.children,
         scale.rounds,
-        ours=partial(_ours, Isolation.SPAWN, scale.children, _CONCURRENCY),
+        ours=partial(_spawned, scale.children),
         floor=partial(_bare_starts, scale.children),
     )
     yield spawns.figure("isolation.spawn", details={"at_once": _CONCURRENCY})
@@ -57,7 +58,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 def _pool(scale: Scale, spawns: Comparison) -> Figure:
     rates = [
-        scale.forks / _ours(Isolation.POOL, scale.forks, _CONCURRENCY).seconds
+        scale.forks / _in_slots(Isolation.POOL, scale.forks, _CONCURRENCY).seconds
         for _ in range(scale.rounds)
     ]
     spawned = scale.children / median(item.seconds for item in spawns.ours)
@@ -74,13 +75,20 @@ def _pool(scale: Scale, spawns: Comparison) -> Figure:
     )
 
 
-def _ours(isolation: Isolation, total: int, at_once: int) -> TimingProbe:
+def _in_slots(isolation: Isolation, total: int, at_once: int) -> TimingProbe:
+    rate, _ = asyncio.run(measure_slots(isolation, total, printing=False, concurrency=at_once))
+    timed = TimingProbe()
+    timed.seconds = total / rate
+    return timed
+
+
+def _spawned(total: int) -> TimingProbe:
     with scratch() as folder:
-        return asyncio.run(_attempts(folder, isolation, total, at_once))
+        return asyncio.run(_attempts(folder, total))
 
 
-async def _attempts(folder: Path, isolation: Isolation, total: int, at_once: int) -> TimingProbe:
-    definition = Definition(name="noop", runner=RunnerKind.PYTHON, isolation=isolation)
+async def _attempts(folder: Path, total: int) -> TimingProbe:
+    definition = Definition(name="noop", runner=RunnerKind.PYTHON, isolation=Isolation.SPAWN)
     runner = ProcessRunner(folder, clean_environment(), SystemClock())
     numbers = iter(range(total))
 
@@ -94,13 +102,9 @@ async def _attempts(folder: Path, isolation: Isolation, total: int, at_once: int
             await attempt.close()
 
     await runner.open()
-    # The first of each kind makes what the others reuse: reapers, and members of the pool.
-    warm = await runner.start(_attempt_spec(definition, total))
-    await warm.ending()
-    await warm.close()
     timed = TimingProbe()
     with timed:
-        await asyncio.gather(*(some() for _ in range(at_once)))
+        await asyncio.gather(*(some() for _ in range(_CONCURRENCY)))
     await runner.close()
     return timed
 

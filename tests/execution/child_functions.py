@@ -84,15 +84,6 @@ def sees(note: str) -> dict[str, Any]:
     }
 
 
-def changes_its_surroundings() -> int:
-    """Another folder, a variable more, one that is changed and one that is gone."""
-    os.chdir("/")
-    os.environ["LEFT"] = "1"  # noqa: TID251
-    os.environ["PATH"] = "/nowhere"  # noqa: TID251
-    del os.environ["PWD"]  # noqa: TID251
-    return os.getpid()
-
-
 def steps(fail: bool = False) -> list[Any]:
     context = current()
     context.log("begin")

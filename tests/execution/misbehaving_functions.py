@@ -115,12 +115,6 @@ def opens_files(count: int) -> int:
     return len([open(os.devnull) for _ in range(count)])
 
 
-def counts_calls() -> tuple[int, int]:
-    """How often this very process was called, and its id."""
-    counts_calls.calls = getattr(counts_calls, "calls", 0) + 1  # type: ignore[attr-defined]
-    return counts_calls.calls, os.getpid()  # type: ignore[attr-defined]
-
-
 def hands_on_its_pipes(address: str) -> str:
     """Pass output, errors and channel to the listening process; end when it has them."""
     with socket.socket(socket.AF_UNIX) as outsider:

@@ -12,8 +12,8 @@ from typing import Any
 
 from longshore.execution.runners.context import current
 
-# The third of the files that a child has from its slot.
-_REPORTS = 66
+# The third of the files that a child has from its slot; before them its reaper has a socket.
+_REPORTS = 67
 _forever = threading.Event()
 
 
@@ -135,13 +135,16 @@ def reports() -> None:
 def changes_its_surroundings() -> None:
     os.chdir("/")
     os.environ["LEFT"] = "1"  # noqa: TID251
+    os.environ["PATH"] = "/nowhere"  # noqa: TID251
+    del os.environ["PWD"]  # noqa: TID251
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
 
 
 def surroundings() -> list[Any]:
     sys.stdout.write("seen")
-    return [os.environ.get("LEFT"), os.environ.get("LONGSHORE_ATTEMPT_TASK")]  # noqa: TID251
+    names = ("LEFT", "LONGSHORE_ATTEMPT_TASK", "PATH")
+    return [os.environ.get(name) for name in names]  # noqa: TID251
 
 
 def open_files() -> list[str]:

@@ -42,7 +42,7 @@ def _print(line: str) -> None:
 async def _main(folder: Path, isolation: Isolation, function: str, deadline_ms: int) -> None:
     async with harness(folder, _PrintingRecorder()) as here:
         slot = await here.slots.open_slot(isolation)
-        _print(f"reaper {here.slots._slots[slot]._reaper.started.result()}")
+        _print(f"reaper {here.slots._slots[slot]._started.result()}")
         _print(f"forkserver {here.forkserver.process_id}")
         here.slots.trust_until(slot, clock_ns() + deadline_ms * 1_000_000)
         here.slots.give(slot, a_task(function, isolation=isolation))

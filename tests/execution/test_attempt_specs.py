@@ -22,7 +22,7 @@ from tests.execution.conftest import (
     scenario,
     wait_until,
 )
-from tests.execution.process_tree import is_idle, reapers_of
+from tests.execution.process_tree import reapers_of
 from tests.interfaces.command_line import is_alive
 
 # Many times what a pipe holds.
@@ -30,7 +30,7 @@ LONG = "long " * 600_000
 LONG_GRACE = timedelta(seconds=20)
 
 
-@pytest.mark.parametrize("isolation", list(Isolation))
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
 @scenario
 async def test_an_order_of_any_length_arrives_whole(
     runner: ProcessRunner, isolation: Isolation
@@ -87,90 +87,48 @@ async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: P
     assert ended_by == "SIGTERM"
 
 
-@scenario
-async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
-    runner: ProcessRunner,
-) -> None:
-    definition = {"isolation": Isolation.POOL}
-    first = a_call("sees", "", definition=definition, input={"env": {"PATH": "/", "MINE": "1"}})
-    await run_attempt(runner, first)
-
-    ending, _ = await run_attempt(runner, a_call("sees", "", definition=definition, attempt=2))
-
-    seen = ending.result["environment"]
-    assert "MINE" not in seen
-    assert (seen["PATH"], seen["LONGSHORE_ATTEMPT"]) == ("/usr/bin:/bin", "2")
-
-
-@scenario
-async def test_a_pool_task_gets_its_own_environment_after_any_previous_task(
-    runner: ProcessRunner, tmp_path: Path
-) -> None:
-    pool = {"isolation": Isolation.POOL}
-    with_variables = {**pool, "options": {"env": {"OF_THE_DEFINITION": "1"}}}
-    before, _ = await run_attempt(
-        runner, a_call("changes_its_surroundings", definition=with_variables)
-    )
-
-    ending, _ = await run_attempt(runner, a_call("sees", "", definition=pool))
-
-    seen = ending.result
-    folder = str(tmp_path / "work" / "job-a_a.1")
-    ours = {name: text for name, text in seen["environment"].items() if "LONGSHORE" not in name}
-    assert seen["process_id"] == before.result
-    assert seen["folder"] == folder
-    assert ours == {"PATH": "/usr/bin:/bin", "PWD": folder}
-
-
-async def unread_spec(
-    runner: ProcessRunner, work: Path
-) -> tuple[asyncio.Future[object], list[int]]:
-    """Returns the start, which waits for a reader, and the stopped reapers."""
+async def unread_spec(runner: ProcessRunner, work: Path) -> asyncio.Future[object]:
+    """Returns the start, which waits for a reader, as the only reaper is stopped."""
     await run_attempt(runner, a_command("true"))
-    reapers = reapers_of(runner)
-    for reaper_process in reapers:
-        os.kill(reaper_process, signal.SIGSTOP)
-    starting = asyncio.ensure_future(runner.start(a_call("length", LONG)))
+    (reaper,) = reapers_of(runner)
+    os.kill(reaper, signal.SIGSTOP)
+    starting = asyncio.ensure_future(runner.start(a_call("length", LONG, task_id="job-a_b")))
     # The folder is made just before the order is written.
-    await wait_until(lambda: any(work.iterdir()))
-    return starting, reapers
+    await wait_until(lambda: (work / "job-a_b.1").exists())
+    return starting
 
 
 @scenario
 async def test_sending_a_long_spec_stops_when_the_fork_server_dies(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting, reapers = await unread_spec(runner, tmp_path / "work")
-    os.kill(runner.forkserver.process_id or 0, signal.SIGKILL)
+    starting = await unread_spec(runner, tmp_path / "work")
+    (reaper,) = reapers_of(runner)
+    fork_server = runner.forkserver.process_id or 0
+    os.kill(fork_server, signal.SIGKILL)
+    await wait_until(lambda: not is_alive(fork_server))
+    os.kill(reaper, signal.SIGCONT)
 
     with pytest.raises(BackendUnavailable):
         await starting
-    assert list((tmp_path / "work").iterdir()) == []
-    for reaper_process in reapers:
-        os.kill(reaper_process, signal.SIGCONT)
-    await wait_until(lambda: not any(is_alive(reaper_process) for reaper_process in reapers))
+    assert not (tmp_path / "work" / "job-a_b.1").exists()
+    await wait_until(lambda: not is_alive(reaper))
 
 
 @scenario
 async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting, reapers = await unread_spec(runner, tmp_path / "work")
+    starting = await unread_spec(runner, tmp_path / "work")
+    (reaper,) = reapers_of(runner)
 
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    for reaper_process in reapers:
-        os.kill(reaper_process, signal.SIGCONT)
+    os.kill(reaper, signal.SIGCONT)
 
     assert starting.cancelled()
-    assert list((tmp_path / "work").iterdir()) == []
-    # The reaper starts the child, which finds that the attempt was abandoned.
-    await wait_until(lambda: all(is_quiescent(reaper_process) for reaper_process in reapers))
+    assert not (tmp_path / "work" / "job-a_b.1").exists()
+    # It ends with the attempt that was abandoned.
+    await wait_until(lambda: not reapers_of(runner))
     ending, _ = await run_attempt(runner, a_command("true"))
     assert ending.failure is None
-
-
-def is_quiescent(reaper: int) -> bool:
-    """Whether it has read all messages and has no process of an attempt below it."""
-    asleep = Path(f"/proc/{reaper}/stat").read_text().rpartition(") ")[2][0] == "S"
-    return asleep and is_idle(reaper)

@@ -43,7 +43,7 @@ def misbehaving(name: str, *args: Any, **fields: Any) -> AttemptSpec:
 async def leaves_no_processes(runner: ProcessRunner) -> AsyncIterator[None]:
     await run_attempt(runner, a_command("true"))
     yield
-    # Only reapers and preforked children are alive: no process was left behind.
+    # Only reapers are alive: no process was left behind.
     await wait_until(lambda: all_idle(runner))
     ending, reports = await run_attempt(runner, a_command("echo", "healthy"))
     assert ending.failure is None
@@ -159,7 +159,7 @@ async def test_large_output_is_complete(runner: ProcessRunner, name: str, megaby
 @pytest.mark.parametrize(
     ("name", "signal"), [("segfaults", "SIGSEGV"), ("exits_without_a_word", None)]
 )
-@pytest.mark.parametrize("isolation", list(Isolation))
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
 @scenario
 async def test_a_child_that_exits_without_a_report_has_crashed(
     runner: ProcessRunner, name: str, signal: str | None, isolation: Isolation
@@ -218,41 +218,6 @@ async def test_a_child_cannot_open_more_files_than_its_limit(runner: ProcessRunn
         ending, _ = await run_attempt(runner, misbehaving("opens_files", 100, resources=limits))
 
         assert "Too many open files" in _text(ending)
-
-
-@scenario
-async def test_pool_children_execute_one_task_after_another(runner: ProcessRunner) -> None:
-    spec = misbehaving("counts_calls", isolation=Isolation.POOL)
-    endings = [(await run_attempt(runner, spec))[0] for _ in range(5)]
-
-    assert [ending.result[0] for ending in endings] == [1, 2, 3, 4, 5]
-    assert len({ending.result[1] for ending in endings}) == 1
-
-
-@scenario
-async def test_a_pool_child_that_left_a_process_behind_is_not_used_again(
-    runner: ProcessRunner,
-) -> None:
-    first, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
-    left, _ = await run_attempt(
-        runner, misbehaving("leaves_a_daemon_without_a_trace", isolation=Isolation.POOL)
-    )
-    after, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
-
-    assert left.result == "done"
-    assert first.result[1] != after.result[1]
-    assert after.result[0] == 1
-
-
-@scenario
-async def test_a_member_that_is_stopped_is_replaced(runner: ProcessRunner) -> None:
-    spec = misbehaving("ignores_sigterm", isolation=Isolation.POOL)
-    async with leaves_no_processes(runner), running_attempt(runner, spec) as attempt:
-        await wait_ready(attempt)
-        assert await attempt.stop(grace=GRACE) == "SIGKILL"
-    ending, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
-
-    assert ending.result[0] == 1
 
 
 @scenario

@@ -18,7 +18,7 @@ from tests.execution.conftest import (
     scenario,
     wait_until,
 )
-from tests.execution.process_tree import all_idle, reapers_of
+from tests.execution.process_tree import reapers_of
 from tests.interfaces.command_line import is_alive
 
 
@@ -27,20 +27,19 @@ def a_sum(number: int) -> AttemptSpec:
 
 
 @scenario
-async def test_consecutive_attempts_need_two_reapers(runner: ProcessRunner) -> None:
+async def test_consecutive_attempts_need_one_reaper(runner: ProcessRunner) -> None:
     results = [(await run_attempt(runner, a_sum(number)))[0].result for number in range(30)]
 
     assert results == list(range(1, 31))
-    # While one reaper supervises an attempt, the other preforks its next child.
-    assert len(reapers_of(runner)) == 2
+    assert len(reapers_of(runner)) == 1
 
 
 @scenario
-async def test_one_more_reaper_is_kept_than_attempts_ran_at_once(runner: ProcessRunner) -> None:
+async def test_as_many_reapers_are_kept_as_attempts_ran_at_once(runner: ProcessRunner) -> None:
     for _ in range(5):
         await asyncio.gather(*(run_attempt(runner, a_sum(number)) for number in range(4)))
 
-    assert len(reapers_of(runner)) == 5
+    assert len(reapers_of(runner)) == 4
 
 
 @scenario
@@ -56,38 +55,6 @@ async def test_an_idle_reaper_that_is_killed_is_replaced(runner: ProcessRunner) 
 
     assert ending.failure is None
     assert not set(reapers) & set(reapers_of(runner))
-
-
-@scenario
-async def test_a_leader_that_is_killed_while_it_waits_is_replaced(runner: ProcessRunner) -> None:
-    await run_attempt(runner, a_command("true"))
-    await wait_until(lambda: all_idle(runner))
-    for reaper in reapers_of(runner):
-        (spare,) = descendants(reaper)
-        os.kill(spare, signal.SIGKILL)
-        # One that dies with its files already in hand has died at work.
-        await wait_until(lambda spare=spare: not is_alive(spare))
-
-    endings = [(await run_attempt(runner, a_sum(number)))[0] for number in range(4)]
-
-    assert [ending.result for ending in endings] == [1, 2, 3, 4]
-    await wait_until(lambda: all_idle(runner))
-
-
-@scenario
-async def test_a_preforked_child_has_only_the_socket_to_its_reaper(
-    runner: ProcessRunner,
-) -> None:
-    await run_attempt(runner, a_command("true"))
-    await wait_until(lambda: all_idle(runner))
-
-    for reaper in reapers_of(runner):
-        (spare,) = descendants(reaper)
-        waiting = [os.readlink(file) for file in Path(f"/proc/{spare}/fd").iterdir()]
-        others = [name for name in waiting if name != os.devnull]
-        # Its errors are the worker's until it has an attempt's.
-        assert sum(name.startswith("socket:") for name in others) == 1
-        assert len(others) <= 2
 
 
 @scenario

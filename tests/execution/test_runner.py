@@ -177,7 +177,7 @@ async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) 
 @pytest.mark.parametrize(
     # The order comes through a pipe; for an interpreter of its own it is written down.
     ("isolation", "modes"),
-    [(Isolation.FORK, []), (Isolation.POOL, []), (Isolation.SPAWN, [0o600])],
+    [(Isolation.FORK, []), (Isolation.SPAWN, [0o600])],
 )
 @scenario
 async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file(

@@ -45,7 +45,7 @@ def _behind(isolation: Isolation) -> list[int]:
 def _process(here: Harness, slot: int, which: str) -> int:
     process_id = {
         "child": here.slots.process_id(slot),
-        "reaper": here.slots._slots[slot]._reaper.started.result(),
+        "reaper": here.slots._slots[slot]._started.result(),
         "fork server": here.forkserver.process_id,
     }[which]
     assert process_id

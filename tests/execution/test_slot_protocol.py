@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.execution.protocol import ReaperRequest, decode_request, encode_request
 from longshore.execution.slot_page import (
     BEGUN_CAPACITY,
     PAGE_BYTES,
@@ -29,16 +30,13 @@ from longshore.execution.slot_protocol import (
     InvalidFrame,
     OutcomeFrame,
     OutputSplitter,
-    ReaperRequest,
     ReportFrame,
     TaskRecord,
     TooLateFrame,
     decode_record,
-    decode_request,
     encode,
     encode_boundary,
     encode_frame,
-    encode_request,
 )
 
 NUMBERS = st.integers(min_value=1, max_value=2**63 - 1)
@@ -110,7 +108,7 @@ def test_a_record_is_decoded_as_it_was_encoded(record: Any) -> None:
 
 @pytest.mark.parametrize("request_kind", list(ReaperRequest))
 def test_a_request_is_decoded_as_it_was_encoded(request_kind: ReaperRequest) -> None:
-    assert decode_request(encode_request(request_kind, 5)) == (request_kind, 5)
+    assert decode_request(encode_request(request_kind, 5)) == (request_kind, 5, 0)
 
 
 OUTPUTS = st.lists(

@@ -8,14 +8,14 @@ import pytest
 
 import longshore
 from longshore.execution.forkserver.__main__ import prebuild_functions
-from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
+from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
 from longshore.execution.runners.context import current
 
 
 def test_a_warm_up_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     paths, files = list(sys.path), sorted(os.listdir("/proc/self/fd"))
 
-    warm_up(WARMUP_RUNS)
+    warm_up_slots(WARMUP_RUNS)
 
     assert (sys.path, sorted(os.listdir("/proc/self/fd"))) == (paths, files)
     assert capfd.readouterr() == ("", "")

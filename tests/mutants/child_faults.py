@@ -7,7 +7,7 @@ that is the installed one shows them (see ``trial``).
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Condition, Drop, Replace, Value
+from tests.planting import Argument, Condition, Drop, Replace
 
 _NASTY = "execution/test_misbehaving_children.py"
 _STOPPING = "execution/test_runner_stopping.py"
@@ -27,7 +27,7 @@ _fault = partial(Fault, part=Part.CHILDREN)
 CHILD_FAULTS = (
     _fault(
         name="a guard adopts no orphans",
-        at="execution.forkserver.reaper:Reaper.run",
+        at="execution.forkserver.reaper:Reaper.__init__",
         do=Drop("become_subreaper()"),
         caught_by=f"{_NASTY}::test_no_process_that_a_child_leaves_behind_outlives_the_attempt",
     ),
@@ -39,26 +39,26 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a reaper ignores the end of the fork server",
-        at="execution.forkserver.reaper:Reaper.receive_signal",
-        do=Value("return True", "None"),
+        at="execution.forkserver.reaper:Reaper.wait",
+        do=Condition("_end_pipe", False),
         caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_the_killed_fork_server",
     ),
     _fault(
         name="a guard lets go of the worker's lock",
-        at="execution.forkserver.reaper:Reaper.run",
-        do=Argument("close_other_fds()", 0, "{$1, $2, $3}"),
+        at="execution.forkserver.reaper:Reaper.__init__",
+        do=Argument("close_other_fds()", 0, "{*moved, end_pipe}"),
         caught_by=f"{_WORKER_REGISTRY}::test_a_worker_is_not_dead_while_a_process_of_its_attempt_is_alive",
     ),
     _fault(
         name="the total memory is not checked",
-        at="execution.forkserver.reaper:_ReapedAttempt._exceeds_memory",
-        do=Value("return _memory_bytes", "False"),
+        at="execution.forkserver.reaper:AttemptReaper.kill_cause",
+        do=Condition("used", False),
         caught_by=f"{_NASTY}::test_processes_that_together_exceed_the_limit_are_out_of_memory",
     ),
     _fault(
         name="a request to end kills",
-        at="execution.forkserver.reaper:_ReapedAttempt._kill_requested",
-        do=(Drop("if"), Value("return bool()", "$1 is not None")),
+        at="execution.forkserver.reaper:Reaper.supervise",
+        do=Replace("signal_group()", "return"),
         caught_by=f"{_STOPPING}::test_stopping_first_sends_sigterm_to_the_whole_group",
     ),
     _fault(
@@ -75,19 +75,13 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="orphans of a killed guard live on",
-        at="execution.forkserver.server:ForkServer._handle_lost_reaper",
+        at="execution.forkserver.server:ForkServer._wait_for_reapers",
         do=Drop("_kill_orphans()"),
         caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_its_killed_reaper",
     ),
     _fault(
-        name="a member of the pool serves once",
-        at="execution.forkserver.server:ForkServer._start_in_pool",
-        do=Condition("number", False),
-        caught_by=f"{_NASTY}::test_pool_children_execute_one_task_after_another",
-    ),
-    _fault(
         name="a leader has no session of its own",
-        at="execution.forkserver.child:_wait_for_start",
+        at="execution.forkserver.reaper:Reaper.fork",
         do=Drop("setsid()"),
         caught_by=f"{_NASTY}::test_a_child_may_have_a_terminal",
     ),
@@ -99,35 +93,22 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a child begins anywhere",
-        at="execution.forkserver.child:receive_spec",
+        at="execution.forkserver.child:_receive_spec",
         do=Drop("chdir()"),
         caught_by=f"{_RUNNER}::"
         "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
-        name="only the first task of a member begins in its folder",
-        at="execution.forkserver.child:receive_spec",
-        do=Replace(
-            "chdir()", ("if '_begun' not in globals():\n    $0\nglobals()['_begun'] = True")
-        ),
-        caught_by=f"{_ATTEMPT_SPECS}::"
-        "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
+        name="only the first task of a pool child begins in its folder",
+        at="execution.forkserver.slot_child:SlotChild._serve_pool",
+        do=Drop("fchdir()"),
+        caught_by=f"{_SLOTS}::test_a_task_of_a_pool_finds_the_process_as_the_one_before_did",
     ),
     _fault(
         name="a task is believed to have left its variables alone",
-        at="execution.forkserver.child:receive_spec",
-        do=Replace(
-            "_apply_environment()",
-            ("_apply_environment($1, globals().get('_last', $2))\nglobals()['_last'] = $1"),
-        ),
-        caught_by=f"{_ATTEMPT_SPECS}::"
-        "test_a_pool_task_gets_its_own_environment_after_any_previous_task",
-    ),
-    _fault(
-        name="a pool member that left a process behind is reused",
-        at="execution.forkserver.pool:run_pool_child",
-        do=Drop("not has_children()"),
-        caught_by=f"{_NASTY}::test_a_pool_child_that_left_a_process_behind_is_not_used_again",
+        at="execution.forkserver.child:TaskEnvironment.apply",
+        do=Drop("!=", nth=1),
+        caught_by=f"{_SLOTS}::test_a_task_of_a_pool_finds_the_process_as_the_one_before_did",
     ),
     _fault(
         name="a trace is printed with its secrets",
@@ -188,8 +169,8 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a task runs on after the deadline",
-        at="execution.forkserver.slot_reaper:SlotReaper._supervise",
-        do=Condition("deadline_ns", False),
+        at="execution.forkserver.slot_reaper:SlotReaper.kill_cause",
+        do=Condition("is_late", False),
         caught_by=f"{_SLOT_KILLS}::test_a_stopped_worker_does_not_keep_its_child_alive",
     ),
     _fault(

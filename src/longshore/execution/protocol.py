@@ -1,13 +1,15 @@
 """The protocol between a worker, its fork server and a child.
 
 A private socket carries JSON packets between the worker and its fork server. The worker chooses a
-number for every attempt; it sends ``{"number": 7, "isolation": "fork", "memory": null}`` to start a
-child, with the child's ends of four pipes (output, errors, channel, replies), and ``{"number": 7,
-"kill": false}`` to stop it. A message with ``slot`` instead opens a slot; see
-``execution.slot_protocol``. The fork server sends ``{"number": 0}`` when everything is loaded, and
-``{"number": 7, "error": "…"}`` when it cannot start a child. Its messages to a reaper are alike. A
-pipe that the fork server shares with its reapers carries fixed-size records: the start and the end
-of each attempt, written by the process that learns of it first.
+number for every reaper that it requests, and sends ``{"number": 7}`` with the reaper's end of a
+socket, or, for a slot, ``{"number": 7, "slot": {…}}`` with the slot's files too; see
+``execution.slot_protocol``. The fork server sends ``{"number": 0}`` when everything is loaded,
+``{"number": 7}`` when a reaper has ended and nothing is left below it, and ``{"number": 7, "error":
+"…"}`` when it cannot fork one.
+
+The socket between the worker and a reaper carries fixed-size records: requests down, the start and
+the end of each child up. The request for the child of an attempt has the child's ends of four pipes
+(output, errors, channel, replies). When the socket closes, the reaper kills its child.
 
 A child reads its spec, one JSON line, from its replies, and writes JSON lines to its channel, one
 message a line. A shell script can report through the channel too::
@@ -22,7 +24,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Literal
 
 TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
@@ -56,9 +58,11 @@ ChildMessage = Literal[
 ]
 """The type of a message on the channel; standard output and error are only output."""
 
-FDS_PER_START = 4
+FDS_PER_CHILD = 4
+FDS_PER_REAPER = 1
 FDS_PER_SLOT = 7
 MESSAGE_LIMIT_BYTES = 64 * 1024
+READY_NUMBER = 0
 EXIT_CANNOT_LOAD = 78
 """The fork server's exit code when one of its modules cannot be loaded."""
 
@@ -69,25 +73,55 @@ class KillCause(StrEnum):
     NONE = ""
     MEMORY = "memory"
     DEADLINE = "deadline"  # a task was running when its lease was no longer trusted
-    LOST = "lost"  # the reaper was killed: how the child ended is unknown
+    LOST = "lost"  # the reaper has ended: nothing more is known of its last child
+
+
+LOST_REAPER = "the attempt's reaper process was killed, and the attempt with it"
+"""The failure of an attempt whose child was lost."""
 
 
 def encode_message(number: int, **content: Any) -> bytes:
-    """Returns a message of the worker, the fork server or a reaper as one packet."""
+    """Returns a message of the worker or the fork server as one packet."""
     return json.dumps({"number": number, **content}).encode()
 
 
-# Far smaller than PIPE_BUF: each write is atomic, so records of several writers do not interleave.
-_STATUS = struct.Struct("<q?iiq8s")
-STATUS_READ_BYTES = 64 * _STATUS.size
-"""The size of one read from the pipe: a multiple of the record size."""
+class ReaperRequest(IntEnum):
+    """What a worker asks of a reaper."""
+
+    WAKE = 0  # the deadline in the page of a slot was changed
+    TERMINATE = 1
+    KILL = 2
+    START = 3  # a child, for an attempt; a slot starts its children itself
+
+
+_REQUEST = struct.Struct("<Bqq")
+REQUEST_BYTES = _REQUEST.size
+
+
+def encode_request(request: ReaperRequest, generation: int, memory_bytes: int = 0) -> bytes:
+    """Returns a request about a child as one packet.
+
+    Args:
+        generation: The number of the child among those of its reaper.
+        memory_bytes: Of ``START``: what all processes of the attempt together may use; 0: no limit.
+    """
+    return _REQUEST.pack(request, generation, memory_bytes)
+
+
+def decode_request(packet: bytes) -> tuple[ReaperRequest, int, int]:
+    """Returns the request, the generation of the child and the limit of memory."""
+    request, generation, memory_bytes = _REQUEST.unpack(packet)
+    return ReaperRequest(request), generation, memory_bytes
+
+
+_STATUS = struct.Struct("<?iiq8s")
+STATUS_BYTES = _STATUS.size
 
 
 @dataclass(frozen=True, slots=True)
 class ChildStatus:
-    """The child of an attempt started, or the attempt ended and none of its processes is left."""
+    """A child started, or it ended and none of its processes is left."""
 
-    number: int
     ended: bool
     child_pid: int = 0
     wait_status: int = 0
@@ -95,9 +129,8 @@ class ChildStatus:
     cause: KillCause = KillCause.NONE
 
     def encode(self) -> bytes:
-        """Returns the record, to be written to the pipe in one write."""
+        """Returns the status as one packet."""
         return _STATUS.pack(
-            self.number,
             self.ended,
             self.child_pid,
             self.wait_status,
@@ -106,9 +139,7 @@ class ChildStatus:
         )
 
 
-def decode_statuses(records: bytes) -> list[ChildStatus]:
-    """Returns the statuses in ``records``."""
-    return [
-        ChildStatus(*(*numbers, KillCause(cause.rstrip(b"\0").decode())))
-        for *numbers, cause in _STATUS.iter_unpack(records)
-    ]
+def decode_status(packet: bytes) -> ChildStatus:
+    """Returns the status in a packet."""
+    *numbers, cause = _STATUS.unpack(packet)
+    return ChildStatus(*(*numbers, KillCause(cause.rstrip(b"\0").decode())))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -203,26 +202,3 @@ class OutputSplitter:
         """Returns the retained bytes, when the child has ended and nothing follows."""
         rest, self._rest = self._rest, b""
         return rest
-
-
-class ReaperRequest(IntEnum):
-    """What a worker asks of the reaper of a slot."""
-
-    WAKE = 0  # the deadline in the page was changed
-    TERMINATE = 1
-    KILL = 2
-
-
-_REQUEST = struct.Struct("<Bq")
-REQUEST_BYTES = _REQUEST.size
-
-
-def encode_request(request: ReaperRequest, generation: int) -> bytes:
-    """Returns a request about the child of that generation, as one packet."""
-    return _REQUEST.pack(request, generation)
-
-
-def decode_request(packet: bytes) -> tuple[ReaperRequest, int]:
-    """Returns the request and the generation of the child."""
-    request, generation = _REQUEST.unpack(packet)
-    return ReaperRequest(request), generation

@@ -155,6 +155,14 @@ def failure_of_exit(
     )
 
 
+def failure_of_silent_exit(exit_code: int | None, *, peak_rss_bytes: int | None) -> Failure:
+    """Like ``failure_of_exit``, for a process that reports every error but has reported nothing."""
+    if exit_code is not None and exit_code >= 0:
+        message = f"the process exited with exit code {exit_code} without reporting a result"
+        return Failure(category=ErrorCategory.CRASH, message=message, exit_code=exit_code)
+    return failure_of_exit(exit_code, None, peak_rss_bytes=peak_rss_bytes)
+
+
 def _exit_failure(
     exit_code: int | None, signal: str | None, peak: str
 ) -> tuple[ErrorCategory, str]:

@@ -1,4 +1,4 @@
-"""Starts the fork server: ``python -m longshore.execution.forkserver SOCKET PIPE MODULE… -- FD…``.
+"""Starts the fork server: ``python -m longshore.execution.forkserver SOCKET MODULE… -- FD…``.
 
 Each ``FD`` is a file descriptor that stays open while any process of an attempt is alive.
 """
@@ -27,7 +27,7 @@ def prebuild_functions(module: ModuleType) -> None:
 
 def main(arguments: list[str]) -> int:
     """Load the modules that children need, then serve the worker. Returns the exit code."""
-    socket_fd, worker_pipe, *rest = arguments
+    socket_fd, *rest = arguments
     separator = rest.index("--")
     modules, inherited_fds = rest[:separator], rest[separator + 1 :]
     sys.path.insert(0, "")
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         )
         return EXIT_CANNOT_LOAD
     with socket.socket(fileno=int(socket_fd)) as worker:
-        ForkServer(worker, int(worker_pipe), tuple(int(fd) for fd in inherited_fds)).run()
+        ForkServer(worker, tuple(int(fd) for fd in inherited_fds)).run()
     return 0
 
 

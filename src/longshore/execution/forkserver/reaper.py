@@ -1,15 +1,19 @@
-"""The reaper: one small process per attempt, the ancestor of every process of the attempt.
+"""Reapers: small processes between the fork server and a child.
 
-Orphans below a reaper become its children, in any session or process group, so the kernel itself
-reports when no process is left: there is no child to wait for. The reaper outlives the child until
-then, and only then reports the end of the attempt and becomes idle. When the fork server ends, its
-socket to the reaper closes, and the reaper kills all its descendants.
+A reaper is the ancestor of every process of its child. Orphans below it become its children, in any
+session or process group, so the kernel itself reports when no process is left: there is no child to
+wait for. The reaper outlives the child until then, and only then reports its end to the worker.
+When its socket to the worker closes or the fork server ends, it kills all its descendants.
+
+An attempt of an agent or command, or of a function that needs a child of its own, has a reaper for
+itself, which is used again when nothing of the attempt is left. A slot has a reaper too; see
+``slot_reaper``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import select
 import signal
@@ -17,93 +21,38 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NamedTuple, NoReturn
 
-from longshore.execution.forkserver import child, pool
+from longshore.execution.forkserver.child import (
+    FIRST_FREE_FD,
+    reset_process_state,
+    run_child,
+    run_in_fork,
+)
 from longshore.execution.forkserver.linux import (
     become_subreaper,
     close_other_fds,
+    die_with_parent,
     set_process_name,
 )
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
-    FDS_PER_START,
-    MESSAGE_LIMIT_BYTES,
+    FDS_PER_CHILD,
+    REQUEST_BYTES,
     ChildStatus,
     KillCause,
-    encode_message,
+    ReaperRequest,
+    decode_request,
 )
 
-_MEMORY_CHECK_S = 0.25
+# Above the numbers that a child uses for itself.
+_FIRST_FD = 64
+_MEMORY_CHECK_MS = 250
+_IS_LINUX = sys.platform == "linux"
 # How long to wait for processes that hang in the kernel before the end is reported anyway.
 KILL_TIMEOUT_S = 5.0
 KILL_INTERVAL_S = 0.005
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-
-
-class Reaper:
-    """The socket between the fork server and a reaper, and the reaper's main loop."""
-
-    def __init__(self) -> None:
-        # Packets: each message arrives whole, with its file descriptors.
-        self.server_end, self.reaper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-    def start(self, number: int, fds: Sequence[int], *, memory: int | None = None) -> None:
-        """Make it start a child with its four pipes or, given one socket, a pool child."""
-        socket.send_fds(self.server_end, [encode_message(number, memory=memory)], list(fds))
-
-    def signal(self, number: int, *, kill: bool) -> None:
-        """Make it stop or kill the attempt, if that is still its current one."""
-        with contextlib.suppress(OSError):
-            self.server_end.send(encode_message(number, kill=kill))
-
-    def run(self, server_pipe: int, worker_pipe: int, *, inherited_fds: Sequence[int]) -> NoReturn:
-        """The reaper's main loop; never returns.
-
-        Args:
-            server_pipe: The pipe that informs the fork server which reapers are idle.
-            worker_pipe: The pipe that informs the worker of the start and end of its attempts.
-            inherited_fds: Kept open while any descendant is alive; children close them.
-        """
-        become_subreaper()
-        set_process_name(b"longshore-reap")
-        self.server_pipe, self.worker_pipe = server_pipe, worker_pipe
-        close_other_fds({self.reaper_end.fileno(), server_pipe, worker_pipe, *inherited_fds})
-        self._environment = child.reset_process_state()
-        spare: child.PreforkedChild | None = None
-        while True:
-            if spare is None:
-                # Fork now, while no attempt waits for it.
-                with contextlib.suppress(OSError):
-                    spare = self.prefork_child()
-            message, files = self._receive()
-            if "kill" not in message:
-                _ReapedAttempt(message, files, self).supervise(spare)
-                spare = None
-
-    def prefork_child(self) -> child.PreforkedChild:
-        """Returns a child that waits for an attempt, or to become a pool child."""
-        return child.PreforkedChild(self._run_child)
-
-    def _run_child(self, files: list[int]) -> NoReturn:
-        if len(files) < FDS_PER_START:
-            pool.run_pool_child(*files)
-        child.run_child(files, self._environment)
-
-    def _receive(self) -> tuple[dict[str, Any], list[int]]:
-        """Returns the fork server's next message; exits if the fork server has ended."""
-        message, files, _, _ = socket.recv_fds(self.reaper_end, MESSAGE_LIMIT_BYTES, FDS_PER_START)
-        if not message:
-            os._exit(0)
-        return json.loads(message), files
-
-    def receive_signal(self, number: int) -> bool | None:
-        """Returns whether to kill the current attempt; None if the message names an earlier one."""
-        message = self.reaper_end.recv(MESSAGE_LIMIT_BYTES)
-        if not message:
-            return True
-        request = json.loads(message)
-        return request["kill"] if request["number"] == number else None
 
 
 class ReapedProcesses:
@@ -138,25 +87,27 @@ class ReapedProcesses:
                 self.wait_status = status
 
     def kill_all(self, report_end: Callable[[], None]) -> None:
-        """Kill until the kernel reports no child; call ``report_end`` then, or when it takes very
-        long, once or several times."""
+        """Kill until the kernel reports no child; call ``report_end`` once, then or when it takes
+        very long."""
         deadline = time.monotonic() + KILL_TIMEOUT_S
+        reported = False
         while self.reap():
             if self.wait_status is None:
                 self.signal_group(signal.SIGKILL)
             for process_id in descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process_id, signal.SIGKILL)
-            if time.monotonic() > deadline:
+            if not reported and time.monotonic() > deadline:
+                reported = True
                 report_end()
             time.sleep(KILL_INTERVAL_S)  # noqa: TID251 - no event loop in this process
-        report_end()
+        if not reported:
+            report_end()
 
-    def status(self, number: int, *, ended: bool) -> ChildStatus:
+    def status(self, *, ended: bool) -> ChildStatus:
         """Returns what the worker learns of the child's start or end."""
         wait_status = signal.SIGKILL if self.wait_status is None else self.wait_status
         return ChildStatus(
-            number=number,
             ended=ended,
             child_pid=self.child_pid,
             wait_status=wait_status if ended else 0,
@@ -165,88 +116,159 @@ class ReapedProcesses:
         )
 
 
-class _ReapedAttempt(ReapedProcesses):
-    """The processes of one attempt."""
+class _Request(NamedTuple):
+    """What the worker asks; see ``protocol.encode_request``."""
 
-    def __init__(self, message: dict[str, Any], files: Sequence[int], reaper: Reaper) -> None:
-        super().__init__()
-        self._number: int = message["number"]
-        self._memory_bytes: int | None = message["memory"]
-        self._fds = files
-        self._in_pool = len(files) < FDS_PER_START
-        self._reaper = reaper
-        self._end_reported = False
+    kind: ReaperRequest
+    generation: int
+    memory_bytes: int
+    files: list[int]
 
-    def supervise(self, preforked: child.PreforkedChild | None) -> None:
-        """Start the child and wait until none of the attempt's processes is left."""
-        self._start_child(preforked)
-        for number in self._fds:
-            os.close(number)
-        if self.child_pid:
-            self._report(self.status(self._number, ended=False))
-            self._wait_for_end()
-        self.kill_all(self._report_end)
 
-    def _start_child(self, preforked: child.PreforkedChild | None) -> None:
-        # The preforked child may have been killed while it waited.
-        for candidate in (preforked, None):
-            with contextlib.suppress(OSError):
-                started = candidate or self._reaper.prefork_child()
-                started.start(self._fds)
-                self.child_pid = started.process_id
-                return
-        self.wait_status = os.EX_OSERR << 8
+class Reaper:
+    """What the reapers of attempts and of slots have in common.
 
-    def _wait_for_end(self) -> None:
-        """Wait until the child has ended or the attempt must be killed."""
-        control = self._reaper.reaper_end.fileno()
-        poll = select.poll()
-        poll.register(control, select.POLLIN)
-        timeout_ms = _MEMORY_CHECK_S * 1000 if self._memory_bytes else None
+    Args:
+        files: What the worker has sent: the reaper's end of its socket, then what children need.
+        end_pipe: The reading end of a pipe that closes when the fork server ends.
+        inherited_fds: Kept open while any descendant is alive; children close them.
+    """
+
+    def __init__(self, files: Sequence[int], end_pipe: int, inherited_fds: Sequence[int]) -> None:
+        reset_process_state()
+        become_subreaper()
+        set_process_name(b"longshore-reap")
+        moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD) for file in files]
+        close_other_fds({*moved, end_pipe, *inherited_fds})
+        control, *self.child_files = moved
+        self.own_fds = (control, end_pipe, *inherited_fds)
+        self._control = socket.socket(fileno=control)
+        self._end_pipe = end_pipe
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._poll.register(end_pipe, select.POLLIN)
+
+    def check_interval_ms(self) -> int | None:
+        """Returns how long ``kill_cause`` need not be called; None: until something happens."""
+        raise NotImplementedError
+
+    def kill_cause(self, processes: ReapedProcesses) -> KillCause:
+        """Returns why the child has to be killed now, if it has to."""
+        raise NotImplementedError
+
+    def clean_up(self) -> None:
+        """Remove what must not outlive this process; nothing is left of the child."""
+
+    def fork(self, run: Callable[[], NoReturn]) -> int:
+        """Fork a child that leads its own session and dies with this process.
+
+        Returns:
+            Its process id.
+
+        Raises:
+            OSError: no process can be forked.
+        """
+        reaper = os.getpid()
+
+        def become_child() -> NoReturn:
+            os.setsid()
+            die_with_parent(reaper)
+            run()
+
+        process_id = os.fork()
+        if process_id == 0:
+            run_in_fork(become_child)
+        return process_id
+
+    def supervise(self, processes: ReapedProcesses, generation: int) -> None:
+        """Return when the child has ended or has to be killed."""
         with contextlib.ExitStack() as opened:
-            if sys.platform == "linux":
-                pidfd = os.pidfd_open(self.child_pid)
+            if _IS_LINUX:
+                pidfd = os.pidfd_open(processes.child_pid)
                 opened.callback(os.close, pidfd)
-                poll.register(pidfd, select.POLLIN)
-            else:
-                timeout_ms = KILL_INTERVAL_S * 1000
-            while self.wait_status is None:
-                ready = {number for number, _ in poll.poll(timeout_ms)}
-                if control in ready and self._kill_requested():
-                    return
-                self.reap()
-                if self._exceeds_memory():
-                    self.cause = KillCause.MEMORY
-                    return
+                self._poll.register(pidfd, select.POLLIN)
+                opened.callback(self._poll.unregister, pidfd)
+            while processes.wait_status is None and processes.cause is KillCause.NONE:
+                request = self.wait(self.check_interval_ms(), processes)
+                if request is not None and request.generation == generation:
+                    if request.kind is ReaperRequest.KILL:
+                        return
+                    if request.kind is ReaperRequest.TERMINATE:
+                        processes.signal_group(signal.SIGTERM)
+                processes.reap()
+                processes.cause = self.kill_cause(processes)
 
-    def _kill_requested(self) -> bool:
-        kill = self._reaper.receive_signal(self._number)
-        if kill is False:
-            self.signal_group(signal.SIGTERM)
-        return bool(kill)
+    def wait(
+        self, timeout_ms: int | None, processes: ReapedProcesses | None = None
+    ) -> _Request | None:
+        """Wait until something happened. Returns the worker's request, if it was one.
 
-    def _exceeds_memory(self) -> bool:
-        if self._memory_bytes is None:
-            return False
+        Exits this process if the worker or the fork server has ended.
+        """
+        ready = {file for file, _ in self._poll.poll(timeout_ms)}
+        if self._end_pipe in ready:
+            self.exit(processes)
+        if self._control.fileno() not in ready:
+            return None
+        try:
+            packet, files, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, FDS_PER_CHILD)
+        except ConnectionError:
+            packet = b""
+        if not packet:
+            self.exit(processes)
+        return _Request(*decode_request(packet), files)
+
+    def report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
+        """Report the start or end of a child to the worker; exit if the worker has ended."""
+        try:
+            self._control.send(status.encode(), socket.MSG_DONTWAIT)
+        except OSError:
+            self.exit(processes)
+
+    def exit(self, processes: ReapedProcesses | None = None) -> NoReturn:
+        """Kill the child, if there is one, and end."""
+        if processes is not None:
+            processes.kill_all(lambda: None)
+        self.clean_up()
+        os._exit(0)
+
+
+class AttemptReaper(Reaper):
+    """A reaper for attempts, one at a time; their specs do not pass through it."""
+
+    def run(self) -> NoReturn:
+        """Start a child whenever the worker requests it; never returns."""
+        # A received pipe must not get a number to which another one will be moved in the child.
+        while os.open(os.devnull, os.O_RDWR) < FIRST_FREE_FD:
+            pass
+        while True:
+            request = self.wait(None)
+            if request is not None and request.kind is ReaperRequest.START:
+                self._run_child(request)
+
+    def _run_child(self, request: _Request) -> None:
+        """Start the child and wait until none of the attempt's processes is left."""
+        self._memory_bytes = request.memory_bytes
+        processes = ReapedProcesses()
+        try:
+            processes.child_pid = self.fork(lambda: run_child(request.files))
+        except OSError:
+            processes.wait_status = os.EX_OSERR << 8
+        for file in request.files:
+            os.close(file)
+        if processes.child_pid:
+            self.report(processes.status(ended=False), processes)
+            self.supervise(processes, request.generation)
+        processes.kill_all(lambda: self.report(processes.status(ended=True), processes))
+
+    def check_interval_ms(self) -> int | None:
+        if not _IS_LINUX:
+            return int(KILL_INTERVAL_S * 1000)  # nothing reports the end of the child
+        return _MEMORY_CHECK_MS if self._memory_bytes else None
+
+    def kill_cause(self, processes: ReapedProcesses) -> KillCause:
+        if not self._memory_bytes:
+            return KillCause.NONE
         used = sum(descendants(os.getpid()).values())
-        self.peak_bytes = max(self.peak_bytes, used)
-        return used > self._memory_bytes
-
-    def _report_end(self) -> None:
-        if not self._end_reported:
-            self._end_reported = True
-            self._report(self.status(self._number, ended=True))
-
-    def _report(self, status: ChildStatus) -> None:
-        # The fork server first: the worker may start another attempt at once, for which the fork
-        # server needs to know that this reaper is idle.
-        if status.ended or self._in_pool:
-            write_status(self._reaper.server_pipe, status)
-        if not self._in_pool:
-            write_status(self._reaper.worker_pipe, status)
-
-
-def write_status(pipe: int, status: ChildStatus) -> None:
-    """Write the status to the pipe; a pipe without a reader is ignored."""
-    with contextlib.suppress(BrokenPipeError):
-        os.write(pipe, status.encode())
+        processes.peak_bytes = max(processes.peak_bytes, used)
+        return KillCause.MEMORY if used > self._memory_bytes else KillCause.NONE

@@ -1,9 +1,9 @@
 """The fork server: the process from which every child of a worker is forked.
 
-It is small, has no threads, event loop or database, and has loaded everything that children need,
-so that a child costs one fork. When its socket to the worker closes, the fork server ends, and with
-it the sockets to the reapers, which then kill their descendants. Processes orphaned by the death of
-a reaper become children of the fork server, which kills them.
+It is small, has no threads, event loop or database, and has loaded everything that children need.
+It forks the reapers, which fork the children. When its socket to the worker closes, the fork server
+ends, and with it a pipe to the reapers, which then kill their descendants. Processes orphaned by
+the death of a reaper become children of the fork server, which kills them.
 """
 
 from __future__ import annotations
@@ -11,101 +11,58 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import itertools
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
-from longshore.core.definitions.definition import Isolation
-from longshore.execution.forkserver import pool
-from longshore.execution.forkserver.child import WARMUP_RUNS, run_in_fork, warm_up
+from longshore.execution.forkserver.child import run_in_fork
 from longshore.execution.forkserver.linux import become_subreaper
-from longshore.execution.forkserver.reaper import (
-    KILL_INTERVAL_S,
-    KILL_TIMEOUT_S,
-    Reaper,
-    write_status,
-)
-from longshore.execution.forkserver.slot_child import warm_up_slots
+from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, AttemptReaper
+from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
 from longshore.execution.forkserver.slot_reaper import SlotReaper
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
+    FDS_PER_REAPER,
     FDS_PER_SLOT,
-    FDS_PER_START,
     MESSAGE_LIMIT_BYTES,
-    STATUS_READ_BYTES,
-    ChildStatus,
-    KillCause,
-    decode_statuses,
+    READY_NUMBER,
     encode_message,
 )
-
-
-@dataclass(slots=True)
-class _ReaperSlot:
-    """A live reaper and its assignment."""
-
-    reaper: Reaper
-    assignment: int | None = None  # what it has to start; None: it is idle
-    number: int | None = None  # the current or last attempt; None: its pool child is idle
-    child_pid: int = 0
-    idle_since: int = 0  # a counter of ended attempts, not a time
-    pool_child: pool.PoolChild | None = None
-
-    @property
-    def in_pool(self) -> bool:
-        return self.assignment is not None and self.assignment < 0
-
-    def release(self, now: int) -> None:
-        self.assignment = self.pool_child = None
-        self.child_pid = 0
-        self.idle_since = now
 
 
 class ForkServer:
     """The fork server of one worker."""
 
-    def __init__(
-        self, worker: socket.socket, worker_pipe: int, inherited_fds: tuple[int, ...]
-    ) -> None:
+    def __init__(self, worker: socket.socket, inherited_fds: tuple[int, ...]) -> None:
         self._worker = worker
-        self._worker_pipe = worker_pipe  # where reapers report the start and end of attempts
         self._inherited_fds = inherited_fds  # open while any process of an attempt is alive
-        self._reaper_reports, self._server_pipe = os.pipe()
-        os.set_blocking(self._reaper_reports, False)
-        self._reapers: dict[int, _ReaperSlot] = {}  # by process id
-        self._slot_numbers: dict[int, int] = {}  # of slots, by the process ids of their reapers
+        self._reapers: dict[int, int] = {}  # process id to the number of the worker's request
         # It closes when this process ends, and only then: no other process has its writing end.
         self._end_pipe, self._end_pipe_writer = os.pipe()
-        self._end_numbers = itertools.count(1)
-        self._pool_assignments = itertools.count(-1, -1)
-        self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Serve until the worker ends."""
         become_subreaper()
         wakeup_fd = self._open_sigchld_pipe()
-        for file, callback in (
-            (self._worker, self._receive),
-            (self._reaper_reports, self._read_reapers),
-            (wakeup_fd, lambda: self._wait_for_reapers(wakeup_fd)),
-        ):
-            self._selector.register(file, selectors.EVENT_READ, callback)
-        warm_up(WARMUP_RUNS)
+        poll = select.poll()
+        poll.register(self._worker, select.POLLIN)
+        poll.register(wakeup_fd, select.POLLIN)
         warm_up_slots(WARMUP_RUNS)
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()
-        self._send(0)
-        running = True
-        while running:
-            for key, _ in self._selector.select():
-                running = key.data() is not False and running
+        self._send(READY_NUMBER)
+        serving = True
+        while serving:
+            ready = {file for file, _ in poll.poll()}
+            if wakeup_fd in ready:
+                self._wait_for_reapers(wakeup_fd)
+            if self._worker.fileno() in ready:
+                serving = self._receive()
 
     def _open_sigchld_pipe(self) -> int:
         reading, writing = os.pipe()
@@ -116,172 +73,57 @@ class ForkServer:
         return reading
 
     def _receive(self) -> bool:
-        """Handle the worker's messages. Returns False when the worker has ended."""
+        """Fork the reaper that the worker requests. Returns False when the worker has ended."""
         try:
             data, files, _, _ = socket.recv_fds(self._worker, MESSAGE_LIMIT_BYTES, FDS_PER_SLOT)
         except ConnectionError:
             return False
         if not data:
             return False
-        message = json.loads(data)
-        if "kill" not in message:
-            self._start(message, files)
-            return True
-        for slot in self._reapers.values():
-            if slot.number == message["number"] and slot.assignment is not None:
-                slot.reaper.signal(slot.assignment, kill=message["kill"])
+        request = json.loads(data)
+        try:
+            expected = FDS_PER_SLOT if "slot" in request else FDS_PER_REAPER
+            if len(files) < expected:  # the kernel drops those that this process cannot hold
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            process_id = os.fork()
+            if process_id == 0:
+                run_in_fork(lambda: self._run_reaper(request, files))
+            self._reapers[process_id] = request["number"]
+        except OSError as error:
+            self._send(request["number"], error=str(error))
+        finally:
+            for file in files:
+                os.close(file)
         return True
+
+    def _run_reaper(self, request: dict[str, Any], files: list[int]) -> NoReturn:
+        if "slot" in request:
+            SlotReaper(files, self._end_pipe, self._inherited_fds).run(request["slot"])
+        AttemptReaper(files, self._end_pipe, self._inherited_fds).run()
 
     def _send(self, number: int, **content: Any) -> None:
         # If the worker has ended, the next read of the socket reports it.
         with contextlib.suppress(ConnectionError):
             self._worker.send(encode_message(number, **content))
 
-    def _start(self, request: dict[str, Any], files: list[int]) -> None:
-        number = request["number"]
-        try:
-            expected = FDS_PER_SLOT if "slot" in request else FDS_PER_START
-            if len(files) < expected:  # the kernel drops those that this process cannot hold
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            if "slot" in request:
-                self._start_slot(number, request["slot"], files)
-            elif request["isolation"] == Isolation.POOL:
-                self._start_in_pool(number, files)
-            else:
-                slot = self._idle_reaper()
-                slot.assignment = slot.number = number
-                slot.reaper.start(number, files, memory=request["memory"])
-                self._ensure_idle_reaper()
-        except OSError as error:
-            self._send(number, error=str(error))
-        finally:
-            for file in files:
-                os.close(file)
-
-    def _start_slot(self, number: int, settings: dict[str, Any], files: list[int]) -> None:
-        process_id = os.fork()
-        if process_id == 0:
-            run_in_fork(
-                lambda: SlotReaper(settings, files).run(self._end_pipe, self._inherited_fds)
-            )
-        self._slot_numbers[process_id] = number
-        self._report(ChildStatus(number=number, ended=False, child_pid=process_id))
-
-    def _idle_reaper(self) -> _ReaperSlot:
-        # The worker may have read the end of an attempt that is still unread here.
-        self._read_reapers()
-        idle = [slot for slot in self._reapers.values() if slot.assignment is None]
-        # The reaper that has been idle longest has had time to prefork its next child.
-        return min(idle, key=lambda slot: slot.idle_since) if idle else self._fork_reaper()
-
-    def _ensure_idle_reaper(self) -> None:
-        """Keep one reaper idle for the next attempt, which would otherwise wait for a fork."""
-        if all(slot.assignment is not None for slot in self._reapers.values()):
-            with contextlib.suppress(OSError):
-                self._fork_reaper()
-
-    def _fork_reaper(self) -> _ReaperSlot:
-        reaper = Reaper()
-        with reaper.reaper_end:
-            process_id = os.fork()
-            if process_id == 0:
-                run_in_fork(
-                    lambda: reaper.run(
-                        self._server_pipe, self._worker_pipe, inherited_fds=self._inherited_fds
-                    )
-                )
-        slot = self._reapers[process_id] = _ReaperSlot(reaper)
-        return slot
-
-    def _start_in_pool(self, number: int, files: list[int]) -> None:
-        idle = (slot for slot in self._reapers.values() if slot.pool_child and slot.number is None)
-        slot = next(idle, None) or self._new_pool_child()
-        slot.number = number
-        if slot.pool_child is not None:
-            slot.pool_child.assign(files)
-        if slot.child_pid:
-            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
-
-    def _new_pool_child(self) -> _ReaperSlot:
-        slot, pool_child = self._idle_reaper(), pool.PoolChild()
-        slot.assignment, slot.pool_child = next(self._pool_assignments), pool_child
-        with pool_child.child_end:
-            slot.reaper.start(slot.assignment, [pool_child.child_end.fileno()])
-        self._selector.register(
-            pool_child.server_end,
-            selectors.EVENT_READ,
-            lambda: self._collect_pool_child(slot, pool_child),
-        )
-        return slot
-
-    def _collect_pool_child(self, slot: _ReaperSlot, pool_child: pool.PoolChild) -> None:
-        """Handle a pool child that has finished its task or has ended."""
-        if slot.pool_child is not pool_child:
-            return  # already handled when its reaper reported its end
-        code, stays = pool_child.collect()
-        if code is not None and not slot.child_pid and slot.number is not None:
-            # The child finished before its reaper reported its start.
-            slot.child_pid = pool_child.process_id
-            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
-        if not stays:
-            self._selector.unregister(pool_child.server_end)
-            pool_child.server_end.close()
-            slot.pool_child = None
-        if code is not None and slot.number is not None:
-            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
-            slot.number = None
-
-    def _report(self, status: ChildStatus) -> None:
-        write_status(self._worker_pipe, status)
-
-    def _read_reapers(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for status in decode_statuses(os.read(self._reaper_reports, STATUS_READ_BYTES)):
-                for slot in self._reapers.values():
-                    if slot.assignment == status.number:
-                        self._handle_status(slot, status)
-
-    def _handle_status(self, slot: _ReaperSlot, status: ChildStatus) -> None:
-        while status.ended and slot.pool_child is not None:
-            # Handle a pool child's last reply before its end.
-            self._collect_pool_child(slot, slot.pool_child)
-        previous_pid, in_pool, slot.child_pid = slot.child_pid, slot.in_pool, status.child_pid
-        if status.ended:
-            # Idle before the report: the worker may start the next attempt at once.
-            slot.release(next(self._end_numbers))
-        if in_pool and slot.number is not None and (status.ended or not previous_pid):
-            # The reaper does not know the attempt numbers of a pool child's tasks.
-            self._report(replace(status, number=slot.number))
-
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
-        """Wait for reapers that have ended; their orphans are children of this process."""
+        """Wait for reapers that have ended, and report it when nothing is left of their children.
+
+        The orphans of one that was killed are children of this process.
+        """
         with contextlib.suppress(BlockingIOError):
             os.read(wakeup_fd, 4096)
         while True:
             try:
-                process_id, _ = os.waitpid(-1, os.WNOHANG)
+                process_id, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if process_id == 0:
                 return
-            if process_id in self._reapers:
-                self._read_reapers()
-                self._handle_lost_reaper(self._reapers.pop(process_id))
-            elif (number := self._slot_numbers.pop(process_id, None)) is not None:
-                self._kill_orphans()
-                self._report(ChildStatus(number=number, ended=True, cause=KillCause.LOST))
-
-    def _handle_lost_reaper(self, slot: _ReaperSlot) -> None:
-        """Kill the orphans of a killed reaper and report its attempt as lost."""
-        self._kill_orphans()
-        slot.reaper.server_end.close()
-        if slot.number is not None:
-            # Also if the attempt had ended: its reaper may not have reported that. The worker
-            # ignores a second report.
-            lost = ChildStatus(
-                number=slot.number, ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST
-            )
-            self._report(lost)
+            if (number := self._reapers.pop(process_id, None)) is not None:
+                if status != 0:
+                    self._kill_orphans()
+                self._send(number)
 
     def _kill_orphans(self) -> None:
         """Kill all descendants that are below no live reaper, until none is left."""
@@ -294,8 +136,6 @@ class ForkServer:
 
     def _orphans(self) -> set[int]:
         supervised = {
-            process_id
-            for reaper in (*self._reapers, *self._slot_numbers)
-            for process_id in (reaper, *descendants(reaper))
+            process_id for reaper in self._reapers for process_id in (reaper, *descendants(reaper))
         }
         return descendants(os.getpid()).keys() - supervised

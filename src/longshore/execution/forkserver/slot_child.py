@@ -64,6 +64,8 @@ _REPLY_BYTES = 64 * 1024
 _MAX_TASKS = 10_000
 _MAX_GROWTH_KIB = 128 * 1024
 _GROWTH_CHECK_TASKS = 64
+WARMUP_RUNS = 10
+"""More runs than the interpreter needs before it specialises a function."""
 _decode_at_start = json.JSONDecoder().raw_decode
 
 
@@ -86,6 +88,7 @@ class SlotSettings:
     work_folder: str  # contains the folders of attempts
     child_folder: str  # the working directory of a pool child, before its generation
     keep_folders: bool = False
+    page: int = 0  # the index of the slot's page
 
 
 class _RunningTask:
@@ -310,8 +313,12 @@ class SlotChild:
 
 
 def warm_up_slots(times: int) -> None:
-    """Execute a task that does nothing, ``times`` times, with its reports discarded; see
-    ``child.warm_up``."""
+    """Execute a task that does nothing, ``times`` times, with its reports discarded.
+
+    The interpreter caches in memory what it meets (the method a name resolves to, the type an
+    instruction gets). Children share caches filled before the fork; a cache filled in the child
+    copies a memory page.
+    """
     null_fd = os.open(os.devnull, os.O_RDWR)
     near, far = socket.socketpair()
     page = SlotPage(-1)

@@ -23,13 +23,25 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
-from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.core.tasks.failures import (
+    ErrorCategory,
+    Failure,
+    failure_of_exit,
+    failure_of_silent_exit,
+)
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ForkedChild, ForkServerClient
+from longshore.execution.host.forkserver_client import ForkedChild
 from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
 from longshore.execution.process_table import rss_bytes_of
-from longshore.execution.protocol import AGENT_FOLDER, LINE_LIMIT_BYTES, ChildStatus, KillCause
+from longshore.execution.protocol import (
+    AGENT_FOLDER,
+    LINE_LIMIT_BYTES,
+    LOST_REAPER,
+    ChildStatus,
+    KillCause,
+    ReaperRequest,
+)
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
@@ -53,7 +65,6 @@ class ProcessAttempt:
     """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
 
     spec: AttemptSpec
-    forkserver: ForkServerClient
     child: ForkedChild
     pipes: InitVar[ChildPipes]
     _: KW_ONLY
@@ -99,7 +110,7 @@ class ProcessAttempt:
 
     def abandon(self) -> None:
         """Kill the child, which may not have started, and release its pipes without an ending."""
-        self.forkserver.abandon(self.child)
+        self.child.abandon()
         for task in (*self._readers, self._exit_watch):
             task.cancel()
         self._close_pipes()
@@ -242,10 +253,8 @@ class ProcessAttempt:
 
     def _failure_of_exit(self, code: int | None, peak_rss_bytes: int | None) -> Failure:
         definition = self.spec.definition
-        if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
-            # The Python and agent runners report every error: this process died before it could.
-            message = f"the process exited with exit code {code} without reporting a result"
-            return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
+        if definition.runner is not RunnerKind.COMMAND:
+            return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
         if code == 0:
             return Failure(category=ErrorCategory.UNKNOWN, message="", exit_code=code)
         return failure_of_exit(
@@ -260,13 +269,13 @@ class ProcessAttempt:
             if self._stopped_by is None:
                 self._stopped_by = signal.SIGTERM.name
                 reach("attempt.child_stopping")
-                self.forkserver.signal(self.child, kill=False)
+                self.child.signal(ReaperRequest.TERMINATE)
             # A second caller may pass a shorter grace period than the first.
             await asyncio.wait((self.child.exited,), timeout=grace.total_seconds())
             if not self.child.exited.done():
                 self._stopped_by = signal.SIGKILL.name
                 reach("attempt.child_killing")
-                self.forkserver.signal(self.child, kill=True)
+                self.child.signal(ReaperRequest.KILL)
         await self._finished.wait()
         return self._stopped_by or signal.SIGTERM.name
 
@@ -286,5 +295,4 @@ def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
         used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
         message = f"used {used} MB of memory; its definition allows {limit} MB"
         return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
-    message = "the attempt's reaper process was killed, and the attempt with it"
-    return Failure(category=ErrorCategory.CRASH, message=message)
+    return Failure(category=ErrorCategory.CRASH, message=LOST_REAPER)

@@ -1,6 +1,6 @@
-"""The worker's client of its fork server: starts it, requests children, receives their endings.
+"""The worker's client of its fork server: starts it, and requests reapers.
 
-When a fork server dies, the reapers kill its attempts; each attempt is then reported as lost, and
+When a fork server dies, its reapers kill their children; each attempt is then reported as lost, and
 the next start launches a new fork server.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,29 +20,136 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.core.definitions.definition import Isolation
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.pipes import wait_writable
 from longshore.execution.protocol import (
     EXIT_CANNOT_LOAD,
     MESSAGE_LIMIT_BYTES,
-    STATUS_READ_BYTES,
+    READY_NUMBER,
+    STATUS_BYTES,
     ChildStatus,
     KillCause,
-    decode_statuses,
+    ReaperRequest,
+    decode_status,
     encode_message,
+    encode_request,
 )
 
-_READY_NUMBER = 0
+# Processes that hang in the kernel are not waited for longer.
+_END_TIMEOUT_S = 5.0
+_SERVER_ENDED = "the fork server has ended"
+_NOT_STARTED = "the child ended before it started"
 
 
-@dataclass(slots=True)
+class ForkedReaper:
+    """The worker's view of a reaper.
+
+    Attributes:
+        ended: Done when nothing is left of the reaper and its children.
+
+    Args:
+        on_status: Called with what the reaper reports, and a last time, with ``LOST``, when nothing
+            is left of the reaper and its children.
+    """
+
+    def __init__(
+        self, control: socket.socket, on_status: Callable[[ChildStatus], None] | None = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.on_status = on_status
+        self.error = ""  # why it was not forked or has ended, if so
+        self._control = control
+        control.setblocking(False)
+        loop.add_reader(control, self._read)
+
+    def request(
+        self,
+        request: ReaperRequest,
+        generation: int,
+        *,
+        memory_bytes: int = 0,
+        fds: Sequence[int] = (),
+    ) -> bool:
+        """Send a request; see ``protocol.encode_request``. Returns False if the reaper is ending,
+        and with it its child."""
+        packet = encode_request(request, generation, memory_bytes)
+        try:
+            socket.send_fds(self._control, [packet], list(fds))
+        except OSError:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Make it kill its child and end, and report nothing more; also if it is not forked yet."""
+        self.on_status = None
+        self.end()
+
+    def end(self) -> None:
+        """Make it kill its child and end."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
+    def _read(self) -> None:
+        try:
+            packet = self._control.recv(STATUS_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if packet:
+            self._report(decode_status(packet))
+        else:
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            self._end_if_over()
+
+    def server_reported(self, error: str) -> None:
+        """Note that the reaper was not forked, or has ended, or has no fork server any more."""
+        self.error = error
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        # A reaper that was killed has closed its socket before its fork server has killed what is
+        # left of its child; one whose fork server has ended closes it when nothing is left.
+        if self.error and self._control.fileno() < 0:
+            self.ended.set_result(None)
+            lost = ChildStatus(ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST)
+            self._report(lost)
+
+    def _report(self, status: ChildStatus) -> None:
+        if self.on_status is not None:
+            self.on_status(status)
+
+
 class ForkedChild:
-    """The worker's view of a child of the fork server."""
+    """The worker's view of the child of an attempt."""
 
-    number: int
-    started: asyncio.Future[int] = field(default_factory=asyncio.Future)  # with its process id
-    exited: asyncio.Future[ChildStatus] = field(default_factory=asyncio.Future)
+    def __init__(self, reaper: ForkedReaper, generation: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[int] = loop.create_future()  # with its process id
+        self.exited: asyncio.Future[ChildStatus] = loop.create_future()  # nothing is left of it
+        self._reaper = reaper
+        self._generation = generation
+        reaper.on_status = self._handle_status
+
+    def signal(self, request: ReaperRequest) -> None:
+        """Request the end of the child or, with ``KILL``, of everything that it has started."""
+        self._reaper.request(request, self._generation)
+
+    def abandon(self) -> None:
+        """Kill the child with its reaper; also if it has not started yet."""
+        self._reaper.abandon()
+
+    def _handle_status(self, status: ChildStatus) -> None:
+        if not self.started.done():
+            if not status.ended:
+                self.started.set_result(status.child_pid)
+            else:
+                error = self._reaper.error or _NOT_STARTED
+                self.started.set_exception(BackendUnavailable(error))
+        if status.ended and not self.exited.done():
+            self.exited.set_result(status)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -53,10 +160,11 @@ class ForkServerClient:
     _: KW_ONLY
     modules: Sequence[str] = ()
     inherited_fds: Callable[[], Sequence[int]] = tuple
-    _numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
-    _children: dict[int, ForkedChild] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=partial(itertools.count, READY_NUMBER + 1))
+    _reapers: dict[int, ForkedReaper] = field(default_factory=dict)  # that have not ended
+    _idle: list[ForkedReaper] = field(default_factory=list)
     _socket: socket.socket | None = None
-    _status_pipe: int = -1  # open while ``_socket`` is not None
+    _ready: asyncio.Future[None] | None = None  # since ``_socket`` was opened
     _process: asyncio.subprocess.Process | None = None
     _opening: asyncio.Future[None] | None = None
 
@@ -84,11 +192,10 @@ class ForkServerClient:
                     self._opening = None
 
     async def _open(self) -> None:
-        process = await self._spawn()
+        process, ready = await self._spawn()
         reach("forkserver.started")
-        ready = self._add_child(_READY_NUMBER)
         try:
-            await ready.started
+            await ready
             reach("forkserver.ready")
         except BackendUnavailable:
             if await process.wait() == EXIT_CANNOT_LOAD:
@@ -96,91 +203,86 @@ class ForkServerClient:
                 raise UsageError(message) from None
             raise
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
-        """Start the process, which gets its ends of the socket and of the status pipe."""
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            our_socket, their_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.callback(our_socket.close)
-            theirs.callback(their_socket.close)
-            status_pipe, their_status_pipe = os.pipe()
-            ours.callback(os.close, status_pipe)
-            theirs.callback(os.close, their_status_pipe)
-            passed = (their_socket.fileno(), their_status_pipe)
-            inherited_fds = tuple(self.inherited_fds())
-            reach("forkserver.starting")
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.Future[None]]:
+        """Start the process. Returns it, and what is done when it has loaded its modules."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inherited_fds = tuple(self.inherited_fds())
+        reach("forkserver.starting")
+        with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "longshore.execution.forkserver"),
-                    *(*map(str, passed), *self.modules, "--", *map(str, inherited_fds)),
+                    *(str(theirs.fileno()), *self.modules, "--", *map(str, inherited_fds)),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
-                    pass_fds=(*passed, *inherited_fds),
+                    pass_fds=(theirs.fileno(), *inherited_fds),
                     # Only the worker handles a Ctrl-C at the terminal.
                     start_new_session=True,
                     env=self.environment,
                     cwd=Path.cwd(),
                 )
-            except OSError as error:
-                message = f"the fork server could not be started: {error}"
-                raise BackendUnavailable(message) from error
-            our_socket.setblocking(False)
-            os.set_blocking(status_pipe, False)
-            self._socket, self._status_pipe = our_socket, status_pipe
-            ours.pop_all()
+            except BaseException as error:
+                ours.close()
+                if isinstance(error, OSError):
+                    message = f"the fork server could not be started: {error}"
+                    raise BackendUnavailable(message) from error
+                raise
+        ours.setblocking(False)
         loop = asyncio.get_running_loop()
-        loop.add_reader(our_socket, self._receive, our_socket)
-        loop.add_reader(status_pipe, self._read_statuses)
-        return self._process
+        self._socket, self._ready = ours, loop.create_future()
+        loop.add_reader(ours, self._receive, ours)
+        return self._process, self._ready
 
-    async def start(
-        self,
-        fds: Sequence[int],
-        *,
-        isolation: Isolation,
-        memory_bytes: int | None = None,
-    ) -> ForkedChild:
+    async def start(self, fds: Sequence[int], *, memory_bytes: int | None = None) -> ForkedChild:
         """Request a child, which then reads its spec from its replies pipe.
 
         Args:
             fds: The child's ends of its pipes; the caller may close its copies after this.
 
         Raises:
+            OSError: there are not enough files.
             BackendUnavailable: no child can be started now. ``ForkedChild.started`` may raise it
                 too.
         """
-        return await self._start(fds, {"isolation": isolation, "memory": memory_bytes})
+        await self.open()
+        while True:
+            reaper = self._idle.pop() if self._idle else await self.fork_reaper()
+            number = next(self._numbers)
+            # False: an idle reaper was killed.
+            if reaper.request(ReaperRequest.START, number, memory_bytes=memory_bytes or 0, fds=fds):
+                child = ForkedChild(reaper, number)
+                child.exited.add_done_callback(partial(self._add_idle, reaper))
+                return child
 
-    async def start_slot(self, fds: Sequence[int], settings: Mapping[str, Any]) -> ForkedChild:
-        """Request a reaper for a slot; see ``execution.forkserver.slot_reaper``.
+    def _add_idle(self, reaper: ForkedReaper, _: object) -> None:
+        if not reaper.ended.done():
+            self._idle.append(reaper)
 
-        Returns:
-            The reaper: it has ended when nothing of it and of the slot's children is left.
+    async def fork_reaper(
+        self,
+        on_status: Callable[[ChildStatus], None] | None = None,
+        *,
+        slot: Mapping[str, Any] | None = None,
+        fds: Sequence[int] = (),
+    ) -> ForkedReaper:
+        """Request a reaper for attempts or, with its settings and files, for a slot.
 
         Raises:
-            BackendUnavailable: no reaper can be started now. ``ForkedChild.started`` may raise it
-                too.
+            OSError: there are not enough files.
+            BackendUnavailable: no reaper can be forked now.
         """
-        return await self._start(fds, {"slot": settings})
-
-    async def _start(self, fds: Sequence[int], request: Mapping[str, Any]) -> ForkedChild:
         await self.open()
-        child = self._add_child(next(self._numbers))
-        message = encode_message(child.number, **request)
-        try:
-            await self._send(message, fds)
-        except BaseException:
-            self.abandon(child)
-            raise
-        return child
-
-    def abandon(self, child: ForkedChild) -> None:
-        """Kill the child and forget it; also if it has not started yet."""
-        self.signal(child, kill=True)
-        self._children.pop(child.number, None)
-
-    def _add_child(self, number: int) -> ForkedChild:
-        child = self._children[number] = ForkedChild(number)
-        return child
+        number = next(self._numbers)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reaper = self._reapers[number] = ForkedReaper(ours, on_status)
+        message = encode_message(number, **({} if slot is None else {"slot": slot}))
+        with theirs:
+            try:
+                await self._send(message, (theirs.fileno(), *fds))
+            except BaseException:
+                del self._reapers[number]
+                raise
+        return reaper
 
     async def _send(self, message: bytes, fds: Sequence[int]) -> None:
         while self._socket is not None:
@@ -192,15 +294,7 @@ class ForkServerClient:
                 break
             else:
                 return
-        error = "the fork server has ended"
-        raise BackendUnavailable(error)
-
-    def signal(self, child: ForkedChild, *, kill: bool) -> None:
-        """Send SIGTERM to the child's group or, with ``kill``, kill everything that it started."""
-        if self._socket is not None and child.number in self._children:
-            # Short, and the fork server always reads: if the send fails, the fork server is ending.
-            with contextlib.suppress(OSError):
-                self._socket.send(encode_message(child.number, kill=kill))
+        raise BackendUnavailable(_SERVER_ENDED)
 
     def _receive(self, ours: socket.socket) -> None:
         try:
@@ -213,41 +307,27 @@ class ForkServerClient:
             self._disconnect(ours)
             return
         received = json.loads(data)
-        if (child := self._children.pop(received["number"], None)) is not None:
-            if "error" in received:
-                message = f"no child could be started: {received['error']}"
-                _fail(child.started, BackendUnavailable(message))
-            else:
-                child.started.set_result(0)
-
-    def _read_statuses(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for status in decode_statuses(os.read(self._status_pipe, STATUS_READ_BYTES)):
-                if (child := self._children.get(status.number)) is not None:
-                    self._handle_status(child, status)
-
-    def _handle_status(self, child: ForkedChild, status: ChildStatus) -> None:
-        if not status.ended:
-            if not child.started.done():
-                child.started.set_result(status.child_pid)
+        if received["number"] == READY_NUMBER and self._ready is not None:
+            self._ready.set_result(None)
+        elif (reaper := self._reapers.pop(received["number"], None)) is None:
             return
-        del self._children[child.number]
-        _fail(child.started, BackendUnavailable("the child ended before it started"))
-        child.exited.set_result(status)
+        elif "error" in received:
+            reaper.server_reported(f"no child could be started: {received['error']}")
+        else:
+            reaper.server_reported(_NOT_STARTED)
 
     def _disconnect(self, ours: socket.socket) -> None:
-        """Handle the end of the fork server: its reapers kill its attempts."""
-        self._read_statuses()  # those written before the end
+        """Handle the end of the fork server: its reapers kill their children and end."""
         self._socket = None
-        for file in (ours.fileno(), self._status_pipe):
-            asyncio.get_running_loop().remove_reader(file)
+        asyncio.get_running_loop().remove_reader(ours)
         ours.close()
-        os.close(self._status_pipe)
-        for child in self._children.values():
-            _fail(child.started, BackendUnavailable("the fork server has ended"))
-            lost = ChildStatus(child.number, ended=True, cause=KillCause.LOST)
-            child.exited.set_result(lost)
-        self._children.clear()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(BackendUnavailable(_SERVER_ENDED))
+        reapers = list(self._reapers.values())
+        self._reapers.clear()
+        self._idle.clear()
+        for reaper in reapers:
+            reaper.server_reported(_SERVER_ENDED)
 
     async def close(self) -> None:
         """End the fork server and its remaining children; safe to call twice."""
@@ -255,14 +335,12 @@ class ForkServerClient:
             await asyncio.gather(self._opening, return_exceptions=True)
             self._opening = None
         reach("forkserver.ending")
+        ending = [reaper.ended for reaper in self._reapers.values()]
         if self._socket is not None:
             self._disconnect(self._socket)
         if self._process is not None:
             await self._process.wait()
             self._process = None
+        if ending:
+            await asyncio.wait(ending, timeout=_END_TIMEOUT_S)
         reach("forkserver.ended")
-
-
-def _fail(future: asyncio.Future[int], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)

@@ -123,18 +123,10 @@ class ProcessRunner:
         with open_child_pipes(pty=definition.pty) as (pipes, child_ends):
             reach("attempt.child_requested")
             child = await forkserver.start(
-                child_ends,
-                isolation=definition.isolation,
-                memory_bytes=definition.resources.memory_bytes,
+                child_ends, memory_bytes=definition.resources.memory_bytes
             )
         attempt = ProcessAttempt(
-            spec,
-            forkserver,
-            child,
-            pipes,
-            folder=folder,
-            cleaner=self._cleaner,
-            clock=self.clock,
+            spec, child, pipes, folder=folder, cleaner=self._cleaner, clock=self.clock
         )
         # All this happens while the child is being forked.
         attempt.start_reading()

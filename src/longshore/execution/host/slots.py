@@ -19,7 +19,7 @@ import secrets
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,17 +27,17 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation
-from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.core.tasks.failures import (
+    ErrorCategory,
+    Failure,
+    failure_of_exit,
+    failure_of_silent_exit,
+)
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
-from longshore.execution.protocol import (
-    STATUS_READ_BYTES,
-    ChildStatus,
-    KillCause,
-    decode_statuses,
-)
+from longshore.execution.protocol import LOST_REAPER, ChildStatus, KillCause, ReaperRequest
 from longshore.execution.slot_page import SlotPage, clock_ns, open_page_file
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
@@ -49,13 +49,11 @@ from longshore.execution.slot_protocol import (
     InvalidFrame,
     OutcomeFrame,
     OutputSplitter,
-    ReaperRequest,
     ReportFrame,
     TaskRecord,
     TooLateFrame,
     decode_record,
     encode,
-    encode_request,
 )
 from longshore.ports.child_slots import (
     ChildEndCause,
@@ -82,7 +80,7 @@ _WAKE_MARGIN_NS = 1_000_000_000
 _CAUSES = {KillCause.DEADLINE: ChildEndCause.DEADLINE, KillCause.LOST: ChildEndCause.LOST}
 _MESSAGES = {
     ChildEndCause.DEADLINE: "the worker did not renew its lease in time, and the attempt was ended",
-    ChildEndCause.LOST: "the attempt's reaper process was killed, and the attempt with it",
+    ChildEndCause.LOST: LOST_REAPER,
     ChildEndCause.INVALID_REPORT: "the attempt sent an invalid report to the worker",
 }
 
@@ -219,12 +217,11 @@ class _GivenTask:
 class _OutputPipe:
     """The worker's end of a slot's standard output or error."""
 
-    __slots__ = ("file", "splitter", "stream", "tasks", "token")
+    __slots__ = ("file", "splitter", "stream", "tasks")
 
     def __init__(self, file: int, stream: Stream, token: bytes) -> None:
         self.file = file
         self.stream = stream
-        self.token = token
         self.tasks: deque[int] = deque()  # those whose boundary has not been read, in sequence
         self.splitter = OutputSplitter(token)
 
@@ -234,10 +231,11 @@ class _ChildSlot:
 
     def __init__(self, slots: ProcessSlots, number: int, isolation: Isolation) -> None:
         self.number = number
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._started: asyncio.Future[int] = self._loop.create_future()  # the reaper's process id
         self._slots = slots
         self._listener = slots.listener
-        self._loop = asyncio.get_running_loop()
         self._isolation = isolation
         self._in_pool = isolation is Isolation.POOL
         self._resources = contextlib.ExitStack()
@@ -249,7 +247,6 @@ class _ChildSlot:
         self._output_followed = False
         self._has_reported = False  # since the output was last considered
         self._closing = False
-        self._control_open = True
         self._generation = 0
         self._next_generation()
 
@@ -276,16 +273,18 @@ class _ChildSlot:
             UsageError: a module cannot be loaded.
             BackendUnavailable: no process can be forked.
         """
-        self.page = self._open_page(page_path)
         with contextlib.ExitStack() as theirs:
-            page_file = theirs.enter_context(_open_file(page_path, self.number + 1))
+            page_file = open_page_file(str(page_path), self.number + 1)
+            theirs.callback(os.close, page_file)
+            self.page = SlotPage(page_file, self.number)
+            self._resources.callback(self.page.close)
+            self.page.format()
             self._tasks, self._tasks_end = self._open_sockets()
             self._replies, replies_end = self._open_sockets(theirs)
             self._reports, reports_end = self._open_pipe(theirs)
             output, output_end = self._open_pipe(theirs)
             errors, errors_end = self._open_pipe(theirs)
-            self._control, control_end = self._open_sockets(theirs)
-            for ours in (self._tasks, self._replies, self._control):
+            for ours in (self._tasks, self._replies):
                 ours.setblocking(False)
             self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._outputs = (
@@ -294,7 +293,7 @@ class _ChildSlot:
             )
             files = (
                 *(self._tasks_end.fileno(), replies_end.fileno(), reports_end),
-                *(output_end, errors_end, control_end.fileno(), page_file),
+                *(output_end, errors_end, page_file),
             )
             settings = {
                 "isolation": self._isolation,
@@ -304,15 +303,12 @@ class _ChildSlot:
                 "keep_folders": self._slots.cleaner.keep,
                 "page": self.number,
             }
-            self._reaper = await self._slots.forkserver.start_slot(files, settings)
-        await self._reaper.started
-
-    def _open_page(self, path: Path) -> SlotPage:
-        with _open_file(path, self.number + 1) as file:
-            page = SlotPage(file, self.number)
-        self._resources.callback(page.close)
-        page.format()
-        return page
+            self._reaper = await self._slots.forkserver.fork_reaper(
+                self._handle_status, slot=settings, fds=files
+            )
+        self._resources.callback(self._reaper.abandon)
+        # If this is cancelled, the reaper may still report its start.
+        await asyncio.shield(self._started)
 
     def _open_sockets(
         self, theirs: contextlib.ExitStack | None = None
@@ -331,10 +327,9 @@ class _ChildSlot:
         return reading, writing
 
     def start_reading(self) -> None:
-        """Read what the child and the reaper send, from now on."""
-        self._loop.add_reader(self._control, self._read_control)
+        """Read what the child sends, from now on."""
         self._loop.add_reader(self._reports, self._read_reports)
-        self._reaper.exited.add_done_callback(lambda _: self._end_if_lost())
+        self._resources.callback(self._loop.remove_reader, self._reports)
 
     def close(self) -> None:
         """Make the reaper kill the child and end; ``closed`` is done when it has."""
@@ -342,16 +337,12 @@ class _ChildSlot:
             self._closing = True
             self._ending = ChildEndCause.KILLED
             reach("slot.closing")
-            with contextlib.suppress(OSError):
-                self._control.shutdown(socket.SHUT_WR)
+            self._reaper.end()
 
     def release(self) -> None:
         """Close all files."""
         if self._output_followed:
             self._set_followed(followed=False)
-        for name in ("_control", "_reports"):
-            if (file := getattr(self, name, None)) is not None:
-                self._loop.remove_reader(file)
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._resources.close()
@@ -480,9 +471,7 @@ class _ChildSlot:
         self._request(ReaperRequest.KILL)
 
     def _request(self, request: ReaperRequest) -> None:
-        # If it fails, the reaper is ending, and with it the child.
-        with contextlib.suppress(OSError):
-            self._control.send(encode_request(request, self._generation))
+        self._reaper.request(request, self._generation)
 
     def replace(self) -> None:
         if self._ending is None:
@@ -669,37 +658,20 @@ class _ChildSlot:
 
     # The end of a child.
 
-    def _read_control(self) -> None:
-        try:
-            data = self._control.recv(STATUS_READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._control)
-            self._control_open = False
-            self._end_if_lost()
-        for status in decode_statuses(data):
+    def _handle_status(self, status: ChildStatus) -> None:
+        if self._started.done():
             self._handle_end(status)
-
-    def _end_if_lost(self) -> None:
-        """Handle the end of the reaper, when nothing of the slot can be alive any more.
-
-        A reaper ends when nothing is left of its children; if it was killed, the fork server kills
-        what is left, and reports the reaper's end then.
-        """
-        if self._control_open or not self._reaper.exited.done() or self.closed.done():
-            return
-        self._closing = True
-        cause = KillCause.LOST
-        self._handle_end(ChildStatus(self._generation, ended=True, wait_status=9, cause=cause))
+        elif status.ended:
+            self._started.set_exception(BackendUnavailable(self._reaper.error))
+        else:
+            self._started.set_result(status.child_pid)
 
     def _handle_end(self, status: ChildStatus) -> None:
+        lost = status.cause is KillCause.LOST
+        self._closing = self._closing or lost
         self._drain()
         reach("slot.child_ended")
         ending, outcomes = self._account(status)
-        lost = status.cause is KillCause.LOST
         folder = Path(f"{self._child_folder}.{self._generation}")
         if self._kill_timer is not None:
             self._kill_timer.cancel()
@@ -810,19 +782,7 @@ class _ChildSlot:
 def _exit_failure(cause: ChildEndCause, code: int, peak_rss_bytes: int | None) -> Failure:
     if cause in _MESSAGES:
         return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
-    if code >= 0:
-        message = f"the process exited with exit code {code} without reporting a result"
-        return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
-    return failure_of_exit(code, None, peak_rss_bytes=peak_rss_bytes)
-
-
-@contextlib.contextmanager
-def _open_file(path: Path, pages: int) -> Iterator[int]:
-    file = open_page_file(str(path), pages)
-    try:
-        yield file
-    finally:
-        os.close(file)
+    return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
 
 
 def _remove_file(path: str | None) -> None:

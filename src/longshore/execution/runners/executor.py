@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, failure_of
 from longshore.core.text.sanitise import mask_secrets
@@ -20,6 +20,8 @@ from longshore.execution.runners.channel import (
     check_length,
     encode_json,
 )
+
+EncodedT = TypeVar("EncodedT")
 
 EXIT_FAILED = 1
 EXIT_OK = 0
@@ -72,12 +74,7 @@ def run_and_report(
 
 
 def _send_result(channel: Channel, result: Any) -> None:
-    try:
-        channel.send("result", value=result)
-    except MessageTooLong:
-        raise
-    except (TypeError, ValueError) as error:
-        raise _not_json(error) from error
+    _encode(lambda: channel.send("result", value=result))
 
 
 def encode_result(result: Any) -> str:
@@ -87,18 +84,19 @@ def encode_result(result: Any) -> str:
         TypeError: it cannot be stored as JSON.
         MessageTooLong: the worker would not read it.
     """
-    try:
-        text = encode_json(result)
-        check_length("result", len(text))  # the encoder escapes all but ASCII
-    except MessageTooLong:
-        raise
-    except (TypeError, ValueError) as error:
-        raise _not_json(error) from error
+    text = _encode(lambda: encode_json(result))
+    check_length("result", len(text))  # the encoder escapes all but ASCII
     return text
 
 
-def _not_json(error: Exception) -> TypeError:
-    return TypeError(f"the result cannot be stored as JSON: {error}")
+def _encode(encode: Callable[[], EncodedT]) -> EncodedT:
+    try:
+        return encode()
+    except MessageTooLong:
+        raise
+    except (TypeError, ValueError) as error:
+        message = f"the result cannot be stored as JSON: {error}"
+        raise TypeError(message) from error
 
 
 def _report_error(channel: Channel, error: BaseException, *, print_traceback: bool) -> None:
