@@ -372,7 +372,7 @@ class MessageTaskSource:
         await self.backend.ledger.wait_for_wake(worker.worker_id)
 
     async def end_worker(
-        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+        self, worker_id: str, *, unbegun: Collection[tuple[str, int]] = ()
     ) -> list[TaskRow]:
         ended: list[TaskRow] = []
         for task_id, lease in await list_all(self.backend.ledger.leased_tasks):
@@ -382,7 +382,7 @@ class MessageTaskSource:
                 fence=lease.fence,
                 margin=self.lease.skew_margin,
                 holder_dead=True,
-                begun=begun is None or (task_id, lease.fence) in begun,
+                begun=(task_id, lease.fence) not in unbegun,
             )
             with (
                 log_and_continue(logger, "lease.end_failed", task_id=task_id),
