@@ -45,6 +45,15 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kills_a_worker(folder: str, key: str) -> None:
+    """Kills the worker whose process id is in a file, if there is one."""
+    Path(folder, f"begun-{key}").touch()
+    worker = Path(folder, "worker")
+    if worker.exists():
+        os.kill(int(worker.read_text()), signal.SIGKILL)
+        signal.pause()
+
+
 def looks_around(note: str) -> dict[str, Any]:
     folder = Path.cwd()
     return {

@@ -45,11 +45,11 @@ class WorkerProcess:
         """SIGKILL: no last words."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.process.stdout.close()
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.kill()
+        self.process.stdout.close()
 
 
 @pytest.fixture

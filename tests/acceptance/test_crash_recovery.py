@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, TaskState
+from longshore.execution.host.registry import page_path
 from longshore.settings import Settings
 from longshore.wiring.services import Services, open_services
 from tests.acceptance.conftest import WorkerProcess, wait_until
 from tests.interfaces.command_line import is_alive
 
+ROOT = Path(__file__).parents[2]
 KILLS = 50
 # A message that a worker had taken when it was killed, and not yet claimed the task of, is seen
 # again after ``extend_by``; by default that is half a minute.
@@ -212,3 +215,55 @@ def test_a_job_whose_worker_dies_between_tasks_goes_on_with_the_next_worker(
 
 async def completed(services: Services, job_id: str, key: str) -> bool:
     return (await row_of(services, job_id, key)).state is TaskState.COMPLETED
+
+
+def test_only_what_a_killed_worker_had_begun_uses_an_attempt(
+    settings: Settings, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    function = "tests.acceptance.attempt_tasks:kills_a_worker"
+
+    def make_tasks(prefix: str) -> dict:
+        keys = [f"{prefix}{number}" for number in range(20)]
+        calls = {key: {"function": function, "args": [str(tmp_path), key]} for key in keys}
+        return {
+            "tasks": [{"taskId": key, "name": "short", "input": calls[key]} for key in keys],
+        }
+
+    async def scenario() -> None:
+        async with open_services(settings) as services:
+            definition = Definition(
+                name="short",
+                runner=RunnerKind.PYTHON,
+                isolation=Isolation.POOL,
+                options={"path": [str(ROOT)]},
+            )
+            await services.backend.definitions.put("default", definition)
+            first = await services.producer.submit("default", "first", make_tasks("a"))
+            worker = start_worker(**{"worker.concurrency": 1})
+            await wait_until(lambda: ended(services, first.job.id))
+            draft = tmp_path / "draft"
+            draft.write_text(str(worker.process.pid))
+            draft.rename(tmp_path / "worker")
+
+            second = await services.producer.submit("default", "second", make_tasks("b"))
+            worker.process.wait()
+            await wait_until(lambda: is_dead(services, worker.id))
+            leased = await services.backend.ledger.leased_tasks(limit=100)
+            await services.sweeper.reap_dead_workers()
+
+            rows = [
+                await services.backend.ledger.get_task(f"{second.job.id}_b{n}") for n in range(20)
+            ]
+            used = {row.spec.key for row in rows if row.attempts_used}
+            begun = {path.name.removeprefix("begun-") for path in tmp_path.glob("begun-b*")}
+            assert len(leased) > 1
+            assert used == begun
+            assert len(begun) == 1
+            assert all(row.state is TaskState.PENDING for row in rows)
+            assert not page_path(settings.data_dir, worker.id).exists()
+
+    asyncio.run(scenario())
+
+
+async def is_dead(services: Services, worker_id: str) -> bool:
+    return services.worker_registry.is_dead(worker_id)

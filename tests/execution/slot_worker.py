@@ -17,10 +17,11 @@ from longshore.core.definitions.definition import Isolation
 from longshore.execution.slot_page import clock_ns
 from longshore.ports.child_slots import ChildEnding, SlotOutcome
 from longshore.ports.output import Stream
-from tests.execution.slots import Recorder, a_task, harness
+from longshore.testing.contracts.child_slots import SlotRecorder
+from tests.execution.slots import a_task, harness
 
 
-class _PrintingRecorder(Recorder):
+class _PrintingRecorder(SlotRecorder):
     def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
         super().output(slot, number, stream, data)
         _print(f"output {data.decode().split()[0]}")

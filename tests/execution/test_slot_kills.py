@@ -20,8 +20,9 @@ from longshore.execution.process_table import descendants
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
+from longshore.testing.contracts.child_slots import BOTH
 from tests.execution.conftest import scenario, wait_until
-from tests.execution.slots import BOTH, Harness, a_task, harness
+from tests.execution.slots import Harness, a_task, harness
 from tests.interfaces.command_line import is_alive
 from verification.crash.failpoint_ports import SLOT_FAILPOINTS
 
@@ -114,43 +115,6 @@ async def test_every_task_is_accounted_for_once_whenever_a_process_is_killed(
 
 @pytest.mark.parametrize("isolation", BOTH)
 @scenario
-async def test_a_killed_task_gets_sigterm_and_those_behind_it_are_taken_back(
-    tmp_path: Path, isolation: Isolation
-) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(isolation)
-        await _begin(here, slot, "waits", isolation)
-
-        assert here.slots.kill(slot, grace=LONG) == _behind(isolation)
-        assert not here.slots.give(slot, a_task("echo", number=4, isolation=isolation))
-        assert here.slots.kill(slot, grace=LONG) == []
-        await here.recorder.until(lambda: here.recorder.endings)
-
-        (ending,) = here.recorder.endings
-        assert (ending.cause, ending.begun, ending.not_begun) == (ChildEndCause.KILLED, 1, ())
-        assert ending.signal == "SIGTERM"
-        await here.run(slot, a_task("echo", number=4, isolation=isolation))
-
-
-@pytest.mark.parametrize("isolation", BOTH)
-@scenario
-async def test_a_task_that_ignores_sigterm_is_killed_after_the_grace_period(
-    tmp_path: Path, isolation: Isolation
-) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(isolation)
-        await _begin(here, slot, "ignores_sigterm", isolation)
-
-        here.slots.kill(slot, grace=LONG)
-        here.slots.kill(slot, grace=GRACE)
-        await here.recorder.until(lambda: here.recorder.endings)
-
-        (ending,) = here.recorder.endings
-        assert (ending.cause, ending.signal) == (ChildEndCause.KILLED, "SIGKILL")
-
-
-@pytest.mark.parametrize("isolation", BOTH)
-@scenario
 async def test_a_task_can_see_that_it_is_cancelled(tmp_path: Path, isolation: Isolation) -> None:
     async with harness(tmp_path) as here:
         slot = await here.open(isolation)
@@ -165,18 +129,6 @@ async def test_a_task_can_see_that_it_is_cancelled(tmp_path: Path, isolation: Is
             (ending,) = here.recorder.endings
             assert (ending.cause, ending.begun) == (ChildEndCause.KILLED, None)
         await here.run(slot, a_task("echo", number=4, isolation=isolation))
-
-
-@pytest.mark.parametrize("isolation", BOTH)
-@scenario
-async def test_an_idle_child_can_be_killed(tmp_path: Path, isolation: Isolation) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(isolation)
-        assert here.slots.kill(slot, grace=LONG) == []
-        await here.recorder.until(lambda: here.recorder.endings)
-
-        assert here.recorder.endings[0].cause is ChildEndCause.KILLED
-        await here.run(slot, a_task("echo", isolation=isolation))
 
 
 @pytest.mark.parametrize("isolation", BOTH)
@@ -198,25 +150,6 @@ async def test_a_task_is_killed_when_its_lease_is_no_longer_trusted(
         assert sorted(ending.not_begun) == _behind(isolation)
         assert ending.failure is not None
         assert "lease" in ending.failure.message
-
-
-@pytest.mark.parametrize("isolation", BOTH)
-@scenario
-async def test_a_deadline_that_is_moved_in_time_kills_nothing(
-    tmp_path: Path, isolation: Isolation
-) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(isolation, trusted=False)
-        moment = clock_ns()
-        here.slots.trust_until(slot, moment + 10**10)
-        task = a_task("waits_for", str(tmp_path / "end"), isolation=isolation)
-        await here.give_and_wait(slot, task)
-        for extension in range(1, 20):
-            here.slots.trust_until(slot, clock_ns() + 10**9 * extension)
-        (tmp_path / "end").touch()
-        await here.recorder.until(lambda: 1 in here.recorder.accounted)
-
-        assert here.recorder.endings == []
 
 
 @pytest.mark.parametrize(

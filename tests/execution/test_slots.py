@@ -5,26 +5,18 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
+from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
-from longshore.ports.runner import ProgressReport, StepReport, SummaryReport
+from longshore.ports.runner import StepReport, SummaryReport
+from longshore.testing.contracts.child_slots import BOTH, ONE_HOUR_NS
 from tests.execution.conftest import scenario, wait_until
-from tests.execution.slots import (
-    BOTH,
-    DEFINITIONS,
-    ENVIRONMENT,
-    ONE_HOUR_NS,
-    Harness,
-    a_task,
-    harness,
-)
+from tests.execution.slots import DEFINITIONS, ENVIRONMENT, Harness, a_task, harness
 from tests.interfaces.command_line import is_alive
 
 NO_GRACE = timedelta(0)
@@ -76,18 +68,6 @@ async def test_each_task_of_a_fork_has_its_own_process(tmp_path: Path) -> None:
             assert here.recorder.endings == []
 
         assert len(set(processes)) == 5
-
-
-@scenario
-async def test_a_fork_has_one_task_at_a_time(tmp_path: Path) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(Isolation.FORK)
-
-        assert here.slots.give(slot, a_task("echo", isolation=Isolation.FORK))
-        assert not here.slots.give(slot, a_task("echo", number=2, isolation=Isolation.FORK))
-        await here.recorder.until(lambda: here.recorder.outcomes)
-        assert here.slots.give(slot, a_task("echo", number=2, isolation=Isolation.FORK))
-        await here.recorder.until(lambda: 2 in here.recorder.outcomes)
 
 
 @pytest.mark.parametrize("isolation", BOTH)
@@ -230,19 +210,6 @@ async def test_a_step_is_stored_before_the_task_continues(
         assert here.recorder.result(1) == ["ONE", "stored"]
 
 
-@pytest.mark.parametrize("isolation", BOTH)
-@scenario
-async def test_reports_of_a_task_arrive_before_its_outcome(
-    tmp_path: Path, isolation: Isolation
-) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(isolation)
-        await here.run(slot, a_task("reports", isolation=isolation))
-
-        assert here.recorder.reports == [(1, ProgressReport(1, 2, "halves"))]
-        assert here.recorder.text(1, Stream.LOG) == "a line\n"
-
-
 @scenario
 async def test_a_pool_creates_a_folder_only_if_the_task_uses_it(tmp_path: Path) -> None:
     async with harness(tmp_path) as here:
@@ -343,25 +310,6 @@ async def test_what_was_not_begun_is_taken_back_under_load(tmp_path: Path) -> No
 
 
 @scenario
-async def test_tasks_behind_a_long_one_are_taken_back_and_run_elsewhere(tmp_path: Path) -> None:
-    async with harness(tmp_path) as here:
-        slot, other = await here.open(), await here.open()
-        await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
-        for number in (2, 3):
-            assert here.slots.give(slot, a_task("echo", number=number))
-
-        assert here.slots.take_back(slot) == [2, 3]
-        for number in (2, 3):
-            assert here.slots.give(other, a_task("echo", number, number=number))
-        await here.recorder.until(lambda: {2, 3} <= here.recorder.outcomes.keys())
-        # The definition was in a record that was taken back, or not: the child has it in any case.
-        assert here.slots.give(slot, a_task("echo", 4, number=4))
-        (tmp_path / "end").touch()
-        await here.recorder.until(lambda: {1, 4} <= here.recorder.outcomes.keys())
-        assert here.recorder.result(4) == 4
-
-
-@scenario
 async def test_the_definition_of_a_task_that_was_taken_back_is_sent_again(tmp_path: Path) -> None:
     async with harness(tmp_path) as here:
         slot = await here.open()
@@ -438,48 +386,6 @@ async def test_a_fork_of_a_task_does_not_act_as_the_child(
         assert here.recorder.endings == []
 
 
-@pytest.mark.parametrize("isolation", BOTH)
-@scenario
-async def test_the_running_task_and_the_moment_of_its_beginning_are_known(
-    tmp_path: Path, isolation: Isolation
-) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(isolation)
-        assert here.slots.running(slot) is None
-        before = clock_ns()
-        task = a_task("waits_for", str(tmp_path / "end"), isolation=isolation)
-        await here.give_and_wait(slot, task)
-        number, moment = here.slots.running(slot) or (0, 0)
-        after = clock_ns()
-        (tmp_path / "end").touch()
-        await here.recorder.until(lambda: here.recorder.outcomes)
-
-        assert number == 1
-        assert before <= moment <= after
-        assert here.slots.running(slot) is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"isolation": Isolation.FORK},
-        {"isolation": Isolation.SPAWN},
-        {"isolation": Isolation.FORK, "pty": True},
-        {"isolation": Isolation.FORK, "resources": ResourceLimits(open_files=50)},
-        {"isolation": Isolation.FORK, "runner": RunnerKind.COMMAND},
-    ],
-)
-@scenario
-async def test_a_task_that_needs_another_slot_is_refused(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open(Isolation.POOL)
-        definition = replace(DEFINITIONS[Isolation.POOL], **changes)
-        with pytest.raises(ValueError, match="cannot run in slot"):
-            here.slots.give(slot, a_task("echo", definition=definition))
-
-
 @scenario
 async def test_a_child_of_a_pool_that_has_grown_is_replaced(tmp_path: Path) -> None:
     async with harness(tmp_path) as here:
@@ -493,36 +399,6 @@ async def test_a_child_of_a_pool_that_has_grown_is_replaced(tmp_path: Path) -> N
         assert (ending.cause, ending.begun) == (ChildEndCause.RETIRED, None)
         assert len(here.recorder.outcomes) == 64
         assert (ending.peak_rss_bytes or 0) > 200 * 2**20
-
-
-@scenario
-async def test_a_child_of_a_pool_serves_one_tenant(tmp_path: Path) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open()
-        await here.run(slot, a_task("process_id"))
-        with pytest.raises(ValueError, match="another tenant"):
-            here.slots.give(slot, a_task("process_id", number=2, tenant="other"))
-        assert here.slots.give(slot, a_task("echo", number=3))
-        here.slots.replace(slot)
-        assert not here.slots.give(slot, a_task("process_id", number=4, tenant="other"))
-        await here.recorder.until(lambda: here.recorder.endings)
-        await here.run(slot, a_task("process_id", number=4, tenant="other"))
-
-        assert here.recorder.endings[0].cause is ChildEndCause.REPLACED
-        assert 3 in here.recorder.outcomes
-        assert here.recorder.result(1) != here.recorder.result(4)
-
-
-@scenario
-async def test_a_task_number_is_given_once_at_a_time(tmp_path: Path) -> None:
-    async with harness(tmp_path) as here:
-        slot = await here.open()
-        await here.give_and_wait(slot, a_task("waits"))
-        with pytest.raises(ValueError, match="already has task 1"):
-            here.slots.give(slot, a_task("echo"))
-        here.slots.kill(slot, grace=NO_GRACE)
-        await here.recorder.until(lambda: here.recorder.endings)
-        await here.run(slot, a_task("echo", number=2))
 
 
 async def _fill(here: Harness, slot: int) -> list[int]:

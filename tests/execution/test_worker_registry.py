@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import UsageError
-from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.host.registry import FileWorkerRegistry, page_path
 from longshore.execution.process_table import is_alive, start_time_of
+from longshore.execution.slot_page import SlotPage, clock_ns, open_page_file
 
 # Executes commands line by line and answers; it exits when its input ends.
 _WORKER = """
@@ -145,6 +146,43 @@ def test_leaving_is_silent(
 
     assert not registry.is_dead("w")
     assert (registry.dead_workers(), registry.live_workers()) == ([], {})
+
+
+def test_what_a_worker_had_begun_is_known_until_it_is_deregistered(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    path = page_path(registry.data_folder, "w")
+    file = open_page_file(str(path), 1)
+    page = SlotPage(file)
+    os.close(file)
+    page.format()
+    page.deadline_ns = clock_ns() + 10**12
+    page.begin(7, 3)
+    page.close()
+    process.kill()
+
+    assert registry.begun_tasks("w") == {(7, 3)}
+    registry.deregister("w")
+    assert not path.exists()
+    assert registry.begun_tasks("w") is None
+
+
+def test_a_dead_worker_is_found_again_until_its_record_is_removed(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], tmp_path: Path
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    process.kill()
+    page = page_path(tmp_path, "w")
+    page.mkdir()  # cannot be unlinked: deregistering ends here
+
+    with pytest.raises(OSError, match="directory"):
+        registry.deregister("w")
+
+    assert registry.dead_workers() == ["w"]
+    page.rmdir()
 
 
 def test_a_name_is_taken_while_its_worker_is_here_and_until_it_is_cleared_away(

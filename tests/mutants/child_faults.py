@@ -201,7 +201,8 @@ CHILD_FAULTS = (
         name="a child serves two tenants",
         at="execution.host.slots:_ChildSlot.give",
         do=Condition("tenant", False, nth=1),
-        caught_by=f"{_SLOTS}::test_a_child_of_a_pool_serves_one_tenant",
+        caught_by="contract/test_child_slots.py::TestProcessSlots::"
+        "test_a_child_of_a_pool_serves_one_tenant",
     ),
     _fault(
         name="the definition of a task that was taken back is not sent again",

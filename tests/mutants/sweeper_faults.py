@@ -36,6 +36,24 @@ SWEEPER_FAULTS = (
         "test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended",
     ),
     _fault(
+        name="what a dead worker had not begun uses an attempt",
+        at="services.sweeper:Sweeper.reap_dead_workers",
+        do=Argument("end_worker()", "unbegun", None),
+        caught_by=f"{_SWEEPER}::test_what_a_dead_worker_had_not_begun_in_its_slots_uses_no_attempt",
+    ),
+    _fault(
+        name="what a dead worker ran outside of its slots uses no attempt",
+        at="services.sweeper:Sweeper._runs_in_slot",
+        do=Replace("runs_in_slot()", "True"),
+        caught_by=f"{_SWEEPER}::test_what_a_dead_worker_had_not_begun_in_its_slots_uses_no_attempt",
+    ),
+    _fault(
+        name="what was begun in an earlier attempt counts as begun",
+        at="services.sweeper:Sweeper._unbegun_tasks",
+        do=Replace("not in", "slot_task_number(task_id) not in dict(begun)"),
+        caught_by=f"{_SWEEPER}::test_what_a_dead_worker_had_not_begun_in_its_slots_uses_no_attempt",
+    ),
+    _fault(
         name="of the tasks of the dead only the first are found",
         at="services.reads:list_all",
         do=Replace("*=", "break"),

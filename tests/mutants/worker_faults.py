@@ -13,6 +13,7 @@ _CANCELLATIONS = "unit/services/test_worker_cancellations.py"
 _STARTS = "unit/services/test_worker_starts.py"
 _STEPS = "unit/services/test_worker_steps.py"
 _RUNNING = "unit/services/test_worker_running.py"
+_SLOTS = "unit/services/test_slot_tasks.py"
 _OUTPUT = "unit/services/test_worker_output.py"
 
 _fault = partial(Fault, part=Part.WORKER)
@@ -248,5 +249,48 @@ WORKER_FAULTS = (
         at="services.worker.attempt_specs:_checkpoints",
         do=Value("= 'previous'", "None"),
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
+    ),
+    _fault(
+        name="a worker that stops does not wait for the answer to an outcome of a slot",
+        at="services.worker.slot_tasks:SlotTasks._is_empty",
+        do=Replace("_unanswered", "False"),
+        caught_by=f"{_SLOTS}::test_a_worker_that_stops_reports_its_last_outcome_through_an_outage",
+    ),
+    _fault(
+        name="a timer of a slot is not set earlier",
+        at="services.worker.slot_tasks:SlotTasks._set_timer",
+        do=Condition("_timer_ends_ns", True),
+        caught_by=f"{_SLOTS}::test_a_short_timeout_is_noticed_while_a_task_with_a_long_one_runs",
+    ),
+    _fault(
+        name="a task of a slot that has ended is stopped",
+        at="services.worker.slot_tasks:SlotTasks.stop",
+        do=Condition("has_ended", False),
+        caught_by=f"{_SLOTS}::test_a_worker_that_is_stopped_at_once_reports_a_task_that_has_ended",
+    ),
+    _fault(
+        name="a step of a slot that cannot be stored is waited for",
+        at="services.worker.slot_tasks:SlotTasks._record_reports",
+        do=Drop("_kill()"),
+        caught_by=f"{_SLOTS}::test_a_step_that_cannot_be_stored_ends_the_attempt",
+    ),
+    _fault(
+        name="output of a slot is read without a limit",
+        at="services.worker.slot_tasks:SlotTasks._add_report",
+        do=Drop("pause_output()"),
+        caught_by=f"{_SLOTS}::test_output_is_not_read_faster_than_it_is_stored",
+    ),
+    _fault(
+        name="what waits behind a slow child is forgotten",
+        at="services.worker.slot_tasks:SlotTasks._take_back",
+        do=Drop("_return()"),
+        caught_by=f"{_SLOTS}::test_what_waits_behind_a_slow_task_is_given_back",
+    ),
+    _fault(
+        name="two attempts of a task are in slots at once",
+        at="services.worker.slot_tasks:SlotTasks.add",
+        do=Condition("earlier", False),
+        caught_by=f"{_SLOTS}::"
+        "test_the_next_attempt_begins_when_the_one_whose_lease_was_lost_has_ended",
     ),
 )

@@ -119,6 +119,9 @@ class MachineWorkerRegistry:
         if process is not None and not self._process.dead:
             process.children.kill_all()
 
+    def begun_tasks(self, worker_id: str) -> set[tuple[int, int]] | None:
+        return None
+
     def acquire_role(self, role: str) -> bool:
         holder = self._machine.roles.get(role)
         if holder is None or holder.dead or holder.ended:

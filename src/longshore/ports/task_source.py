@@ -251,13 +251,13 @@ class TaskSource(Protocol):
         ...
 
     async def end_worker(
-        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+        self, worker_id: str, *, unbegun: Collection[tuple[str, int]] = ()
     ) -> list[TaskRow]:
         """End the leases of a worker of this machine whose processes are gone.
 
         Args:
-            begun: The tasks, with their fences, that had begun; the others use no attempt. None:
-                all of them count as begun.
+            unbegun: The tasks, with their fences, that had certainly not begun: they use no
+                attempt.
 
         Returns:
             The rows of the tasks whose lease was ended.

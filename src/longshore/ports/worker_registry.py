@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
@@ -22,7 +22,7 @@ class WorkerRegistry(Protocol):
         ...
 
     def deregister(self, worker_id: str) -> None:
-        """The worker has released all its tasks and exits."""
+        """The worker has no leases any more and exits, or is dead. May be repeated."""
         ...
 
     def lock_descriptors(self, worker_id: str) -> tuple[int, ...]:
@@ -46,6 +46,11 @@ class WorkerRegistry(Protocol):
 
     def reap(self, worker_id: str) -> None:
         """Kill the remaining processes of a dead worker; none runs when this returns."""
+        ...
+
+    def begun_tasks(self, worker_id: str) -> Collection[tuple[int, int]] | None:
+        """Returns the tasks that a dead worker had begun in its child slots: their numbers, as in
+        ``ports.child_slots``, and fences. None: unknown."""
         ...
 
     def acquire_role(self, role: str) -> bool:

@@ -353,7 +353,7 @@ class MessageTaskSource:
     # Other processes ----------------------------------------------------------------------------
 
     async def end_worker(
-        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+        self, worker_id: str, *, unbegun: Collection[tuple[str, int]] = ()
     ) -> list[TaskRow]:
         ended: list[TaskRow] = []
         for task_id, lease in await list_all(self.backend.ledger.leased_tasks):
@@ -363,7 +363,7 @@ class MessageTaskSource:
                 fence=lease.fence,
                 margin=self.lease.skew_margin,
                 holder_dead=True,
-                begun=begun is None or (task_id, lease.fence) in begun,
+                begun=(task_id, lease.fence) not in unbegun,
             )
             with (
                 log_and_continue(logger, "lease.end_failed", task_id=task_id),

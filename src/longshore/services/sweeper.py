@@ -26,14 +26,17 @@ from longshore.errors import (
     VersionConflict,
 )
 from longshore.ports.backend import Backend
+from longshore.ports.child_slots import runs_in_slot
 from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.reads import AT_ONCE, iter_pages
+from longshore.services.reads import AT_ONCE, iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import IntentFinisher, Transitions
+from longshore.services.worker.attempt_specs import definition_of
+from longshore.services.worker.slot_tasks import slot_task_number
 
 logger = logging.getLogger(__name__)
 
@@ -140,10 +143,34 @@ class Sweeper:
             if not self._kill_leftovers(worker_id):
                 continue
             with log_and_continue(logger, "lease.end_failed", worker_id=worker_id):
-                for row in await self.source.end_worker(worker_id):
+                unbegun = await self._unbegun_tasks(worker_id)
+                for row in await self.source.end_worker(worker_id, unbegun=unbegun):
                     await self._record_ended_lease(row, worker_id, holder_gone=True)
             with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
                 self.worker_registry.deregister(worker_id)
+
+    async def _unbegun_tasks(self, worker_id: str) -> set[tuple[str, int]]:
+        """Returns the tasks, with their fences, that a dead worker had not begun.
+
+        Only child slots record what was begun: a task that runs elsewhere counts as begun.
+        """
+        begun = self.worker_registry.begun_tasks(worker_id)
+        if begun is None:
+            return set()
+        fences = {
+            task_id: lease.fence
+            for task_id, lease in await list_all(self.backend.ledger.leased_tasks)
+            if lease.worker_id == worker_id
+            and (slot_task_number(task_id), lease.fence) not in begun
+        }
+        rows, _ = await read_rows(self.backend.ledger, list(fences))
+        return {(row.id, fences[row.id]) for row in rows if await self._runs_in_slot(row)}
+
+    async def _runs_in_slot(self, row: TaskRow) -> bool:
+        try:
+            return runs_in_slot(await definition_of(row, self.backend))
+        except NotFound:
+            return False
 
     def _kill_leftovers(self, worker_id: str) -> bool:
         """Kill what is left of a worker's attempts. Returns whether all of it is dead.

@@ -14,6 +14,7 @@ class FakeWorkerRegistry:
         self.leading = leading
         self.calls: list[tuple[str, str]] = []
         self.children: dict[str, list[int]] = {}  # by worker, those that were not forgotten
+        self.begun: dict[str, set[tuple[int, int]]] = {}  # by dead worker
         self._alive: dict[str, bool] = {}  # False: its process has ended
         self._queues: dict[str, tuple[str, ...]] = {}
 
@@ -32,6 +33,7 @@ class FakeWorkerRegistry:
     def deregister(self, worker_id: str) -> None:
         self._alive.pop(worker_id, None)
         self.children.pop(worker_id, None)
+        self.begun.pop(worker_id, None)
         self._record("deregister", worker_id)
 
     def lock_descriptors(self, worker_id: str) -> tuple[int, ...]:
@@ -49,6 +51,9 @@ class FakeWorkerRegistry:
 
     def reap(self, worker_id: str) -> None:
         self._record("reap", worker_id)
+
+    def begun_tasks(self, worker_id: str) -> set[tuple[int, int]] | None:
+        return self.begun.get(worker_id)
 
     def acquire_role(self, role: str) -> bool:
         return self.leading

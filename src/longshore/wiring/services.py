@@ -30,7 +30,7 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.execution.host.registry import FileWorkerRegistry, page_path
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
@@ -180,7 +180,7 @@ class Services:
             memory_bytes=machine_memory(),
             queues=queues,
             make_slots=lambda listener: runner.make_slots(
-                listener, page_path=settings.data_dir.absolute() / "workers" / f"{name}.begun"
+                listener, page_path=page_path(settings.data_dir.absolute(), name)
             ),
         )
 

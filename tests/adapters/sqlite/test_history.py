@@ -29,9 +29,9 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.full_samples import MOMENT, filled
 from longshore.testing.contracts.samples import apply_command, claim, commit, new_job, new_task
 from longshore.testing.contracts.suite import START
+from longshore.testing.full_samples import MOMENT, filled
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)

@@ -32,8 +32,8 @@ from longshore.core.jobs.numbers import NumberSet
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.testing.contracts.full_samples import full_job_row, full_task_row
 from longshore.testing.contracts.samples import claim, new_job, new_task
+from longshore.testing.full_samples import full_job_row, full_task_row
 from tests.factories import a_task
 
 MICROSECOND = timedelta(microseconds=1)

@@ -11,6 +11,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.services.sweeper import Repairs
+from longshore.services.worker.slot_tasks import slot_task_number
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import lose_messages
 from tests.unit.services.harness import (
@@ -137,6 +138,31 @@ async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_k
         assert (states["a"], states["b"]) == (TaskState.PENDING, TaskState.PENDING)
         assert await harness.task("c") == others
         assert harness.worker_registry.dead_workers() == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_a_dead_worker_had_not_begun_in_its_slots_uses_no_attempt(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        in_slots = ("begun", "begun-before", "not-begun")
+        tasks = [make_task(key, name="python", input={"function": "os:getpid"}) for key in in_slots]
+        # What runs in no slot is not in the record.
+        await harness.submit(*tasks, make_task("command"))
+        rows = {key: await harness.claim(task_id(key), "dead") for key in await harness.states()}
+        harness.worker_registry.kill("dead")
+        harness.worker_registry.begun["dead"] = {
+            (slot_task_number(task_id("begun")), rows["begun"].fence),
+            (slot_task_number(task_id("begun-before")), rows["begun-before"].fence - 1),
+        }
+
+        await harness.sweeper.reap_dead_workers()
+
+        used = {key: (await harness.task(key)).attempts_used for key in rows}
+        assert used == {"begun": 1, "begun-before": 0, "not-begun": 0, "command": 1}
+        assert "dead" not in harness.worker_registry.begun
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -226,7 +226,7 @@ class MemoryTaskSource:
         return store.ends
 
     async def end_worker(
-        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+        self, worker_id: str, *, unbegun: Collection[tuple[str, int]] = ()
     ) -> list[TaskRow]:
         ended = []
         for row in list(self.store.tasks.values()):
@@ -237,7 +237,7 @@ class MemoryTaskSource:
                 fence=lease.fence,
                 margin=_NO_MARGIN,
                 holder_dead=True,
-                begun=begun is None or (row.id, lease.fence) in begun,
+                begun=(row.id, lease.fence) not in unbegun,
             )
             now, change_id = self.store.clock.now(), f"{worker_id}.{lease.fence}.ended"
             change = tasks.apply(row, command, now=now, change_id=change_id)

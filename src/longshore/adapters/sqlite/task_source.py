@@ -374,7 +374,7 @@ class SqliteTaskSource:
         return await waiters.wait_until(look, wait=timeout) or seen
 
     async def end_worker(
-        self, worker_id: str, *, begun: Collection[tuple[str, int]] | None = None
+        self, worker_id: str, *, unbegun: Collection[tuple[str, int]] = ()
     ) -> list[TaskRow]:
         now = self._database.clock.now()
 
@@ -390,7 +390,7 @@ class SqliteTaskSource:
                     fence=row.fence,
                     margin=timedelta(0),
                     holder_dead=True,
-                    begun=begun is None or (row.id, row.fence) in begun,
+                    begun=(row.id, row.fence) not in unbegun,
                 )
                 change_id = f"{worker_id}.{row.fence}.ended"
                 change = tasks.apply(row, command, now=now, change_id=change_id)

@@ -26,11 +26,18 @@ from pathlib import Path
 from longshore.adapters.shared.failpoints import reach
 from longshore.errors import UsageError
 from longshore.execution.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
+from longshore.execution.slot_page import begun_tasks, read_boot_id
 
+_FOLDER_NAME = "workers"
 _FOLDER_MODE = 0o700
 _QUEUES_PREFIX = "serves "
 _KILL_TIMEOUT = timedelta(seconds=3)
 _KILL_INTERVAL_S = 0.002
+
+
+def page_path(data_folder: Path, worker_id: str) -> Path:
+    """The file in which the child slots of a worker record what was begun."""
+    return data_folder / _FOLDER_NAME / f"{worker_id}.begun"
 
 
 @dataclass(slots=True)
@@ -74,8 +81,9 @@ class FileWorkerRegistry:
 
     def deregister(self, worker_id: str) -> None:
         reach("worker.deregistering")
+        # In this order: if this process dies in between, the lock of a dead worker is found again.
+        page_path(self.data_folder, worker_id).unlink(missing_ok=True)
         self._lock_path(worker_id).unlink(missing_ok=True)
-        self._lock_path(worker_id).with_suffix(".begun").unlink(missing_ok=True)
         reach("worker.deregistered")
         if (worker := self._workers.pop(worker_id, None)) is not None:
             os.close(worker.lock)
@@ -131,6 +139,13 @@ class FileWorkerRegistry:
             _kill_group(int(process_id), start_time=started)
         reach("worker.dead_reaped")
 
+    def begun_tasks(self, worker_id: str) -> frozenset[tuple[int, int]] | None:
+        try:
+            content = page_path(self.data_folder, worker_id).read_bytes()
+        except FileNotFoundError:
+            return None
+        return begun_tasks(content, read_boot_id())
+
     def acquire_role(self, role: str) -> bool:
         if role in self._role_locks:
             return True
@@ -171,7 +186,7 @@ class FileWorkerRegistry:
 
     @property
     def _folder(self) -> Path:
-        return self.data_folder / "workers"
+        return self.data_folder / _FOLDER_NAME
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"

@@ -58,6 +58,15 @@ _RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
 _DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 
 
+def worker_failure(error: Exception) -> Failure:
+    """The failure of an attempt whose worker failed."""
+    return Failure(
+        category=ErrorCategory.CRASH,
+        message=error_text(f"the worker failed: {type(error).__name__}: {error}"),
+        retry_after=_RETRY_AFTER_WORKER_ERROR,
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Outcomes:
     """Builds the command for each way in which an attempt can end."""
@@ -111,12 +120,7 @@ class Outcomes:
 
     def worker_error(self, error: Exception) -> c.AttemptFailed:
         """The worker itself failed; another worker may succeed."""
-        message = error_text(f"the worker failed: {type(error).__name__}: {error}")
-        return self.failed(
-            Failure(
-                category=ErrorCategory.CRASH, message=message, retry_after=_RETRY_AFTER_WORKER_ERROR
-            )
-        )
+        return self.failed(worker_failure(error))
 
     def child_failed(self, failure: Failure, ending: AttemptEnding) -> c.AttemptFailed:
         """The child reported a failure or died; the peak memory may explain a death."""

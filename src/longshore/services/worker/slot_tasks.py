@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from longshore.core.claims import DefinitionVersion
@@ -44,6 +45,7 @@ from longshore.services.resilience import pauses_within, retry_unavailable
 from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.attempt_specs import build_attempt_spec
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.outcomes import worker_failure
 from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ _NOT_BEGUN = "the worker had no time for it"
 _STOPPING = "the worker stops"
 _TOO_LATE = "the worker could not renew the lease in time"
 _MICROSECOND = timedelta(microseconds=1)
+_TIMER_SLACK_NS = 1_000_000
+_MAX_WAITING_REPORTS = 100
 
 _STOPPED = Failure(category=ErrorCategory.CRASH, message="the attempt was stopped")
 
@@ -76,10 +80,13 @@ class _HeldTask:
     definition: Definition
     trusted_until_ns: int
     spec: SlotTask
-    slot: int | None = None  # None: it waits for one
+    slot: int | None = None  # None: it waits for one, or has ended
     claimed_at_ns: int = 0
+    has_ended: bool = False  # what it has left is being stored
     stop_reason: AttemptStopReason | None = None
     timed_out: bool = False
+    error: Exception | None = None  # of the worker, while it recorded reports
+    start_next: Callable[[], None] | None = None  # starts the next attempt of the same task
     checkpoint: str | None = None  # of the last step of this attempt
     reports: AttemptReports | None = None  # None: it has reported nothing and printed nothing
     waiting_reports: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
@@ -112,10 +119,13 @@ class SlotTasks:
         self._on_change = on_change
         self._tasks: dict[int, _HeldTask] = {}
         self._trusted: dict[int, int] = {}  # until when each slot may run what it has
-        self._ending: set[asyncio.Task[None]] = set()  # coroutines of tasks that need one
-        self._calls: set[asyncio.Task[None]] = set()
+        # Dicts for their order: a simulation must cancel them in the same order each time.
+        self._ending: dict[asyncio.Task[None], None] = {}  # coroutines of tasks that need one
+        self._calls: dict[asyncio.Task[None], None] = {}
+        self._unanswered = 0  # outcomes that the source has not answered
         self._scheduled: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._timer_ends_ns = 0
         self._stopping = False  # what has not begun is released
         self._closed = False
         self._emptied = asyncio.Event()
@@ -162,15 +172,25 @@ class SlotTasks:
             ),
             claimed_at_ns=_to_ns(sent_at),
         )
+        if (earlier := self._tasks.get(number)) is not None:
+            # Its lease is lost, and it has not ended yet.
+            self.stop(claimed.task_id, AttemptStopReason.FENCED)
+            earlier.start_next = partial(self.add, claimed, definition, sent_at)
+            return
         self._tasks[number] = task
         if claimed.is_plain:
             text = None if claimed.input is None else claimed.input.text
             task.spec.input = text or "null"
             self._make_ready(task)
         else:
-            self._start(self._ending, self._drop_on_error(task, self._prepare(task)))
+            if claimed.row.cancel is not None:
+                task.stop_reason = AttemptStopReason.CANCELLED
+            self._start(self._ending, self._fail_on_error(task, self._prepare(task)))
 
     def _make_ready(self, task: _HeldTask) -> None:
+        if self._stopping:
+            self._release(task, _STOPPING)
+            return
         claimed = task.claimed
         plan = SlotTaskPlan(
             task.number, claimed.definition[0], claimed.definition, task.definition.isolation
@@ -178,14 +198,14 @@ class SlotTasks:
         self._planner.claimed(plan)
         self._schedule()
 
-    async def _drop_on_error(self, task: _HeldTask, work: Coroutine[Any, Any, None]) -> None:
-        """Drop a task whose work failed: its lease ends, and the next attempt begins."""
+    async def _fail_on_error(self, task: _HeldTask, work: Coroutine[Any, Any, None]) -> None:
+        """Prepare or finish a task; an unexpected error becomes a failed attempt."""
         try:
             await work
-        except Exception:
-            logger.exception("slot_task.failed")
-            if task.number in self._tasks:
-                self._drop(task)
+        except Exception as error:
+            logger.exception("slot_task.failed", extra={"task_id": task.claimed.task_id})
+            if self._tasks.get(task.number) is task:
+                self._fail(task, worker_failure(error))
 
     async def _prepare(self, task: _HeldTask) -> None:
         """Read everything that the row refers to."""
@@ -195,9 +215,9 @@ class SlotTasks:
                 lambda: build_attempt_spec(context, task.claimed.row, task.claimed.fence)
             )
         except (UsageError, NotFound) as error:
-            self._fail(task, ErrorCategory.VALIDATION, error)
+            self._fail(task, _failure(ErrorCategory.VALIDATION, error))
         except BackendUnavailable as error:
-            self._fail(task, ErrorCategory.NETWORK, error)
+            self._fail(task, _failure(ErrorCategory.NETWORK, error))
         else:
             _fill(task.spec, spec)
             if task.stop_reason is not None:  # it was stopped meanwhile
@@ -205,9 +225,8 @@ class SlotTasks:
             else:
                 self._make_ready(task)
 
-    def _fail(self, task: _HeldTask, category: ErrorCategory, error: Exception) -> None:
-        failure = Failure(category=category, message=error_text(str(error)))
-        del self._tasks[task.number]
+    def _fail(self, task: _HeldTask, failure: Failure) -> None:
+        self._remove(task)
         self._report(task, self._failed(task, failure, timedelta(0)))
 
     # Actions ------------------------------------------------------------------------------------
@@ -303,20 +322,30 @@ class SlotTasks:
 
     def _set_timer(self, now_ns: int) -> None:
         """Look again when a child may have stalled, or a task may have timed out."""
-        if self._timer is not None:
-            return
-        wait_ns = self._planner.next_check_ns(now_ns)
-        timeouts = [
+        waits = [
             since + _to_ns(self._timeout_of(self._tasks[number])) - now_ns
             for number, since in self._planner.running()
+            if not self._tasks[number].timed_out
         ]
-        waits = [*timeouts, *([] if wait_ns is None else [wait_ns])]
-        if waits:
-            delay = max(min(waits), 0) / 1e9 + 0.001
-            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+        stalls_in_ns = self._planner.next_check_ns(now_ns)
+        if stalls_in_ns is not None:
+            waits.append(stalls_in_ns)
+        if not waits:
+            return
+        ends_ns = now_ns + max(min(waits), 0) + _TIMER_SLACK_NS
+        if self._timer is not None:
+            if self._timer_ends_ns <= ends_ns:
+                return
+            self._timer.cancel()
+        self._timer_ends_ns = ends_ns
+        self._timer = self._start(self._calls, self._wait_for_timer(ends_ns - now_ns))
+
+    async def _wait_for_timer(self, wait_ns: int) -> None:
+        await self._clock.sleep(wait_ns // 1000 * _MICROSECOND)
+        self._timer = None
+        self._on_timer()
 
     def _on_timer(self) -> None:
-        self._timer = None
         now_ns = self._now_ns()
         for number, since in self._planner.running():
             task = self._tasks[number]
@@ -335,6 +364,8 @@ class SlotTasks:
         task = self._tasks.get(slot_task_number(task_id))
         if task is None or task.stop_reason is not None:
             return
+        if task.has_ended and reason is not AttemptStopReason.FENCED:
+            return  # its outcome is about to be reported
         task.stop_reason = reason
         if task.slot is None:
             if task.number in self._planner.waiting:
@@ -374,32 +405,44 @@ class SlotTasks:
     def _end_unbegun(self, task: _HeldTask) -> None:
         match task.stop_reason:
             case AttemptStopReason.CANCELLED:
-                del self._tasks[task.number]
+                self._remove(task)
                 self._report(task, c.ConfirmCancel(fence=task.claimed.fence))
             case AttemptStopReason.DRAINED:
                 self._release(task, _STOPPING)
             case _:
                 self._drop(task)
 
-    def _drop(self, task: _HeldTask) -> None:
+    def _drop(self, task: _HeldTask, folder: Path | None = None) -> None:
         """Report nothing: the lease is lost."""
-        del self._tasks[task.number]
+        self._remove(task)
+        if folder is not None:
+            self._slots.release_folder(folder)
         self._note_change()
 
     def _release(self, task: _HeldTask, reason: str) -> None:
-        del self._tasks[task.number]
+        """Release a task that has not begun."""
+        self._remove(task)
         claimed = task.claimed
         command = c.Release(fence=claimed.fence, reason=error_text(reason), due_at=claimed.due_at)
         self._report(task, command)
 
+    def _remove(self, task: _HeldTask) -> None:
+        del self._tasks[task.number]
+        if task.start_next is not None:
+            task.start_next()
+
     async def wait_until_empty(self) -> None:
-        """Return when no task is held."""
-        while self._tasks or self._ending:
+        """Return when no task is held, and every outcome is answered."""
+        while not self._is_empty:
             self._emptied.clear()
             await self._emptied.wait()
 
+    @property
+    def _is_empty(self) -> bool:
+        return not (self._tasks or self._ending or self._unanswered)
+
     def _note_change(self) -> None:
-        if not self._tasks and not self._ending:
+        if self._is_empty:
             self._emptied.set()
         self._on_change()
 
@@ -409,8 +452,6 @@ class SlotTasks:
         for call in (*self._calls, *self._ending):
             call.cancel()
         await asyncio.gather(*self._calls, *self._ending, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
         await self._slots.close()
 
     # Leases -------------------------------------------------------------------------------------
@@ -451,17 +492,16 @@ class SlotTasks:
     # What the children say ----------------------------------------------------------------------
 
     def outcome(self, slot: int, outcome: SlotOutcome) -> None:
-        now_ns = self._now_ns()
-        self._planner.finished(slot, outcome.number, outcome.duration_ns, now_ns)
-        task = self._tasks[outcome.number]
-        result = outcome.result
-        short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
+        self._planner.finished(slot, outcome.number, outcome.duration_ns, self._now_ns())
+        task = self._take_out(outcome.number)
+        duration = outcome.duration_ns // 1000 * _MICROSECOND
+        result, failure = outcome.result, outcome.failure
+        is_short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
         if task.stop_reason is AttemptStopReason.FENCED:
-            self._drop(task)
-        elif short and task.reports is None and outcome.folder is None and not _is_stopped(task):
-            del self._tasks[outcome.number]
+            self._drop(task, outcome.folder)
+        elif is_short and task.reports is None and outcome.folder is None and not _is_stopped(task):
+            self._remove(task)
             document = Document(text=result, size=len((result or "").encode()))
-            duration = outcome.duration_ns // 1000 * _MICROSECOND
             self._report(
                 task,
                 c.Complete(
@@ -469,22 +509,42 @@ class SlotTasks:
                 ),
             )
         else:
-            self._start(self._ending, self._drop_on_error(task, self._finish(task, outcome)))
+            if _is_stopped(task):
+                failure = failure or _STOPPED
+            if failure is not None and failure.peak_rss_bytes is None:
+                failure = replace(failure, peak_rss_bytes=outcome.peak_rss_bytes)
+            self._finish_later(task, outcome.folder, duration, failure or result or "null")
         self._schedule()
 
-    async def _finish(self, task: _HeldTask, outcome: SlotOutcome) -> None:
+    def _take_out(self, number: int) -> _HeldTask:
+        """A task that was begun has ended."""
+        task = self._tasks[number]
+        task.slot = None
+        task.has_ended = True
+        return task
+
+    def _finish_later(
+        self, task: _HeldTask, folder: Path | None, duration: timedelta, result: str | Failure
+    ) -> None:
+        finish = self._finish(task, folder, duration, result)
+        self._start(self._ending, self._fail_on_error(task, finish))
+
+    async def _finish(
+        self, task: _HeldTask, folder: Path | None, duration: timedelta, result: str | Failure
+    ) -> None:
         """Store what a task has left, then report its outcome."""
-        duration = outcome.duration_ns // 1000 * _MICROSECOND
-        last_output = await self._store_output(task, outcome.folder)
-        del self._tasks[task.number]
-        if outcome.failure is not None or _is_stopped(task):
-            failure = outcome.failure or _STOPPED
-            if failure.peak_rss_bytes is None:
-                failure = replace(failure, peak_rss_bytes=outcome.peak_rss_bytes)
-            command: c.FencedCommand = self._failed(task, failure, duration, last_output)
+        last_output = await self._store_output(task, folder)
+        if task.error is not None:
+            result = worker_failure(task.error)
+        if isinstance(result, Failure):
+            command = self._failed(task, result, duration, last_output)
         else:
-            command = await self._completed(task, outcome.result or "null", duration, last_output)
-        self._report(task, command)
+            command = await self._completed(task, result, duration, last_output)
+        if task.stop_reason is AttemptStopReason.FENCED:
+            self._drop(task)
+        else:
+            self._remove(task)
+            self._report(task, command)
 
     async def _completed(
         self, task: _HeldTask, result: str, duration: timedelta, last_output: int | None
@@ -503,8 +563,7 @@ class SlotTasks:
                 task_id=claimed.task_id,
             )
         except (ValueError, UsageError) as error:
-            failure = Failure(category=ErrorCategory.PARSE, message=error_text(str(error)))
-            return self._failed(task, failure, duration, last_output)
+            return self._failed(task, _failure(ErrorCategory.PARSE, error), duration, last_output)
         return c.Complete(
             fence=claimed.fence,
             result=document,
@@ -564,21 +623,34 @@ class SlotTasks:
             )
             task.reports = AttemptReports(pump, self._clock)
         task.waiting_reports.append(report)
+        if len(task.waiting_reports) == _MAX_WAITING_REPORTS and task.slot is not None:
+            self._slots.pause_output(task.slot)
         if task.recording is None:
             task.recording = self._start(self._calls, self._record_reports(task))
 
     async def _record_reports(self, task: _HeldTask) -> None:
-        reports = task.reports
-        while task.waiting_reports and reports is not None:
-            report = task.waiting_reports[0]
-            if isinstance(report, tuple):
-                await reports.pump.add(*report)
-            elif isinstance(report, StepReport):
-                await self._store_checkpoint(task, report)
-            else:
-                await reports.record(report)  # type: ignore[arg-type]
-            del task.waiting_reports[0]
+        try:
+            while task.waiting_reports:
+                await self._record(task, task.waiting_reports.pop(0))
+        except Exception as error:
+            logger.exception("reports.lost", extra={"task_id": task.claimed.task_id})
+            task.error = error
+            task.waiting_reports.clear()
+            self._kill(task)
         task.recording = None
+        if task.slot is not None:
+            self._slots.resume_output(task.slot)
+
+    async def _record(self, task: _HeldTask, report: ChildReport | tuple[Stream, bytes]) -> None:
+        reports = task.reports
+        if task.error is not None or reports is None:
+            return
+        if isinstance(report, tuple):
+            await reports.pump.add(*report)
+        elif isinstance(report, StepReport):
+            await self._store_checkpoint(task, report)
+        else:
+            await reports.record(report)  # type: ignore[arg-type]
 
     async def _store_checkpoint(self, task: _HeldTask, report: StepReport) -> None:
         claimed, context = task.claimed, self._context
@@ -601,7 +673,7 @@ class SlotTasks:
         else:
             self.stop(claimed.task_id, AttemptStopReason.FENCED)
 
-    async def _store_output(self, task: _HeldTask, folder: Any) -> int | None:
+    async def _store_output(self, task: _HeldTask, folder: Path | None) -> int | None:
         """Store output and files of a task that has ended. Returns the last sequence."""
         context, claimed = self._context, task.claimed
         await _recorded(task)
@@ -638,30 +710,14 @@ class SlotTasks:
             if plan.number in ending.not_begun:
                 self._wait_again(plan)
         if ending.begun is not None:
-            task = self._tasks[ending.begun]
+            task = self._take_out(ending.begun)
             if task.stop_reason is AttemptStopReason.FENCED:
-                self._drop(task)
+                self._drop(task, ending.folder)
             else:
                 elapsed = (self._now_ns() - since_ns) // 1000 * _MICROSECOND
-                finish = self._finish_killed(task, ending, elapsed)
-                self._start(self._ending, self._drop_on_error(task, finish))
+                self._finish_later(task, ending.folder, elapsed, _failure_of(ending))
         self._schedule()
         self._note_change()
-
-    async def _finish_killed(
-        self, task: _HeldTask, ending: ChildEnding, elapsed: timedelta
-    ) -> None:
-        last_output = await self._store_output(task, ending.folder)
-        del self._tasks[task.number]
-        failure = ending.failure or Failure(
-            category=ErrorCategory.CRASH, message="the process ended", signal=ending.signal
-        )
-        failure = replace(
-            failure,
-            signal=failure.signal or ending.signal,
-            peak_rss_bytes=failure.peak_rss_bytes or ending.peak_rss_bytes,
-        )
-        self._report(task, self._failed(task, failure, elapsed, last_output))
 
     # The task source ----------------------------------------------------------------------------
 
@@ -669,37 +725,51 @@ class SlotTasks:
         # One command at most ends an attempt, so its fence identifies the change.
         change_id = f"{task.claimed.fence}.end"
         item = LeaseCommand(task.claimed.task_id, command, change_id)
+        self._unanswered += 1
         self._post(item, partial(self._reported, task, command))
         self._note_change()
 
     def _reported(self, task: _HeldTask, command: c.FencedCommand, answer: Answer) -> None:
+        self._unanswered -= 1
         if isinstance(answer, Applied):
             self.reported += 1
-            return
+        else:
+            extra = {"task_id": task.claimed.task_id, "why": str(answer)}
+            logger.warning("outcome.refused", extra=extra)
         if isinstance(answer, BackendRejected) and isinstance(command, c.Complete):
             # The outcome cannot be stored: the attempt fails, and another worker may succeed.
-            message = error_text(f"the worker failed: {answer}")
-            failure = Failure(category=ErrorCategory.CRASH, message=message)
-            self._report(task, self._failed(task, failure, command.duration))
-        extra = {"task_id": task.claimed.task_id, "why": str(answer)}
-        logger.warning("outcome.refused", extra=extra)
+            self._report(task, self._failed(task, worker_failure(answer), command.duration))
+        self._note_change()
 
     def _start(
-        self, into: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]
+        self, into: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]
     ) -> asyncio.Task[None]:
         started = asyncio.ensure_future(work)
-        into.add(started)
+        into[started] = None
         started.add_done_callback(lambda done: self._ended(into, done))
         return started
 
-    def _ended(self, into: set[asyncio.Task[None]], done: asyncio.Task[None]) -> None:
-        into.discard(done)
+    def _ended(self, into: dict[asyncio.Task[None], None], done: asyncio.Task[None]) -> None:
+        into.pop(done, None)
         if not done.cancelled() and done.exception() is not None:
             logger.error("slot_task.failed", exc_info=done.exception())
         self._note_change()
 
     def _now_ns(self) -> int:
         return _to_ns(self._clock.elapsed())
+
+
+def _failure(category: ErrorCategory, error: Exception) -> Failure:
+    return Failure(category=category, message=error_text(str(error)))
+
+
+def _failure_of(ending: ChildEnding) -> Failure:
+    failure = ending.failure or Failure(category=ErrorCategory.CRASH, message="the process ended")
+    return replace(
+        failure,
+        signal=failure.signal or ending.signal,
+        peak_rss_bytes=failure.peak_rss_bytes or ending.peak_rss_bytes,
+    )
 
 
 def _is_stopped(task: _HeldTask) -> bool:

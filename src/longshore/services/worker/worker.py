@@ -261,9 +261,9 @@ class Worker:
         pause = self._context.lease.renew_every
         while True:
             await self._backend.clock.sleep(pause)
-            if self._slot_tasks is not None:
-                self._slot_tasks.renew()
             try:
+                if self._slot_tasks is not None:
+                    self._slot_tasks.renew()
                 renewed = all(await asyncio.gather(*(attempt.renew() for attempt in self._running)))
             except Exception:  # no error may end the loop: every child would have to be killed
                 logger.exception("renewal.crashed")

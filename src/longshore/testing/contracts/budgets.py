@@ -23,7 +23,6 @@ from longshore.core.budgets import (
 from longshore.core.events.types import Usage
 from longshore.errors import VersionConflict
 from longshore.ports.backend import Backend
-from longshore.testing.contracts.full_samples import full_budget
 from longshore.testing.contracts.samples import left_at_default
 from longshore.testing.contracts.suite import (
     CALLERS,
@@ -33,6 +32,7 @@ from longshore.testing.contracts.suite import (
     clause,
     gather_all,
 )
+from longshore.testing.full_samples import full_budget
 
 TENANT = "acme"
 NAME = job_budget_name("job-one")

@@ -13,7 +13,6 @@ from longshore.core.pages import Page
 from longshore.errors import AlreadyExists, UsageError
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.full_samples import full_events
 from longshore.testing.contracts.samples import (
     TENANT,
     an_event,
@@ -33,6 +32,7 @@ from longshore.testing.contracts.suite import (
     clause,
     gather_all,
 )
+from longshore.testing.full_samples import full_events
 
 ENTITY = "TASK#job-one_a"
 """Whose events ``an_event`` gives."""

@@ -18,7 +18,6 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.full_samples import full_job_row, full_task_row
 from longshore.testing.contracts.samples import (
     TENANT,
     an_intent,
@@ -39,6 +38,7 @@ from longshore.testing.contracts.samples import (
     receive_now,
 )
 from longshore.testing.contracts.suite import CALLERS, START, TICK, PortContract, clause, gather_all
+from longshore.testing.full_samples import full_job_row, full_task_row
 
 
 class CommitClauses(PortContract):

@@ -463,7 +463,8 @@ class TaskSourceContract(PortContract):
         worker = await join(source)
         begun, waiting = await worker.claim()
 
-        ended = await source.end_worker("w1", begun=[(begun.row.id, begun.row.fence)])
+        unbegun = [(waiting.row.id, waiting.row.fence), (begun.row.id, begun.row.fence - 1)]
+        ended = await source.end_worker("w1", unbegun=unbegun)
 
         used = {row.id: row.attempts_used for row in ended}
         assert used == {begun.row.id: 1, waiting.row.id: 0}
