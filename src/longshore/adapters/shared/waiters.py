@@ -21,6 +21,9 @@ class Waiters:
     on_wait: Callable[[], None] | None = None  # called when a caller begins to wait
     # A dict for its order: a simulation must wake them in the same order each time.
     _waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
+    callers: int = 0
+    """Calls of ``wait_until`` that have not returned. Counted before the first look, so that
+    another thread that changes something, and then sees none, needs to wake none."""
 
     @property
     def any_waiting(self) -> bool:
@@ -45,14 +48,18 @@ class Waiters:
             next_change: Time until the result changes without a wake-up; None: it does not.
         """
         end = None if wait is None else self.clock.elapsed() + wait
-        while (result := look()) is None:
-            left = None if end is None else end - self.clock.elapsed()
-            if left is not None and left <= timedelta(0):
-                return None
-            pauses = [pause for pause in (left, next_change()) if pause is not None]
-            # Nothing is awaited between the look and the registration, so no wake-up is lost.
-            await self._wait_for_change(within=min(pauses, default=None))
-        return result
+        self.callers += 1
+        try:
+            while (result := look()) is None:
+                left = None if end is None else end - self.clock.elapsed()
+                if left is not None and left <= timedelta(0):
+                    return None
+                pauses = [pause for pause in (left, next_change()) if pause is not None]
+                # Nothing is awaited between the look and the registration: no wake-up is lost.
+                await self._wait_for_change(within=min(pauses, default=None))
+            return result
+        finally:
+            self.callers -= 1
 
     async def _wait_for_change(self, *, within: timedelta | None) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,7 @@ from longshore.adapters.shared.waiters import Waiters
 
 _FOLDER_MODE = 0o700
 _PIPE_MODE = 0o600
+_MTIME_RESOLUTION_NS = 100_000_000  # of file systems; more than the kernel's tick
 
 
 class Topic(Enum):
@@ -45,6 +47,7 @@ class Notifier:
         self._folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         self._waiters = waiters
         self._peer_pipes: dict[str, int] = {}
+        self._listed_ns = 0  # the time of the folder's last change when it was listed; 0: list it
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         # Opened before it gets its name: a pipe without a reader looks dead and is removed.
         path = self._folder / f".{self._name}"
@@ -65,8 +68,12 @@ class Notifier:
         for topic in topics:
             self._waiters[topic].wake()
 
+    def has_waiters(self, topics: Iterable[Topic]) -> bool:
+        """Whether ``wake_local`` would wake anybody; on any thread, after a commit."""
+        return any(self._waiters[topic].callers for topic in topics)
+
     def wake_others(self, topics: Iterable[Topic]) -> None:
-        """Wake the other processes; on the writer's thread.
+        """Wake the other processes; on the thread that has committed.
 
         Raises:
             OSError: some of them could not be woken (no free descriptor, the folder is missing).
@@ -89,6 +96,10 @@ class Notifier:
 
         Returns: the error if the pipe of a living process could not be opened.
         """
+        # A change of the folder within the resolution of its time may not be seen.
+        changed_ns = os.stat(self._folder).st_mtime_ns
+        if changed_ns == self._listed_ns:
+            return None
         failed: OSError | None = None
         names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
         names.discard(self._name)
@@ -105,6 +116,8 @@ class Notifier:
                     path.unlink(missing_ok=True)
                 else:
                     failed = error
+        settled = failed is None and time.time_ns() - changed_ns > _MTIME_RESOLUTION_NS
+        self._listed_ns = changed_ns if settled else 0
         return failed
 
     def close(self) -> None:
