@@ -17,7 +17,7 @@ from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Effect, Enqueue
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.ports.backend import Backend
-from longshore.ports.ledger import AnyChange
+from longshore.ports.ledger import AnyChange, JobCreation
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Port:
 
 
 class _Ledger(_Port):
-    uncounted = ("epoch", "atomic")
+    uncounted = ("epoch", "atomic", "checks_definitions")
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return next(iter(await self.get_tasks([task_id])), None)
@@ -103,6 +103,17 @@ class _Ledger(_Port):
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         left: tuple[Effect, ...] = await self._port.commit(*changes)
+        self._count(changes, left)
+        return left
+
+    async def create_jobs(self, creations: Sequence[JobCreation]) -> list[Any]:
+        answers: list[Any] = await self._port.create_jobs(creations)
+        for (job, tasks), left in zip(creations, answers, strict=True):
+            if isinstance(left, tuple):
+                self._count((job, *tasks), left)
+        return answers
+
+    def _count(self, changes: Sequence[AnyChange], left: tuple[Effect, ...]) -> None:
         for change in changes:
             self._counts.count_write(_size(change.row, whole=not change.expected_version))
             for event in change.events:
@@ -110,7 +121,6 @@ class _Ledger(_Port):
             for effect in change.effects:
                 if isinstance(effect, Enqueue) and effect not in left:
                     self._counts.count_write(len(message_body(effect.task_id)))
-        return left
 
 
 class _Queue(_Port):

@@ -38,6 +38,7 @@ from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import Application, ArtifactContent, Caller
 from longshore.services.documents import ApiDocument, to_dict
+from longshore.services.submit import Submission
 from longshore.settings import Settings
 from longshore.testing.clock import FakeClock
 from longshore.testing.worker_registry import FakeWorkerRegistry
@@ -233,6 +234,18 @@ async def twice(operations: Operations) -> Any:
     ]
 
 
+async def many_submissions(operations: Operations) -> Any:
+    answers = await operations.submit_many(
+        [
+            Submission({"tasks": [a_task("n", "missing")]}, "wrong"),
+            Submission({"tasks": [a_task("n")]}, "right"),
+            Submission({"tasks": [a_task("other")]}, "done"),
+        ]
+    )
+    assert [isinstance(answer, ERRORS) for answer in answers] == [True, False, True]
+    return [str(answer) if isinstance(answer, ERRORS) else answer for answer in answers]
+
+
 CASES: dict[str, Case] = {
     "submit": lambda o: o.submit({"tasks": [a_task("n"), a_task("m", "n")]}, request_id="new"),
     "submit: without a request id": lambda o: o.submit({"tasks": [a_task("n")]}),
@@ -243,6 +256,14 @@ CASES: dict[str, Case] = {
     ),
     "submit_file": lambda o: o.submit_file(JOB_FILE, request_id="file"),
     "submit_file: invalid": lambda o: o.submit_file({**JOB_FILE, "tasks": []}, request_id="file"),
+    "submit_many": lambda o: o.submit_many(
+        [
+            Submission(JOB_FILE, "file"),
+            Submission({"tasks": [a_task("n")]}, "new"),
+            Submission(JOB_FILE, "file"),
+        ]
+    ),
+    "submit_many: refused and accepted": many_submissions,
     "add_tasks": lambda o: o.add_tasks(
         job_id("open"), {"tasks": [a_task("more", "p")]}, request_id="add-1"
     ),

@@ -1,6 +1,10 @@
 """A client submits and reads jobs; no task runs, because there is no worker."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,6 +14,8 @@ from typing import Any
 import pytest
 
 import longshore
+from longshore.adapters.shared import failpoints
+from longshore.core.definitions.reader import read_definition
 from longshore.core.ids import job_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, Priority, TaskState
@@ -285,3 +291,232 @@ def test_a_client_serves_many_threads(client: longshore.Client) -> None:
         thread.join()
 
     assert totals == [1] * 8
+
+
+@pytest.fixture
+def without_portal(client: longshore.Client, monkeypatch: pytest.MonkeyPatch) -> longshore.Client:
+    """A client whose calls fail if they need its event loop."""
+
+    def refuse(work: Any) -> None:
+        work.close()
+        pytest.fail("the call has used the event loop")
+
+    monkeypatch.setattr(client._portal, "call", refuse)
+    return client
+
+
+def test_a_submit_runs_on_the_thread_of_its_caller(
+    without_portal: longshore.Client, folder: Path
+) -> None:
+    job = without_portal.submit(fetch.of("a"))
+    large = without_portal.submit(fetch.of("x" * 200_000))
+    many = without_portal.submit_many([fetch.of("b"), fetch.of("c")])
+
+    assert job.created
+    rows = stored(folder, *(f"{item.id}_fetch" for item in (job, large, *many)))
+    assert len(rows) == 4
+
+
+def test_a_submit_blocks_an_event_loop_that_runs_on_its_thread(
+    without_portal: longshore.Client,
+) -> None:
+    async def submit() -> tuple[Any, asyncio.AbstractEventLoop]:
+        return without_portal.submit(fetch.of("a")), asyncio.get_running_loop()
+
+    with asyncio.Runner() as runner:
+        job, loop = runner.run(submit())
+
+        assert job.created
+        assert loop is runner.get_loop()
+
+
+def test_many_threads_submit_at_once(client: longshore.Client, folder: Path) -> None:
+    jobs: list[Any] = []
+
+    def submit(thread: int) -> None:
+        jobs.extend(client.submit(fetch.of(f"{thread}-{number}")) for number in range(10))
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({job.id for job in jobs}) == 60
+    assert len(stored(folder, *(f"{job.id}_fetch" for job in jobs))) == 60
+
+
+def test_a_submit_whose_commit_failed_is_repeated_and_is_one_new_job(
+    client: longshore.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(fetch.of("first"))
+    failures = iter(["write.committing", "write.committed"])
+    awaited = next(failures)
+
+    def fail(point: str) -> None:
+        nonlocal awaited
+        if point == awaited:
+            awaited = next(failures, "")
+            raise OSError("disk I/O error")
+
+    monkeypatch.setattr(failpoints, "_armed", fail)
+    job = client.submit(fetch.of("a"))
+    monkeypatch.undo()
+
+    assert awaited == ""
+    assert job.created
+    assert [event.type for event in job.events()].count("Job Created") == 1
+
+
+def test_a_process_that_was_forked_opens_the_folder_again(
+    client: longshore.Client, folder: Path
+) -> None:
+    before = client.submit(fetch.of("before"))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            job = client.submit(fetch.of("in the child"))
+            try:
+                before.status()
+            except UsageError:
+                os.write(writing, f"{job.id} {client.job(before.id).id}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        ids = answers.read().split()
+    os.waitpid(child, 0)
+
+    after = client.submit(fetch.of("after"))
+
+    assert ids[1:] == [before.id]
+    assert len(stored(folder, *(f"{id_}_fetch" for id_ in (before.id, after.id, ids[0])))) == 3
+
+
+def test_a_child_that_was_forked_keeps_no_write_lock_of_its_dead_parent(folder: Path) -> None:
+    program = f"""
+import os, sys, signal
+import longshore
+from longshore.adapters.shared import failpoints
+
+def stop(point):
+    if point == "write.committing" and armed:
+        if os.fork():
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.stdin.read()
+        os._exit(0)
+
+armed = False
+with longshore.Client({str(folder)!r}) as client:
+    client.submit({COMMAND!r})
+    failpoints.arm(stop)
+    armed = True
+    client.submit({COMMAND!r})
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        assert process.wait(60) == -signal.SIGKILL
+        with longshore.Client(folder) as client:
+            assert client.submit(COMMAND).created
+
+
+def test_many_jobs_are_one_transaction(client: longshore.Client) -> None:
+    client.submit(COMMAND)
+    commits: list[int] = []
+    database = client._client.connection().services.backend.ledger._database  # type: ignore[attr-defined]
+    database._writer._connection.set_commit_hook(lambda: bool(commits.append(1)))
+
+    jobs = client.submit_many([COMMAND] * 300)
+
+    assert len({job.id for job in jobs}) == 300
+    assert len(commits) == 1
+    client.submit_many([COMMAND] * 1200)
+    assert 2 < len(commits) <= 5
+
+
+def test_submit_many_again_gives_the_same_jobs_and_creates_the_missing(
+    client: longshore.Client,
+) -> None:
+    ids = [f"r{number}" for number in range(5)]
+    first = client.submit_many([COMMAND] * 3, request_ids=ids[:3])
+
+    again = client.submit_many([COMMAND] * 5, request_ids=ids)
+
+    assert [job.id for job in again[:3]] == [job.id for job in first]
+    assert [job.created for job in again] == [False, False, False, True, True]
+
+
+def test_a_definition_that_has_changed_since_the_last_submit_is_used(
+    client: longshore.Client, folder: Path
+) -> None:
+    document = {"tasks": [{"taskId": "a", "name": "report", "input": {"argv": ["true"]}}]}
+    definition = {"name": "report", "runner": "command", "queue": "old"}
+    client.submit({**document, "definitions": [definition]})
+
+    async def change() -> None:
+        async with open_services(load_settings({"data_dir": folder})) as services:
+            newer = read_definition({**definition, "queue": "new"})
+            await services.backend.definitions.put("default", newer)
+
+    asyncio.run(change())
+    job = client.submit(document)
+
+    assert [row.spec.queue for row in stored(folder, f"{job.id}_a")] == ["new"]
+
+    async def delete() -> None:
+        async with open_services(load_settings({"data_dir": folder})) as services:
+            await services.backend.definitions.delete("default", "report")
+
+    asyncio.run(delete())
+    with pytest.raises(InvalidJob, match="no definition is called 'report'"):
+        client.submit(document)
+
+
+def test_a_process_that_is_killed_in_submit_many_leaves_whole_jobs_only(folder: Path) -> None:
+    document = {"tasks": [{**COMMAND["tasks"][0], "taskId": key} for key in "abc"]}
+    program = f"""
+import os, signal, sys
+import longshore
+from longshore.adapters.shared import failpoints
+
+left = int(sys.argv[2])
+def kill(point):
+    global left
+    if point == sys.argv[1]:
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+with longshore.Client({str(folder)!r}) as client:
+    failpoints.arm(kill)
+    ids = [f"r{{number}}" for number in range(900)]
+    client.submit_many([{document!r}] * 900, request_ids=ids)
+"""
+    counts = []
+    for point, times in (
+        ("write.rows_written", 1),
+        ("write.committing", 2),
+        ("write.committed", 2),
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, point, str(times)], check=False, timeout=120
+        )
+        assert ended.returncode == -signal.SIGKILL
+        jobs = asyncio.run(listed_jobs(folder))
+        counts.append(len(jobs))
+        assert all(tasks == 3 for tasks in jobs.values())
+
+    assert counts[0] == 0 < counts[1] < counts[2] < 900
+    with longshore.Client(folder) as client:
+        ids = [f"r{number}" for number in range(900)]
+        created = [job.created for job in client.submit_many([document] * 900, request_ids=ids)]
+    assert created.count(False) == counts[2]
+    assert set(asyncio.run(listed_jobs(folder)).values()) == {3}
+
+
+async def listed_jobs(folder: Path) -> dict[str, int]:
+    """How many tasks each job has that is stored."""
+    async with open_services(load_settings({"data_dir": folder})) as services:
+        ledger = services.backend.ledger
+        jobs = await ledger.list_jobs("default", limit=1000)
+        return {row.id: len(await ledger.task_states(row.id)) for row in jobs.items}

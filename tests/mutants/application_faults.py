@@ -57,7 +57,7 @@ APPLICATION_FAULTS = (
     ),
     _fault(
         name="every submit has the same request id",
-        at="services.app:Application._new_request_id",
+        at="services.submit:Producer.new_request_id",
         do=Value("return", "'x' * 32"),
         caught_by=f"{_RULES}::test_each_submit_without_a_request_id_is_a_new_job",
     ),

@@ -32,7 +32,7 @@ CLOCK_FAULTS = (
     _fault(
         name="a sleep ends too early",
         at="adapters.system:SystemClock.sleep",
-        do=Drop("duration"),
+        do=Drop("duration", nth=2),
         caught_by=f"{_SYSTEM}::test_a_sleep_ends_when_its_duration_has_passed_and_not_before",
     ),
     _fault(
@@ -44,7 +44,7 @@ CLOCK_FAULTS = (
     _fault(
         name="a sleep holds up everybody",
         at="adapters.system:SystemClock.sleep",
-        do=(Replace("await _MAX_SLEEP", "$1"), Replace("asyncio", "time", nth=2)),
+        do=(Replace("await _MAX_SLEEP", "$1"), Replace("asyncio", "time", nth=3)),
         caught_by=f"{_SYSTEM}::test_the_shorter_sleep_ends_first",
     ),
     _fault(

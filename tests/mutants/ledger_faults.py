@@ -64,8 +64,21 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
+        name="a job with an outdated definition is created",
+        at="adapters.sqlite.creation:CreateJobs._outdated_definition",
+        do=Condition("definition_version", False),
+        caught_by=f"{_SQLITE}::"
+        "test_a_job_with_an_outdated_definition_is_refused_if_the_ledger_checks_it",
+    ),
+    _fault(
+        name="a job that exists is answered as created",
+        at="adapters.sqlite.creation:CreateJobs.__call__",
+        do=Condition("== change_id", True),
+        caught_by=f"{_SQLITE}::test_a_job_that_exists_is_a_conflict_and_the_others_are_created",
+    ),
+    _fault(
         name="answered before it is committed",
-        at="adapters.sqlite.writer:DatabaseWriter._run",
+        at="adapters.sqlite.writer:DatabaseWriter._commit_next_group",
         do=Swap("_commit()", "_notify()"),
         caught_by="adapters/sqlite/test_writer.py::"
         "test_an_error_at_the_commit_makes_the_whole_group_unknown",

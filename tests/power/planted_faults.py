@@ -183,14 +183,13 @@ FAULTS = (
     ),
     _fault(
         "inputs are stored after the rows that refer to them",
+        Change("services.submit:Producer._creation_of", Drop("put()")),
         Change(
-            "services.submit:Producer._commit",
-            (
-                Drop("put()"),
-                After(
-                    "commit()",
-                    "for key, data in planned.blobs:\n    await self.backend.blobs.put(key, data)",
-                ),
+            "services.submit:Producer._create_jobs",
+            After(
+                "= create_jobs()",
+                "for job in jobs:\n    for key, data in job.planned.blobs:\n"
+                "        await self.backend.blobs.put(key, data)",
             ),
         ),
     ),

@@ -37,6 +37,9 @@ class SystemClock:
         return timedelta(microseconds=time.clock_gettime_ns(_ELAPSED_CLOCK) // 1000)
 
     async def sleep(self, duration: timedelta) -> None:
+        if asyncio._get_running_loop() is None:
+            time.sleep(duration.total_seconds())  # noqa: ASYNC251 - there is no loop to block
+            return
         end = self.elapsed() + duration
         await asyncio.sleep(0)
         # There is no event to wait for instead.

@@ -38,9 +38,12 @@ class Document:
     size: int = 0  # bytes of the JSON text
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:
     """Returns a value as a document, and the bytes to store under ``key`` if it is too long."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = _encode(value)
     data = text.encode()
     if len(data) <= INLINE_LIMIT_BYTES:
         return Document(text=text, size=len(data)), None

@@ -36,6 +36,9 @@ class Backend:
     source: TaskSource | None = None
     queue: TaskQueue | None = None
     bus: EventBus | None = None
+    # Whether a coroutine of its ports can run without an event loop, on any thread: it then blocks
+    # where it would wait. Only for ports that submit a job.
+    blocking: bool = False
     # The longest pause between two polls of an idle queue, if each poll costs money; else None.
     idle_poll_limit: timedelta | None = None
 

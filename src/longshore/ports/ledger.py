@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypedDict, Unpack
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 from longshore.core.pages import Page
 from longshore.core.tasks.changes import Change, Effect
@@ -13,8 +13,16 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import VersionConflict
 
 AnyChange = Change[TaskRow] | Change[JobRow]
+
+
+class JobCreation(NamedTuple):
+    """The first version of a job and of all of its tasks, by number."""
+
+    job: Change[JobRow]
+    tasks: Sequence[Change[TaskRow]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,11 @@ class Ledger(Protocol):
         """Whether ``commit`` accepts several changes in one step."""
         ...
 
+    @property
+    def checks_definitions(self) -> bool:
+        """Whether ``create_jobs`` refuses a job whose definitions are not the newest."""
+        ...
+
     async def get_task(self, task_id: str) -> TaskRow | None:
         """Returns the task's row, or None."""
         ...
@@ -79,6 +92,24 @@ class Ledger(Protocol):
             OutcomeUnknown: the commit may or may not have happened; repeat it.
             BackendUnavailable: the commit did not happen; a retry may succeed.
             UsageError: several changes, and the ledger is not ``atomic``; two changes of one row.
+        """
+        ...
+
+    async def create_jobs(
+        self, creations: Sequence[JobCreation]
+    ) -> list[tuple[Effect, ...] | VersionConflict]:
+        """Create jobs, each with all of its tasks or not at all; durable when this returns.
+
+        Returns an answer for each job, in order: the effects as ``commit`` returns them, or a
+        conflict. Either another job has the id; or the ledger ``checks_definitions``, and a task
+        names a version of a definition that is not the newest: ``row_id`` is then the definition's
+        name. The jobs are independent of each other. A job that was created by the same change
+        before is created again without effect.
+
+        Raises:
+            OutcomeUnknown: each job may or may not have been created; repeat the call.
+            BackendUnavailable: no job was created; a retry may succeed.
+            UsageError: the ledger is not ``atomic``.
         """
         ...
 

@@ -8,7 +8,6 @@ interface that received the key.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,12 +22,11 @@ from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
-from longshore.core.events.wire import to_ms
-from longshore.core.ids import new_request_id, split_task_id, task_id_of
+from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import CommandRefused, NotFound
+from longshore.errors import CommandRefused, LongshoreError, NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
@@ -41,7 +39,7 @@ from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.queries import EventFeed, Queries
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedTasks, Producer
+from longshore.services.submit import AcceptedTasks, Producer, Submission
 from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)
@@ -169,12 +167,6 @@ class Application:
     caller: Caller
     poll: timedelta = POLL_INTERVAL
 
-    def _new_request_id(self) -> str:
-        transitions = self.services.transitions
-        text = transitions.new_id() + transitions.new_id()
-        bits = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=9).digest(), "big")
-        return new_request_id(to_ms(self.services.backend.clock.now()), bits)
-
     # Jobs and tasks -----------------------------------------------------------------------------
 
     @over_http(d.AcceptedJobDocument, "POST", "jobs")
@@ -189,9 +181,7 @@ class Application:
             UsageError: the request id is not valid.
         """
         return accepted_document(
-            await self.services.producer.submit(
-                self.caller.tenant, request_id or self._new_request_id(), document
-            )
+            await self.services.producer.submit(self.caller.tenant, request_id or None, document)
         )
 
     async def submit_file(
@@ -211,15 +201,25 @@ class Application:
             AlreadyExists: the request id belongs to a job with another document.
             UsageError: the request id is not valid.
         """
-        own, job, problems = split_job_file(document)
-        accepted = await self.services.producer.submit(
-            self.caller.tenant,
-            request_id or self._new_request_id(),
-            job,
-            own=[*definitions, *own],
-            own_problems=problems,
-        )
-        return accepted_document(accepted)
+        (answer,) = await self.submit_many([Submission(document, request_id, definitions)])
+        if isinstance(answer, LongshoreError):
+            raise answer
+        return answer
+
+    async def submit_many(
+        self, files: Sequence[Submission]
+    ) -> list[d.AcceptedJobDocument | LongshoreError]:
+        """Accept many job files. Returns for each one what ``submit_file`` returns or raises."""
+        submissions = []
+        for file in files:
+            own, job, problems = split_job_file(file.document)
+            own = [*file.own, *own]
+            submissions.append(Submission(job, file.request_id or None, own, problems))
+        answers = await self.services.producer.submit_many(self.caller.tenant, submissions)
+        return [
+            answer if isinstance(answer, LongshoreError) else accepted_document(answer)
+            for answer in answers
+        ]
 
     @over_http(d.AddedTasksDocument, "POST", "{job_id}/tasks")
     async def add_tasks(
@@ -234,7 +234,7 @@ class Application:
             UsageError: the request id is not valid.
         """
         added = await self.services.producer.add_tasks(
-            self.caller.tenant, job_id, request_id or self._new_request_id(), document
+            self.caller.tenant, job_id, request_id or None, document
         )
         return d.AddedTasksDocument(
             job_id=added.job.id,
@@ -875,7 +875,7 @@ class Application:
         """
         tenant, by = self.caller.tenant, self.caller.name
         budgets = self.services.budget_operations
-        request_id = request_id or self._new_request_id()
+        request_id = request_id or self.services.producer.new_request_id()
         if entity_id is None:
             await budgets.add_to_day_budget(tenant, amount, by=by, request_id=request_id)
         elif split_task_id(entity_id)[1]:
@@ -922,14 +922,15 @@ class Application:
 
 def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
     """The answer to a submit."""
-    return d.from_record(
-        d.AcceptedJobDocument,
-        accepted,
-        accepted.job.spec,
-        job_id=accepted.job.id,
-        status=accepted.job.state,
-        total_tasks=accepted.job.total,
+    row = accepted.job
+    return d.AcceptedJobDocument(
+        job_id=row.id,
+        request_id=row.spec.request_id,
+        created_at=d.format_timestamp(row.spec.created_at),
+        status=row.state,
+        total_tasks=row.total,
         root_tasks=list(accepted.keys),
+        created=accepted.created,
     )
 
 

@@ -14,10 +14,12 @@ request adds its tasks once.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +27,8 @@ import msgspec
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, NO_DEFINITION, Definition
 from longshore.core.documents import Document, submitted_document_key
-from longshore.core.ids import check_request_id, job_id_of, task_id_of
+from longshore.core.events.wire import to_ms
+from longshore.core.ids import check_request_id, job_id_of, new_request_id, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Addition, Graph, request_hash
 from longshore.core.jobs.numbers import NumberSet
@@ -48,13 +51,28 @@ from longshore.core.tasks import task as tasks
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec
-from longshore.errors import AlreadyExists, InvalidJob, Problem, UsageError, VersionConflict
+from longshore.errors import (
+    AlreadyExists,
+    BackendError,
+    InvalidJob,
+    LongshoreError,
+    Problem,
+    UsageError,
+    VersionConflict,
+)
 from longshore.ports.backend import Backend
+from longshore.ports.ledger import JobCreation
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions, refusal_error
 
 logger = logging.getLogger(__name__)
+
+# Rows of one step: a longer transaction would keep other writers waiting.
+_ROWS_OF_A_STEP = 1000
+# Submits at the same time, on a ledger that takes one row in a step.
+_CONCURRENT_SUBMITS = 16
+_MAX_TENANTS = 1000  # whose definitions are kept in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +82,31 @@ class AcceptedTasks:
     job: JobRow
     keys: tuple[str, ...]  # of the job's tasks without dependencies, or of the added tasks
     created: bool  # False: the same request had been accepted before
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that a client submits."""
+
+    document: Any
+    request_id: str | None = None  # None: a new one is drawn
+    own: Sequence[Definition] = ()  # come with the job; they are stored first, if all is valid
+    own_problems: Sequence[Problem] = ()  # what is wrong with these definitions
+
+
+@dataclass(frozen=True, slots=True)
+class _NewJob:
+    """A valid submission, planned."""
+
+    spec: JobSpec
+    request: JobRequest
+    planned: SubmissionPlan
+    document: Any
+    definitions: dict[str, Definition]
+
+    def accepted(self, row: JobRow) -> AcceptedTasks:
+        logger.info("job.accepted", extra={"job_id": row.id, "tasks": row.total})
+        return AcceptedTasks(job=row, keys=tuple(self.planned.roots), created=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +127,20 @@ class Producer:
     task_limit: int
     input_limit_bytes: int
     app: str
+    # Definitions by tenant and name, as they were last read. They may be outdated: the ledger
+    # refuses a job with outdated ones, and then they are read again.
+    _definitions: dict[str, dict[str, Definition]] = field(default_factory=dict)
+
+    def new_request_id(self) -> str:
+        """Draw a request id."""
+        text = self.transitions.new_id() + self.transitions.new_id()
+        bits = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=9).digest(), "big")
+        return new_request_id(to_ms(self.backend.clock.now()), bits)
 
     async def submit(
         self,
         tenant: str,
-        request_id: str,
+        request_id: str | None,
         document: Any,
         *,
         own: Sequence[Definition] = (),
@@ -97,6 +149,7 @@ class Producer:
         """Accept a job. The same request id always gives the same job.
 
         Args:
+            request_id: None: a new one is drawn.
             own: Definitions that come with the job; they are stored first, if all is valid.
             own_problems: What is wrong with these definitions.
 
@@ -105,9 +158,83 @@ class Producer:
             AlreadyExists: the request id belongs to a job with another document.
             UsageError: the request id is not valid.
         """
-        check_request_id(request_id)
+        submission = Submission(document, request_id, own, own_problems)
+        (answer,) = await self.submit_many(tenant, [submission])
+        if isinstance(answer, LongshoreError):
+            raise answer
+        return answer
+
+    async def submit_many(
+        self, tenant: str, submissions: Sequence[Submission]
+    ) -> list[AcceptedTasks | LongshoreError]:
+        """Accept many jobs. Returns for each one what ``submit`` returns or raises, in order.
+
+        On a ledger that commits many rows in one step, many jobs are one step, of a bounded size.
+        """
+        ledger = self.backend.ledger
+        if not ledger.atomic:
+            semaphore = asyncio.Semaphore(_CONCURRENT_SUBMITS)
+            if len(submissions) == 1:
+                return [await self._submit_alone(tenant, submissions[0], semaphore)]
+            alone = [self._submit_alone(tenant, item, semaphore) for item in submissions]
+            return await asyncio.gather(*alone)
+        if len(self._definitions) > _MAX_TENANTS or not ledger.checks_definitions:
+            self._definitions.clear()
+        newest = self._definitions.setdefault(tenant, {})
+        answers: dict[int, AcceptedTasks | LongshoreError] = {}
+        batch: dict[int, _NewJob] = {}
+        rows = 0
+        try:
+            for number, submission in enumerate(submissions):
+                job = await self._prepare(tenant, submission, newest)
+                if not isinstance(job, _NewJob):
+                    answers[number] = job
+                    continue
+                batch[number] = job
+                rows += 1 + len(job.planned.tasks)
+                if rows >= _ROWS_OF_A_STEP:
+                    answers |= await self._create_jobs(batch)
+                    batch, rows = {}, 0
+            answers |= await self._create_jobs(batch)
+        except BackendError as error:
+            return [answers.get(number, error) for number in range(len(submissions))]
+        if outdated := [number for number in range(len(submissions)) if number not in answers]:
+            self._definitions.clear()
+            again = await self.submit_many(tenant, [submissions[number] for number in outdated])
+            answers |= zip(outdated, again, strict=True)
+        return [answers[number] for number in range(len(submissions))]
+
+    async def _submit_alone(
+        self, tenant: str, submission: Submission, semaphore: asyncio.Semaphore
+    ) -> AcceptedTasks | LongshoreError:
+        async with semaphore:
+            try:
+                job = await self._prepare(tenant, submission, {})
+                return await self._write_job(job) if isinstance(job, _NewJob) else job
+            except BackendError as error:
+                return error
+
+    async def _prepare(
+        self, tenant: str, submission: Submission, newest: dict[str, Definition]
+    ) -> AcceptedTasks | LongshoreError | _NewJob:
+        """Returns what a submission creates, or its answer: a job that exists, or a refusal.
+
+        Args:
+            newest: Definitions that were read or stored for other submissions.
+        """
+        try:
+            return await self._check(tenant, submission, newest)
+        except UsageError as error:
+            return error
+
+    async def _check(
+        self, tenant: str, submission: Submission, newest: dict[str, Definition]
+    ) -> AcceptedTasks | LongshoreError | _NewJob:
+        document, request_id, own = submission.document, submission.request_id, submission.own
+        if request_id is not None:
+            check_request_id(request_id)
         own_names = {definition.name for definition in own}
-        problems = list(own_problems)
+        problems = list(submission.own_problems)
         try:
             request = read_job(document, limit=self.task_limit)
         except InvalidJob as invalid:
@@ -116,34 +243,69 @@ class Producer:
             # All problems are reported at once, also those that only the store can find.
             await self._find_definitions(tenant, document, own_names, problems)
         body_hash = canonical_hash(document)
-        job_id = job_id_of(tenant, request_id)
-        if existing := await self.backend.ledger.get_job(job_id):
+        job_id = job_id_of(tenant, request_id or (drawn := self.new_request_id()))
+        # No job has an id that was just drawn.
+        if request_id and (existing := await self.backend.ledger.get_job(job_id)):
             return _previous_job(existing, request, body_hash)
-        stored = await self._find_definitions(tenant, document, own_names)
+        stored = await self._find_definitions(tenant, document, own_names, newest=newest)
         for definition in own:
-            stored[definition.name] = await self._store_definition(
+            stored[definition.name] = newest[definition.name] = await self._store_definition(
                 tenant, definition, stored.get(definition.name)
             )
         spec = JobSpec(
             id=job_id,
             tenant=tenant,
             app=self.app,
-            request_id=request_id,
+            request_id=request_id or drawn,
             body_hash=body_hash,
             created_at=self.backend.clock.now(),
             name=request.name,
             budget=request.budget,
         )
         planned = self._plan(initial_target(spec), request.tasks, stored)
-        try:
-            row = await self._write_job(spec, planned, document, stored)
-        except VersionConflict:
-            existing = await self.backend.ledger.get_job(job_id)
-            if existing is None:
-                raise
-            return _previous_job(existing, request, body_hash)
-        logger.info("job.accepted", extra={"job_id": job_id, "tasks": row.total})
-        return AcceptedTasks(job=row, keys=tuple(planned.roots), created=True)
+        return _NewJob(spec, request, planned, document, stored)
+
+    async def _create_jobs(
+        self, batch: Mapping[int, _NewJob]
+    ) -> dict[int, AcceptedTasks | LongshoreError]:
+        """Create jobs with all of their tasks in one step.
+
+        A job has no answer if a definition has changed meanwhile.
+        """
+        creations = [await self._creation_of(job) for job in batch.values()]
+        conflicts = await self.transitions.create_jobs(creations) if creations else []
+        answers: dict[int, AcceptedTasks | LongshoreError] = {}
+        for (number, job), created, conflict in zip(
+            batch.items(), creations, conflicts, strict=True
+        ):
+            if conflict is None:
+                answers[number] = job.accepted(created.job.row)
+            elif conflict.row_id == job.spec.id:
+                answers[number] = await self._find_previous(job, conflict)
+        return answers
+
+    async def _creation_of(self, job: _NewJob) -> JobCreation:
+        """Store the documents of a job. Returns its rows."""
+        spec, planned, change_id = job.spec, job.planned, self.transitions.new_id()
+        for key, data in planned.blobs:
+            await self.backend.blobs.put(key, data)
+        graph = await self._store_graph(spec, planned)
+        now = spec.created_at
+        change = jobs.create(spec, planned.summaries, graph, now=now, change_id=change_id)
+        created = [
+            tasks.create(task.spec, task.awaits, now=now, change_id=change_id)
+            for task in planned.tasks
+        ]
+        return JobCreation(change, created)
+
+    async def _find_previous(
+        self, job: _NewJob, conflict: VersionConflict
+    ) -> AcceptedTasks | LongshoreError:
+        """Returns the answer to a submit that another one with the same request id preceded."""
+        existing = await self.backend.ledger.get_job(job.spec.id)
+        if existing is None:
+            return conflict
+        return _previous_job(existing, job.request, job.spec.body_hash)
 
     async def _find_definitions(
         self,
@@ -151,29 +313,37 @@ class Producer:
         document: Any,
         own: Collection[str] = (),
         problems: Sequence[Problem] = (),
+        newest: dict[str, Definition] | None = None,
     ) -> dict[str, Definition]:
         """Returns the stored definitions that the document names.
 
         Args:
             own: Names of definitions that come with the document.
             problems: What else is wrong with the document.
+            newest: Definitions that were read before; the others are added.
 
         Raises:
             InvalidJob: a definition is unknown, or there are other problems.
         """
-        definitions: dict[str, Definition | None] = {}
+        newest = {} if newest is None else newest
+        definitions: dict[str, Definition] = {}
         unknown: list[Problem] = []
         for path, name in referenced_definitions(document):
-            if name not in definitions:
+            if name in definitions:
+                continue
+            definition = newest.get(name)
+            if definition is None:
                 stored = await self.backend.definitions.get(tenant, name)
-                definitions[name] = stored or BUILTIN_DEFINITIONS.get(name)
-            if definitions[name] is None and name not in own:
+                definition = stored or BUILTIN_DEFINITIONS.get(name)
+            if definition is not None:
+                definitions[name] = newest[name] = definition
+            elif name not in own:
                 unknown.append(Problem(path=path, message=NO_DEFINITION.format(name)))
-            if len(unknown) == PROBLEM_LIMIT:
-                break
+                if len(unknown) == PROBLEM_LIMIT:
+                    break
         if problems or unknown:
             raise InvalidJob([*problems, *unknown])
-        return {name: item for name, item in definitions.items() if item is not None}
+        return definitions
 
     async def _store_definition(
         self, tenant: str, definition: Definition, newest: Definition | None
@@ -181,7 +351,7 @@ class Producer:
         store = self.backend.definitions
         newest = newest or await store.get(tenant, definition.name)
         # Usually it is stored already, and a read is far cheaper than a write.
-        if newest is not None and replace(newest, version=0) == definition and newest.version:
+        if newest is not None and newest.version and newest.is_like(definition):
             return newest
         return await store.put(tenant, definition)
 
@@ -210,26 +380,23 @@ class Producer:
             raise InvalidJob(large)
         return planned
 
-    async def _write_job(
-        self,
-        spec: JobSpec,
-        planned: SubmissionPlan,
-        document: Any,
-        definitions: dict[str, Definition],
-    ) -> JobRow:
+    async def _store_graph(self, spec: JobSpec, planned: SubmissionPlan) -> Document:
         key = submitted_document_key(spec.id, spec.body_hash, "graph")
-        graph = await self.documents.store(planned.graph.to_json(), key)
-        change_id = self.transitions.new_id()
-        intent = None
-        if not self.backend.ledger.atomic:
-            intent = Intent(
-                id=change_id,
-                kind=IntentKind.CREATE,
-                numbers=NumberSet.below(len(planned.tasks)),
-                round=1,
-                by="producer",
-                body=await self._store_body(initial_target(spec), change_id, document, definitions),
-            )
+        return await self.documents.store(planned.graph.to_json(), key)
+
+    async def _write_job(self, job: _NewJob) -> AcceptedTasks | LongshoreError:
+        """Create a job, then its tasks one by one."""
+        spec, planned, change_id = job.spec, job.planned, self.transitions.new_id()
+        graph = await self._store_graph(spec, planned)
+        target = initial_target(spec)
+        intent = Intent(
+            id=change_id,
+            kind=IntentKind.CREATE,
+            numbers=NumberSet.below(len(planned.tasks)),
+            round=1,
+            by="producer",
+            body=await self._store_body(target, change_id, job.document, job.definitions),
+        )
         change = jobs.create(
             spec,
             planned.summaries,
@@ -238,12 +405,16 @@ class Producer:
             change_id=change_id,
             intent=intent,
         )
-        await self._commit(change, planned, spec.created_at)
-        if intent is None or len(planned.tasks) == 1:
-            # The end of a single task closes the intent, which saves most jobs a write.
-            return change.row
+        try:
+            await self._commit(change, planned, spec.created_at)
+        except VersionConflict as conflict:
+            return await self._find_previous(job, conflict)
+        row = None
+        # The end of a single task closes the intent, which saves most jobs a write.
+        if len(planned.tasks) > 1:
+            row = await self.transitions.close_intent(change.row.id, intent)
         # If a sweeper has closed the intent meanwhile, the job is complete too.
-        return await self.transitions.close_intent(change.row.id, intent) or change.row
+        return job.accepted(row or change.row)
 
     async def _store_body(
         self,
@@ -282,10 +453,7 @@ class Producer:
                 tasks.create(task.spec, task.awaits, now=now, change_id=change_id)
                 for task in planned.tasks
             ]
-        if not created or change.expected_version:
-            # Otherwise what the event says of the tasks is in the rows that are created with it.
-            change = await self.documents.spill(change)
-        await self.transitions.commit(change, *created)
+        await self.transitions.commit(await self.documents.spill(change), *created)
         if not self.backend.ledger.atomic:
             await self._create_tasks(change_id, planned)
 
@@ -343,9 +511,9 @@ class Producer:
         return plan_tasks(target, requests, definitions, retry=retry)
 
     async def add_tasks(
-        self, tenant: str, job_id: str, request_id: str, document: Any
+        self, tenant: str, job_id: str, request_id: str | None, document: Any
     ) -> AcceptedTasks:
-        """Add tasks to a job. A repeated request id adds them once.
+        """Add tasks to a job. A repeated request id adds them once; None: a new one is drawn.
 
         Raises:
             NotFound: the tenant has no such job.
@@ -354,6 +522,8 @@ class Producer:
             AlreadyExists: the request id has added other tasks to this job.
             UsageError: the request id is not valid.
         """
+        if request_id is None:
+            request_id = self.new_request_id()
         check_request_id(request_id)
         token = request_hash(request_id)
         while True:
@@ -466,9 +636,11 @@ class Producer:
         return await self._close_addition(job, intent) is not None
 
 
-def _previous_job(existing: JobRow, request: JobRequest, body_hash: str) -> AcceptedTasks:
+def _previous_job(
+    existing: JobRow, request: JobRequest, body_hash: str
+) -> AcceptedTasks | AlreadyExists:
     if existing.spec.body_hash != body_hash:
-        raise AlreadyExists("a job with request id", existing.spec.request_id)
+        return AlreadyExists("a job with request id", existing.spec.request_id)
     roots = tuple(task.key for task in request.tasks if not task.parents)
     return AcceptedTasks(job=existing, keys=roots, created=False)
 

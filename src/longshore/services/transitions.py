@@ -28,7 +28,7 @@ from longshore.errors import (
     VersionConflict,
 )
 from longshore.ports.backend import Backend
-from longshore.ports.ledger import AnyChange
+from longshore.ports.ledger import AnyChange, JobCreation
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.resilience import retry_unavailable
@@ -204,6 +204,22 @@ class Transitions:
                 raise
 
         await self._enqueue(await retry_unavailable(self.backend.clock, commit))
+
+    async def create_jobs(self, creations: Sequence[JobCreation]) -> list[VersionConflict | None]:
+        """Create jobs and carry out the effects that the ledger did not.
+
+        Returns for each job None, or the conflict with another job that has its id.
+
+        Raises:
+            BackendUnavailable: after several tries.
+        """
+        answers = await retry_unavailable(
+            self.backend.clock, lambda: self.backend.ledger.create_jobs(creations)
+        )
+        conflicts = [answer if isinstance(answer, VersionConflict) else None for answer in answers]
+        effects = [answer for answer in answers if not isinstance(answer, VersionConflict)]
+        await self._enqueue([effect for answer in effects for effect in answer])
+        return conflicts
 
     async def _enqueue(self, effects: Sequence[Effect]) -> None:
         messages = [

@@ -5,7 +5,8 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -209,6 +210,7 @@ def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
         async with a_database(tmp_path) as database:
             monkeypatch.setattr(failpoints, "_armed", fail)
             for name in ("n1", "n2"):
+                database._notifier.expect(Topic.QUEUE)
                 written = database.write(naming(name), topics=[Topic.QUEUE])
                 assert await asyncio.wait_for(written, 10) == name
             monkeypatch.undo()
@@ -260,6 +262,7 @@ def test_a_missing_wakeup_folder_does_not_stop_the_writer(tmp_path: Path) -> Non
             (tmp_path / "wakeups").rename(tmp_path / "moved")
 
             for name in ("n1", "n2"):
+                database._notifier.expect(Topic.QUEUE)
                 written = database.write(naming(name), topics=[Topic.QUEUE])
                 assert await asyncio.wait_for(written, 10) == name
 
@@ -325,3 +328,144 @@ asyncio.run(main())
 
     assert ended.returncode == EXIT_CODE_WITHOUT_WRITER
     assert "the SQLite writer stopped: SystemExit('on purpose')" in ended.stderr
+
+
+def without_loop(write: Callable[[], asyncio.Future]) -> object:
+    """The result of a write on a thread without an event loop."""
+
+    async def wait() -> object:
+        return await write()
+
+    work = wait()
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waited for an event loop")
+
+
+def test_a_thread_without_an_event_loop_commits_itself(tmp_path: Path) -> None:
+    threads = []
+
+    def work(connection: apsw.Connection) -> str:
+        threads.append(threading.get_ident())
+        return naming("n1")(connection)
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+
+            def call() -> tuple[object, int]:
+                return without_loop(lambda: database.write(work)), threading.get_ident()
+
+            answer, thread = await asyncio.to_thread(call)
+
+            assert answer == "n1"
+            assert threads == [thread]
+            assert names_in(database) == {"n1"}
+
+    asyncio.run(scenario())
+
+
+def test_threads_that_wait_for_a_commit_share_the_next_one(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(connection: apsw.Connection) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return naming("n-first")(connection)
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            commits = []
+            database._writer._connection.set_commit_hook(lambda: bool(commits.append(1)))
+            write = database.write
+
+            async with asyncio.TaskGroup() as group:
+                first = asyncio.to_thread(without_loop, lambda: write(hold))
+                calls = [group.create_task(first)]
+                await asyncio.to_thread(begun.wait, 30)
+                for number in range(3):
+                    work = naming(f"n{number}")
+                    call = asyncio.to_thread(without_loop, lambda work=work: write(work))
+                    calls.append(group.create_task(call))
+                on_loop = write(naming("n-loop"))
+                while len(database._writer._arrived) < 5:
+                    await asyncio.sleep(0)
+                go_on.set()
+
+            assert [call.result() for call in calls] == ["n-first", "n0", "n1", "n2"]
+            assert await on_loop == "n-loop"
+            assert len(commits) == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_error_on_a_calling_thread_is_raised_there_and_undoes_nothing_else(
+    tmp_path: Path,
+) -> None:
+    def refuse(connection: apsw.Connection) -> None:
+        naming("n-half")(connection)
+        raise LongshoreError("refused")
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            with pytest.raises(LongshoreError, match="refused"):
+                await asyncio.to_thread(without_loop, lambda: database.write(refuse))
+            write = database.write
+            assert await asyncio.to_thread(without_loop, lambda: write(naming("n1"))) == "n1"
+            assert names_in(database) == {"n1"}
+
+    asyncio.run(scenario())
+
+
+def test_a_thread_that_is_interrupted_leaves_the_others_an_answer(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(connection: apsw.Connection) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    def interrupt(connection: apsw.Connection) -> None:
+        naming("n-interrupted")(connection)
+        raise KeyboardInterrupt
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            write = database.write
+
+            def call(work: Callable) -> BaseException | None:
+                try:
+                    without_loop(lambda: write(work))
+                except (KeyboardInterrupt, OutcomeUnknown) as error:
+                    return error
+                return None
+
+            # All of them are in the group of the thread that is interrupted.
+            first = asyncio.ensure_future(asyncio.to_thread(call, hold))
+            await asyncio.to_thread(begun.wait, 30)
+            others = [
+                asyncio.ensure_future(asyncio.to_thread(call, work))
+                for work in (interrupt, naming("n1"), naming("n2"))
+            ]
+            while len(database._writer._arrived) < 4:
+                await asyncio.sleep(0)
+            go_on.set()
+
+            assert await first is None
+            kinds = {type(await other) for other in others}
+            assert kinds <= {KeyboardInterrupt, OutcomeUnknown}
+            assert KeyboardInterrupt in kinds
+            assert names_in(database) == set()
+            assert await asyncio.wait_for(write(naming("n3")), 30) == "n3"
+
+    asyncio.run(scenario())
+
+
+def test_after_the_end_a_thread_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            write = database.write
+        with pytest.raises(BackendUnavailable, match="closed"):
+            await asyncio.to_thread(without_loop, lambda: write(naming("n1")))
+
+    asyncio.run(scenario())

@@ -27,17 +27,17 @@ async def test_the_same_request_is_the_same_job_after_a_lost_answer_and_after_a_
     job, header = {"tasks": [a_task("a"), a_task("b", "a")]}, {"Idempotency-Key": "order 17"}
     async with run_server(tmp_path) as server:
         ledger = server.services.backend.ledger
-        commit, lost = ledger.commit, 0
+        create_jobs, lost = ledger.create_jobs, 0
 
-        async def silent(*changes: Any) -> Any:
+        async def silent(creations: Any) -> Any:
             nonlocal lost
             lost += 1
-            await commit(*changes)
+            await create_jobs(creations)
             message = "no answer came"
             raise OutcomeUnknown(message)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ledger, "commit", silent)
+            patched.setattr(ledger, "create_jobs", silent)
             unheard = await server.post("/v1/jobs", job, headers=header)
         again = await server.post("/v1/jobs", job, headers=header)
     async with run_server(tmp_path) as server:

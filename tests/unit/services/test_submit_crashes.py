@@ -231,7 +231,7 @@ async def test_a_submit_that_cannot_be_finished_does_not_keep_others_from_it(
 
 @pytest.mark.parametrize(
     ("port", "method"),
-    [("ledger", "get_job"), ("definitions", "get"), ("blobs", "put"), ("ledger", "commit")],
+    [("ledger", "get_job"), ("definitions", "get"), ("blobs", "put"), ("ledger", "create_jobs")],
 )
 @scenario
 async def test_an_unavailable_store_is_reported_and_a_later_try_succeeds(

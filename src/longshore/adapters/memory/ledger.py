@@ -20,7 +20,7 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import AlreadyExists, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
+from longshore.ports.ledger import AnyChange, FailedTask, JobConditions, JobCreation
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 
@@ -179,6 +179,7 @@ class MemoryLedger:
 
     epoch = 0
     atomic = False
+    checks_definitions = False
 
     def __init__(self, store: MemoryStore, *, atomic: bool, direct: bool = False) -> None:
         self._store = store
@@ -201,6 +202,17 @@ class MemoryLedger:
         if self._direct:
             return ()
         return tuple(effect for effect in effects if not isinstance(effect, Wake))
+
+    async def create_jobs(
+        self, creations: Sequence[JobCreation]
+    ) -> list[tuple[Effect, ...] | VersionConflict]:
+        answers: list[tuple[Effect, ...] | VersionConflict] = []
+        for job, tasks in creations:
+            try:
+                answers.append(await self.commit(job, *tasks))
+            except VersionConflict as conflict:
+                answers.append(conflict)
+        return answers
 
     def _check_usage(self, changes: Sequence[AnyChange]) -> None:
         if len({change.row.id for change in changes}) < len(changes):

@@ -41,6 +41,7 @@ async def sqlite_backend(
             definitions=SqliteDefinitions(database),
             keys=SqliteKeys(database),
             budgets=SqliteBudgets(database),
+            blocking=True,
         )
     finally:
         await database.close()

@@ -177,6 +177,8 @@ def _persist(file: BinaryIO, draft: Path, path: Path) -> None:
 async def _write_to_disk(key: str, act: Callable[..., ResultT], *arguments: Any) -> ResultT:
     """Translate errors of the disk only; an error of the caller's stream is raised unchanged."""
     try:
+        if asyncio._get_running_loop() is None:
+            return act(*arguments)
         return await asyncio.to_thread(act, *arguments)
     except OSError as error:
         message = f"the blob {key!r} could not be written: {error}"

@@ -45,16 +45,16 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
 from longshore.ports.ledger import AnyChange
 
-_INSERT_TASK = (
+INSERT_TASK = (
     f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({','.join('?' * len(TASK_COLUMNS))})"
 )
 _UPDATE_TASK = (
     f"UPDATE tasks SET {', '.join(f'{name}=?' for name in TASK_STATE_COLUMNS)} WHERE no=?"
 )
-_INSERT_JOB = (
+INSERT_JOB = (
     f"INSERT INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({','.join('?' * len(JOB_COLUMNS))})"
 )
-_REPLACE_JOB = _INSERT_JOB.replace("INSERT", "REPLACE", 1)
+_REPLACE_JOB = INSERT_JOB.replace("INSERT", "REPLACE", 1)
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in JOB_STATE_COLUMNS)} WHERE no=?"
 # A number for a job whose row is not written yet; its version is 0.
 _RESERVE_JOB = (
@@ -132,7 +132,7 @@ def write_job(
         ((last,),) = transaction.select("SELECT max(no) FROM jobs")
         no = (last or 0) + 1
     own = [task for task in tasks if task.row.spec.job_id == row.id]
-    created = own if _are_summarised(own, change.events) else ()
+    created = own if are_summarised(own, change.events) else ()
     history = _add_events(transaction, change, -no, history, sequence, created)
     if version:
         graph = stored[0][9]
@@ -154,7 +154,7 @@ def write_job(
             graph = None
     values = job_values(row, graph=graph, history=history)
     spec_values = job_spec_values(row.spec, no, transaction.names, transaction.connection)
-    execute(_REPLACE_JOB if stored else _INSERT_JOB, (*spec_values, *values))
+    execute(_REPLACE_JOB if stored else INSERT_JOB, (*spec_values, *values))
     return True
 
 
@@ -196,7 +196,7 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
     else:
         names, connection = transaction.names, transaction.connection
         spec_values = task_spec_values(row.spec, no >> NUMBER_BITS, names, connection)
-        execute(_INSERT_TASK, (*spec_values, *values))
+        execute(INSERT_TASK, (*spec_values, *values))
     return True
 
 
@@ -262,7 +262,7 @@ def _all_stored(
     return bool(count == row.total)
 
 
-def _are_summarised(tasks: Sequence[TaskChange], events: Sequence[Event]) -> bool:
+def are_summarised(tasks: Sequence[TaskChange], events: Sequence[Event]) -> bool:
     """Whether ``Job Created`` says of the tasks what their rows say, and need not repeat it."""
     specs = sorted((task.row.spec for task in tasks), key=lambda spec: spec.number)
     rows = [(spec.key, spec.definition, spec.input) for spec in specs]

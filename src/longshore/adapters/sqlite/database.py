@@ -1,12 +1,16 @@
-"""The database: one file, one writing thread, and readers that never block it.
+"""The database: one file, one writer, and readers that never block it.
 
-Point reads run on the event loop's thread: a row by its key takes a few microseconds in WAL mode,
-while a hop to another thread and back takes tens. Scans run on a reading thread.
+Point reads run on the caller's thread: a row by its key takes a few microseconds in WAL mode, while
+a hop to another thread and back takes tens. Each thread reads with a connection of its own. Scans
+run on a reading thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,8 +71,8 @@ class Database:
         self._data_version: int | None = None  # when the waiters were last woken by polling
         self._notifier = Notifier(folder, self.waiters)
         self.names = Names()
-        self.point_connection = store_file.connect(self.path, "query_only=ON")
-        self.point_reader = RowReader(self.names, self.point_connection)
+        self._of_thread = threading.local()
+        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._scan_connection = store_file.connect(self.path, "query_only=ON")
         self._scan_reader = RowReader(self.names, self._scan_connection)
         self._reader_executor = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
@@ -80,6 +84,22 @@ class Database:
             group_limit=options.group_limit,
         )
         self.write = self._writer.write
+
+    @property
+    def point_connection(self) -> apsw.Connection:
+        """The reading connection of this thread."""
+        try:
+            connection: apsw.Connection = self._of_thread.connection
+        except AttributeError:
+            connection = store_file.connect(self.path, "query_only=ON")
+            self._of_thread.connection = connection
+            self._connections.add(connection)
+        return connection
+
+    @property
+    def point_reader(self) -> RowReader:
+        """The reader of rows of this thread."""
+        return RowReader(self.names, self.point_connection)
 
     def point(self, sql: str, values: Bindings = ()) -> list[Row]:
         """A few rows by a key or at the end of an index, on this thread."""
@@ -160,7 +180,9 @@ class Database:
             self._polling.cancel()
         await self._writer.close()
         self._reader_executor.shutdown(wait=True)
-        self.point_connection.close()
+        for connection in list(self._connections):
+            with contextlib.suppress(apsw.ThreadingViolationError):  # a thread still reads
+                connection.close()
         self._scan_connection.close()
         self._notifier.close()
         self.write_lock.close()

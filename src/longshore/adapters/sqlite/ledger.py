@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.commit import Commit
+from longshore.adapters.sqlite.creation import CreateJobs
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
@@ -44,8 +45,8 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import UsageError
-from longshore.ports.ledger import AnyChange, FailedTask, JobConditions
+from longshore.errors import UsageError, VersionConflict
+from longshore.ports.ledger import AnyChange, FailedTask, JobConditions, JobCreation
 
 _FAR_FUTURE = timedelta(days=36500)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -88,6 +89,7 @@ class SqliteLedger:
     """See ``ports.ledger.Ledger``."""
 
     atomic = True
+    checks_definitions = True
 
     _database: Database
     _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
@@ -128,6 +130,12 @@ class SqliteLedger:
         work = Commit(changes, self._database.names)
         await self._database.write(work, durable=work.durable, topics=work.topics)
         return ()
+
+    async def create_jobs(
+        self, creations: Sequence[JobCreation]
+    ) -> list[tuple[Effect, ...] | VersionConflict]:
+        work = CreateJobs(creations, self._database.names)
+        return list(await self._database.write(work, topics=work.topics))
 
     async def list_tasks(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import apsw
@@ -40,6 +41,7 @@ class TaskKind:
 
 
 KIND_FIELDS = tuple(TaskKind.__dataclass_fields__)
+_kind_values = attrgetter(*KIND_FIELDS)
 _encode_kind = msgspec.json.Encoder().encode
 _decode_kind = msgspec.json.Decoder(TaskKind).decode
 
@@ -50,7 +52,7 @@ class Names:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._texts: dict[int, str] = {}
-        self._kind_numbers: dict[str, int] = {}
+        self._kind_numbers: dict[tuple[Any, ...], int] = {}
         self._kinds: dict[int, TaskKind] = {}
         self._uncommitted: set[int] = set()  # numbers that the current transaction has given
 
@@ -91,13 +93,13 @@ class Names:
 
     def kind_number_of(self, connection: apsw.Connection, spec: TaskSpec) -> int:
         """The number of a task's kind, given now if it has none; for the writer only."""
-        kind = TaskKind(**{name: getattr(spec, name) for name in KIND_FIELDS})
-        body = _encode_kind(kind).decode()
-        number = self._kind_numbers.get(body)
+        values = _kind_values(spec)
+        number = self._kind_numbers.get(values)
         if number is None:
-            number = self._find_or_give(connection, "kinds", "body", body)
+            kind = TaskKind(**dict(zip(KIND_FIELDS, values, strict=True)))
+            number = self._find_or_give(connection, "kinds", "body", _encode_kind(kind).decode())
             if number not in self._uncommitted:
-                self._kind_numbers[body] = number
+                self._kind_numbers[values] = number
         return number
 
     def kind(self, connection: apsw.Connection, number: int) -> TaskKind:

@@ -19,7 +19,7 @@ import mmap
 import os
 import secrets
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -78,17 +78,19 @@ class Notifier:
         for topic in topics:
             self._waiters[topic].wake()
 
-    def wake_others(self, topics: Collection[Topic]) -> None:
-        """Wake the other processes if any process waits; on the writer's thread.
+    def take_expected(self, topics: Iterable[Topic]) -> list[Topic]:
+        """After a commit: returns the topics with waiters, which the caller has to wake."""
+        expected = [topic for topic in topics if self._waited_for[_WORD[topic]]]
+        for topic in expected:
+            self._waited_for[_WORD[topic]] = 0
+        return expected
+
+    def wake_others(self, topics: Iterable[Topic]) -> None:
+        """Wake the other processes; on the thread that has committed.
 
         Raises:
             OSError: some of them could not be woken (no free descriptor, the folder is missing).
         """
-        topics = [topic for topic in topics if self._waited_for[_WORD[topic]]]
-        if not topics:
-            return
-        for topic in topics:
-            self._waited_for[_WORD[topic]] = 0
         failed = self._refresh_peers()
         message = b"".join(topic.value for topic in topics)
         for name, pipe in list(self._peer_pipes.items()):

@@ -55,11 +55,11 @@ class StoreTransaction:
         *("connection", "execute", "names"),
     )
 
-    def __init__(self, connection: apsw.Connection, names: Names) -> None:
+    def __init__(self, connection: apsw.Connection, names: Names, *, position: int = 0) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.names = names
-        self._position = 0
+        self._position = position  # 0: not read yet
         # Type, tenant and sequence, and the entities of a group, in the order of recording.
         self._groups: list[tuple[tuple[int, int, int], list[int]]] = []
         self._latest_group: dict[tuple[int, int, int], int] = {}

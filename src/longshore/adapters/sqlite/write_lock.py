@@ -4,14 +4,18 @@ SQLite lets one process write and makes the others retry after growing pauses, s
 starves them until "database is locked". Two file locks prevent that. A writer takes ``next``, waits
 in the kernel for ``owner``, then releases ``next``: a process that has just written queues behind
 the one that holds ``next``. The kernel wakes the waiter, and releases the locks of a process that
-dies.
+dies. A child that was forked closes them: it shares the locks of its parent, and would keep them
+after the parent's death.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
+
+_open_locks: weakref.WeakSet[WriteLock] = weakref.WeakSet()
 
 
 class WriteLock:
@@ -21,6 +25,7 @@ class WriteLock:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._next_fd = os.open(folder / "write_lock.next", flags, 0o600)
         self._owner_fd = os.open(folder / "write_lock.owner", flags, 0o600)
+        _open_locks.add(self)
 
     def __enter__(self) -> None:
         fcntl.flock(self._next_fd, fcntl.LOCK_EX)
@@ -33,6 +38,17 @@ class WriteLock:
         fcntl.flock(self._owner_fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the files, which releases the locks."""
-        os.close(self._next_fd)
-        os.close(self._owner_fd)
+        """Close the files, which releases the locks. Later calls do nothing."""
+        if self in _open_locks:
+            _open_locks.remove(self)
+            os.close(self._next_fd)
+            os.close(self._owner_fd)
+            self._next_fd = self._owner_fd = -1
+
+
+def _close_inherited() -> None:
+    for lock in list(_open_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)

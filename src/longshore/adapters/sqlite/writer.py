@@ -1,18 +1,24 @@
-"""The writer: one thread per process, which commits all waiting work together.
+"""The writer: commits all waiting work of this process together, on one thread at a time.
 
-An fsync costs the same for one transition as for two hundred, so the thread takes all work that has
-arrived, runs it in one transaction, and commits once. If an item fails half way, the group runs
-again with a savepoint around each item: only that item is undone. The commit is an fsync (FULL) if
-an item of the group must be durable; otherwise it only reaches the log (NORMAL), and the next FULL
-commit makes it durable.
+An fsync costs the same for one transition as for two hundred, so the thread that commits takes all
+work that has arrived, runs it in one transaction, and commits once. If an item fails half way, the
+group runs again with a savepoint around each item: only that item is undone. The commit is an fsync
+(FULL) if an item of the group must be durable; otherwise it only reaches the log (NORMAL), and the
+next FULL commit makes it durable.
+
+The thread that holds the lock commits, also the work of others. Work from the event loop is
+committed by the writer's thread, because the loop must not block. A caller on another thread may
+block: it takes the lock itself, and finds its work either committed by the thread that had the
+lock, or commits it together with what has arrived meanwhile.
 
 If the commit itself fails, it is unknown what is on disk. Then the outcome of the whole group is
 unknown, the connection is opened again, and the callers must read (every change has an id for
-that).
+that). The same holds for a group whose thread was interrupted by a signal handler: the next thread
+with the lock answers it.
 
-No error may stop the thread: every later caller would hang. Waking other processes after a commit
-is optional, because they poll too, so an error there is logged and the caller is answered. If the
-thread dies all the same, the process ends with it.
+No error may stop the writer's thread: every later caller would hang. Waking other processes after a
+commit is optional, because they poll too, so an error there is logged and the caller is answered.
+If the thread dies all the same, the process ends with it.
 """
 
 from __future__ import annotations
@@ -51,13 +57,29 @@ class _Item:
     durable: bool
     topics: Collection[Topic]
     future: asyncio.Future[Any]
-    on_done: OnDone | None
+    on_done: OnDone | None = None
     result: Any = None
     error: BaseException | None = None
+    done: bool = False
+    blocks: bool = False  # a thread waits for it, not the event loop
+
+    def resolve(self) -> None:
+        """Answer the caller, on the thread that asked."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+def _refuse() -> apsw.Connection:
+    message = "the database is closed"
+    raise BackendUnavailable(message)
 
 
 class DatabaseWriter:
-    """Takes work from the event loop and answers when it is committed."""
+    """Takes work from any thread and answers when it is committed."""
 
     def __init__(
         self,
@@ -76,8 +98,11 @@ class DatabaseWriter:
         self._names = names
         self._group_limit = group_limit
         self._loop = asyncio.get_running_loop()
-        self._pending: list[_Item] = []
-        self._batches: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
+        self._pending: list[_Item] = []  # of this turn of the loop
+        self._arrived: list[_Item] = []  # threads append; the thread with the lock removes
+        self._begun = 0  # items at the head of ``_arrived`` that a thread has begun to commit
+        self._lock = threading.Lock()  # held by the thread that commits
+        self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
         self._closed = False
         self._wakeup_failed = False
         self._thread = threading.Thread(target=self._run, name="longshore-writer", daemon=True)
@@ -93,50 +118,86 @@ class DatabaseWriter:
     ) -> asyncio.Future[ResultT]:
         """Run ``work`` in the next group. The future is done when the group is committed.
 
+        On a thread without an event loop, this blocks until then.
+
         ``on_done`` is called on the loop's thread with the error or None, in the order of the
         commits, even if the future was cancelled.
         """
+        item = _Item(work, durable, topics, self._loop.create_future(), on_done)
+        self._add(item)
+        return item.future
+
+    def _add(self, item: _Item) -> None:
         if self._closed:
-            message = "the database is closed"
-            raise BackendUnavailable(message)
-        answer: asyncio.Future[ResultT] = self._loop.create_future()
+            _refuse()
+        if asyncio._get_running_loop() is not self._loop:
+            self._commit_here(item)
+            return
         if not self._pending:
             # Handed over when this turn of the loop is done: callers that were answered together
             # ask again together, and the two threads take turns instead of fighting over the GIL.
             self._loop.call_soon(self._flush_pending)
-        self._pending.append(_Item(work, durable, topics, answer, on_done))
-        return answer
+        self._pending.append(item)
 
     def _flush_pending(self) -> None:
         if self._pending:
-            self._batches.put(self._pending)
+            self._arrived.extend(self._pending)
             self._pending = []
+            self._signals.put(True)
+
+    def _commit_here(self, item: _Item) -> None:
+        """Commit an item on this thread, or wait for the thread that commits it."""
+        item.blocks = True
+        try:
+            self._arrived.append(item)
+            with self._lock:
+                while not item.done:
+                    self._commit_next_group()
+        except BaseException:
+            # A signal handler has interrupted this thread: the writer's thread does the rest.
+            self._signals.put(True)
+            raise
+        item.resolve()
 
     async def close(self) -> None:
         """Commit all work that has arrived, then end the thread."""
         if not self._closed:
             self._closed = True
             self._flush_pending()
-            self._batches.put(None)
+            self._signals.put(False)
             await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        """Commit all work that has arrived, in groups, until the end of the work arrives."""
-        batches: list[list[_Item] | None] = []
+        """Commit the work of the event loop until the last signal arrives."""
         try:
-            while None not in batches:
-                batches = [self._batches.get()]
-                while not self._batches.empty():
-                    batches.append(self._batches.get())
-                arrived = [item for batch in batches for item in batch or ()]
-                for start in range(0, len(arrived), self._group_limit):
-                    group = arrived[start : start + self._group_limit]
-                    self._commit(group)
-                    self._notify(group)
-            self._discard_connection()
+            more = True
+            while more:
+                more = self._signals.get()
+                with self._lock:
+                    while self._arrived:
+                        self._commit_next_group()
+            with self._lock:
+                self._discard_connection()
+                self._connect = _refuse
         # Including SystemExit: if this thread ends, the process must end.
         except BaseException as error:  # noqa: BLE001
             self._end_process(error)
+
+    def _commit_next_group(self) -> None:
+        """Commit and answer the work that has arrived first; with the lock."""
+        if self._begun:
+            group = self._arrived[: self._begun]
+            failure = outcome_unknown(InterruptedError("the thread that committed was interrupted"))
+            for item in group:
+                item.error = item.error or failure
+            self._discard_connection()
+        else:
+            group = self._arrived[: self._group_limit]
+            self._begun = len(group)
+            self._commit(group)
+        self._notify(group)
+        del self._arrived[: len(group)]
+        self._begun = 0
 
     def _end_process(self, error: BaseException) -> None:
         """End the process: without this thread nothing is stored, and every caller would hang."""
@@ -217,14 +278,19 @@ class DatabaseWriter:
         self._synchronous_full = True
 
     def _notify(self, group: list[_Item]) -> None:
-        topics = tuple({topic: None for item in group if not item.error for topic in item.topics})
+        changed = {topic: None for item in group if not item.error for topic in item.topics}
+        topics = self._notifier.take_expected(changed)
         if topics:
             self._wake_others(topics)
-        # The loop may be closed if the program ends without closing: then no caller waits.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._resolve_futures, group, topics)
+        on_loop = [item for item in group if not (item.blocks or item.done)]
+        if on_loop or topics:
+            # The loop may be closed if the program ends without closing: then no caller waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._resolve_futures, on_loop, topics)
+        for item in group:
+            item.done = True
 
-    def _wake_others(self, topics: tuple[Topic, ...]) -> None:
+    def _wake_others(self, topics: list[Topic]) -> None:
         """Wake other processes. An error is logged, once until it works again.
 
         The commit is done and they poll too, so an error here must not reach the caller.
@@ -240,14 +306,9 @@ class DatabaseWriter:
         else:
             self._wakeup_failed = False
 
-    def _resolve_futures(self, group: list[_Item], topics: tuple[Topic, ...]) -> None:
+    def _resolve_futures(self, group: list[_Item], topics: list[Topic]) -> None:
         for item in group:
             if item.on_done is not None:
                 item.on_done(item.error)
-            if item.future.done():
-                continue
-            if item.error is not None:
-                item.future.set_exception(item.error)
-            else:
-                item.future.set_result(item.result)
+            item.resolve()
         self._notifier.wake_local(topics)

@@ -105,10 +105,15 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
     return JobRequest(tasks=tuple(requests), name=name, budget=budget)
 
 
+# A time is the only value that ``read_job`` accepts and JSON does not have.
+_encode_canonical = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), default=datetime.isoformat
+).encode
+
+
 def canonical_text(document: Any) -> str:
     """Returns a valid document as JSON with sorted fields and without spaces."""
-    # A time is the only value that ``read_job`` accepts and JSON does not have.
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), default=datetime.isoformat)
+    return _encode_canonical(document)
 
 
 def canonical_hash(document: Any) -> str:
@@ -198,6 +203,14 @@ def problems_of(
         limit: The maximum number of tasks of the whole job.
         existing: The keys of the tasks that the job already has.
     """
+    keys = {task.key for task in tasks}
+    if (
+        0 < len(keys) == len(tasks) <= limit - len(existing)
+        and not any(task.parents for task in tasks)
+        and keys.isdisjoint(existing)
+        and all(map(TASK_KEY_PATTERN.fullmatch, keys))
+    ):
+        return []
     problems = _all_problems(tasks, limit, frozenset(existing))
     shown = list(islice(problems, PROBLEM_LIMIT))
     more = sum(1 for _ in problems)

@@ -24,10 +24,11 @@ from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
-from longshore.errors import InvalidJob, NotFound, Problem
+from longshore.errors import InvalidJob, LongshoreError, NotFound, Problem
 from longshore.interfaces.client.transport import HttpTransport, QueryValue, StreamMessage
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
+from longshore.services.submit import Submission
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
@@ -118,6 +119,18 @@ class HttpClient(HttpTransport, _Operations):
         for definition in own:
             await self.put_definition(d.definition_request(definition))
         return await self.submit(job, request_id=request_id)
+
+    async def submit_many(
+        self, files: Sequence[Submission]
+    ) -> list[d.AcceptedJobDocument | LongshoreError]:
+        return [await self._answer(file) for file in files]
+
+    async def _answer(self, file: Submission) -> d.AcceptedJobDocument | LongshoreError:
+        id_, own = file.request_id, file.own
+        try:
+            return await self.submit_file(file.document, request_id=id_, definitions=own)
+        except LongshoreError as error:
+            return error
 
     async def _validate(
         self, job: Any, own: Sequence[Definition], own_problems: Sequence[Problem]

@@ -1,13 +1,14 @@
 """``longshore.Client`` and ``longshore.run``: the client for programs without an event loop.
 
-The asynchronous client runs on an event loop in its own thread; each call here runs one of its
-coroutines and waits for it. It can be used from any thread, also where an event loop runs already,
-which it then blocks.
+A submit runs on the caller's thread, without an event loop: it reads, checks, and commits there.
+Every other call runs on an event loop in a thread of its own, and the caller waits for it. The
+client can be used from any thread, also where an event loop runs already, which it then blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,6 +36,28 @@ OtherT = TypeVar("OtherT")
 AnyT = TypeVar("AnyT")
 
 _EXHAUSTED: Any = object()
+_inherited: list[Any] = []
+"""What a process that was forked must not close."""
+
+
+def run_without_loop(work: Coroutine[Any, Any, AnyT]) -> AnyT:
+    """Run a coroutine on this thread; it blocks where it would wait.
+
+    Only for coroutines that use nothing but the ports of a backend that is ``blocking``.
+    """
+    running = asyncio._get_running_loop()
+    # A loop that runs on this thread is blocked meanwhile, and must not be waited for.
+    asyncio._set_running_loop(None)
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: AnyT = end.value
+        return result
+    finally:
+        asyncio._set_running_loop(running)
+        work.close()
+    message = "a submit waited for an event loop"
+    raise RuntimeError(message)
 
 
 class Portal:
@@ -43,6 +66,7 @@ class Portal:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[asyncio.Task[Any] | None] = set()
+        self._process_id = 0  # of the process in which it is open
         self._exit_request: asyncio.Future[BaseException | None]
         self._ended: Future[None]
 
@@ -51,6 +75,7 @@ class Portal:
         if self._loop is not None:
             message = "the client is open already"
             raise UsageError(message)
+        self._process_id = os.getpid()
         self._ended = Future()
         ready: Future[None] = Future()
         threading.Thread(
@@ -82,8 +107,17 @@ class Portal:
         else:
             self._ended.set_result(None)
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked since it was opened, and so has no loop."""
+        return self._loop is not None and self._process_id != os.getpid()
+
     def call(self, work: Coroutine[Any, Any, AnyT]) -> AnyT:
         """Run a coroutine on the loop and wait for its result."""
+        if self.is_inherited:
+            work.close()
+            message = "the job belongs to the parent of this process: use `client.job(id)` here"
+            raise UsageError(message)
         if self._loop is None:
             work.close()
             message = "the client is not open: use it as `with longshore.Client() as client:`"
@@ -143,6 +177,7 @@ class Client:
         worker: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        self._options = (data_dir, worker, settings)
         self._client = AsyncClient(data_dir, worker=worker, settings=settings)
         self._portal = Portal()
 
@@ -150,13 +185,25 @@ class Client:
         self._portal.open(self._client)
         return self
 
+    def _current_portal(self) -> Portal:
+        """The portal of this process; a process that was forked opens the folder again."""
+        if self._portal.is_inherited:
+            # Never closed: the connections to the database are the parent's.
+            _inherited.append((self._client, self._portal))
+            data_dir, worker, settings = self._options
+            self._client = AsyncClient(data_dir, worker=worker, settings=settings)
+            self._portal = Portal()
+            self._portal.open(self._client)
+        return self._portal
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._portal.close(error)
+        if not self._portal.is_inherited:
+            self._portal.close(error)
 
     @overload
     def submit(self, work: Call[ResultT], **options: Unpack[SubmitOptions]) -> Job[ResultT]: ...
@@ -168,7 +215,8 @@ class Client:
     def submit(self, work: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Job[Any]: ...
     def submit(self, work: Any, **options: Unpack[SubmitOptions]) -> Job[Any]:
         """Accept a job; see ``AsyncClient.submit``."""
-        return Job(self._portal, self._portal.call(self._client.submit(work, **options)))
+        portal = self._current_portal()
+        return Job(portal, self._run(self._client.submit(work, **options)))
 
     def submit_many(
         self,
@@ -178,12 +226,17 @@ class Client:
         **options: Unpack[JobOptions],
     ) -> list[Job[Any]]:
         """Accept many jobs; see ``AsyncClient.submit_many``."""
+        portal = self._current_portal()
         sent = self._client.submit_many(submissions, request_ids=request_ids, **options)
-        return [Job(self._portal, job) for job in self._portal.call(sent)]
+        return [Job(portal, job) for job in self._run(sent)]
+
+    def _run(self, work: Coroutine[Any, Any, AnyT]) -> AnyT:
+        return run_without_loop(work) if self._client.is_blocking else self._portal.call(work)
 
     def job(self, job_id: str) -> Job[Any]:
         """A job that was submitted before; see ``AsyncClient.job``."""
-        return Job(self._portal, self._portal.call(self._client.job(job_id)))
+        portal = self._current_portal()
+        return Job(portal, portal.call(self._client.job(job_id)))
 
 
 class Job(Generic[ResultT]):

@@ -6,7 +6,6 @@ object is one task, however often it is used, and gets a key from the name of it
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 _TIME_FIELDS = frozenset({"delay", "runAt"})
-_MAX_STEM_LENGTH = 100  # leaves room for a number
-_INVALID_KEY_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
+MAX_STEM_LENGTH = 100  # leaves room for a number
 
 
 class TaskOptions(TypedDict, total=False):
@@ -65,6 +63,8 @@ def _document_fields(options: TaskOptions) -> dict[str, Any]:
     Raises:
         UsageError: an option is not valid.
     """
+    if not options:
+        return {}
     delay, run_at = options.get("delay"), options.get("run_at")
     if delay is not None and run_at is not None:
         message = "give either `delay` or `run_at`, not both"
@@ -176,7 +176,7 @@ class CallGraph:
     def document(self, *, name: str | None = None) -> dict[str, Any]:
         """The job document."""
         tasks = [self._task(call, key) for call, key in self.keys.items()]
-        return {"name": name or self.requested[-1].task.__name__[:_MAX_STEM_LENGTH], "tasks": tasks}
+        return {"name": name or self.requested[-1].task.__name__[:MAX_STEM_LENGTH], "tasks": tasks}
 
     def _task(self, call: Call[Any], key: str) -> dict[str, Any]:
         task = {
@@ -216,23 +216,21 @@ def _topological_order(requested: Sequence[Call[Any]]) -> list[Call[Any]]:
 
 
 def _assign_keys(calls: Sequence[Call[Any]]) -> dict[Call[Any], str]:
+    if len(calls) == 1:
+        return {calls[0]: calls[0].key or calls[0].task.key}
     explicit = Counter(call.key for call in calls if call.key is not None)
     for key, count in explicit.items():
         if count > 1:
             message = f"{count} tasks of the job have the key {key!r}; give each its own"
             raise UsageError(message)
-    names = Counter(_stem_of(call) for call in calls if call.key is None)
+    names = Counter(call.task.key for call in calls if call.key is None)
     numbers: Counter[str] = Counter()
     taken = set(explicit)
     keys: dict[Call[Any], str] = {}
     for call in calls:
-        keys[call] = call.key or _unused_key(_stem_of(call), names, numbers, taken)
+        keys[call] = call.key or _unused_key(call.task.key, names, numbers, taken)
         taken.add(keys[call])
     return keys
-
-
-def _stem_of(call: Call[Any]) -> str:
-    return _INVALID_KEY_CHARACTERS.sub("_", call.task.__name__)[:_MAX_STEM_LENGTH]
 
 
 def _unused_key(stem: str, names: Counter[str], numbers: Counter[str], taken: set[str]) -> str:

@@ -6,14 +6,13 @@ returns, and continues without the client.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
-from longshore.errors import UsageError
+from longshore.errors import LongshoreError, UsageError
 from longshore.interfaces.python.calls import (
     Call,
     JobOptions,
@@ -24,6 +23,8 @@ from longshore.interfaces.python.calls import (
 )
 from longshore.interfaces.python.connection import Connection, open_connection
 from longshore.interfaces.python.jobs import AsyncJob
+from longshore.services.documents import AcceptedJobDocument
+from longshore.services.submit import Submission
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import load_settings
 
@@ -93,6 +94,12 @@ class AsyncClient:
             raise UsageError(message)
         return self._open_connection
 
+    @property
+    def is_blocking(self) -> bool:
+        """Whether ``submit`` can run without an event loop."""
+        connection = self._open_connection
+        return connection is not None and connection.services.backend.blocking
+
     @overload
     async def submit(
         self, work: Call[ResultT], **options: Unpack[SubmitOptions]
@@ -121,7 +128,11 @@ class AsyncClient:
             UsageError: a worker could not find a function, or an option is not valid.
         """
         request_id = options.pop("request_id", None)
-        return await self._submit_prepared(prepare_job(work, options), request_id)
+        prepared = prepare_job(work, options)
+        accepted = await self.connection().operations.submit_file(
+            prepared.document, request_id=request_id, definitions=prepared.definitions
+        )
+        return self._accepted_job(prepared, accepted)
 
     async def submit_many(
         self,
@@ -130,35 +141,35 @@ class AsyncClient:
         request_ids: Sequence[str] | None = None,
         **options: Unpack[JobOptions],
     ) -> list[AsyncJob[Any]]:
-        """Submit many jobs with the same options, faster than one after the other.
+        """Submit many jobs with the same options, many in one transaction.
 
         All are checked before the first is submitted. If one is refused after that, the others are
-        accepted, and its error is raised.
+        accepted, and its error is raised. The same request ids give the same jobs, so the call can
+        be repeated.
         """
         ready = [prepare_job(work, options) for work in submissions]
         ids: Sequence[str | None] = [None] * len(ready) if request_ids is None else request_ids
         if len(ids) != len(ready):
             message = f"{len(ready)} jobs need as many request ids, not {len(ids)}"
             raise UsageError(message)
-        sent = [self._submit_prepared(job, id_) for job, id_ in zip(ready, ids, strict=True)]
-        # Together, so that their commits share an fsync.
-        jobs = await asyncio.gather(*sent, return_exceptions=True)
-        for job in jobs:
-            if isinstance(job, BaseException):
-                raise job
-        return cast("list[AsyncJob[Any]]", jobs)
-
-    async def _submit_prepared(
-        self, prepared: PreparedJob, request_id: str | None
-    ) -> AsyncJob[Any]:
-        accepted = await self.connection().operations.submit_file(
-            prepared.document, request_id=request_id, definitions=prepared.definitions
+        answers = await self.connection().operations.submit_many(
+            [
+                Submission(job.document, id_, job.definitions)
+                for job, id_ in zip(ready, ids, strict=True)
+            ]
         )
+        return [self._accepted_job(job, answer) for job, answer in zip(ready, answers, strict=True)]
+
+    def _accepted_job(
+        self, prepared: PreparedJob, answer: AcceptedJobDocument | LongshoreError
+    ) -> AsyncJob[Any]:
+        if isinstance(answer, LongshoreError):
+            raise answer
         return AsyncJob(
             self.connection,
-            accepted.job_id,
-            accepted.request_id,
-            created=accepted.created,
+            answer.job_id,
+            answer.request_id,
+            created=answer.created,
             graph=prepared.graph,
             single=prepared.is_single_call,
         )

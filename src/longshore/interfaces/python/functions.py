@@ -24,7 +24,7 @@ from longshore.core.document_reader import expected, integer_reader
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
 from longshore.errors import UsageError
-from longshore.interfaces.python.calls import Call
+from longshore.interfaces.python.calls import MAX_STEM_LENGTH, Call
 from longshore.interfaces.python.import_paths import ImportPath, import_path_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
 
         arguments = self._signature.dump_arguments(args, kwargs)
         return Call(self, arguments, tuple(dict.fromkeys(calls_in(arguments))))
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key of its task in a job in which it is called once."""
+        return _INVALID_NAME_CHARACTERS.sub("_", self.__name__)[:MAX_STEM_LENGTH]
 
     @functools.cached_property
     def name(self) -> str:

@@ -27,6 +27,7 @@ _VARIADIC: dict[Any, Callable[[Any], Any]] = {
     inspect.Parameter.VAR_POSITIONAL: lambda hint: types.GenericAlias(tuple, (hint, ...)),
     inspect.Parameter.VAR_KEYWORD: lambda hint: types.GenericAlias(dict, (str, hint)),
 }
+_SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
 class FunctionSignature:
@@ -40,6 +41,8 @@ class FunctionSignature:
             parameter.name: self._adapter(_annotation(parameter, hints), repr(parameter.name))
             for parameter in self._signature.parameters.values()
         }
+        kinds = {parameter.kind for parameter in self._signature.parameters.values()}
+        self._all_plain = kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
         self._return_type = hints.get("return", Any)
         self._result = self._adapter(self._return_type, "the result")
 
@@ -72,10 +75,13 @@ class FunctionSignature:
         Raises:
             InvalidInput: with every problem.
         """
-        try:
-            arguments = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise InvalidInput(self._name, [str(error)]) from None
+        if self._all_plain and not kwargs and len(args) == len(self._parameters):
+            arguments = dict(zip(self._parameters, args, strict=True))
+        else:
+            try:
+                arguments = self._signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise InvalidInput(self._name, [str(error)]) from None
         problems: list[str] = []
         written = {
             name: self._dump_argument(name, value, problems) for name, value in arguments.items()
@@ -87,10 +93,13 @@ class FunctionSignature:
     def _dump_argument(self, name: str, value: Any, problems: list[str]) -> Any:
         adapter = self._parameters[name]
         try:
-            if any(True for _ in calls_in(value)):
+            if type(value) not in _SCALARS and any(True for _ in calls_in(value)):
                 return _dump_around_calls(value)
             written = adapter.dump_python(adapter.validate_python(value), mode="json")
-            text = json.dumps(written, ensure_ascii=False)
+            if type(written) in _SCALARS:
+                text = str(written)
+            else:
+                text = json.dumps(written, ensure_ascii=False)
         except ValidationError as error:
             problems += _problems_of(error, name)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
@@ -170,12 +179,16 @@ def calls_in(value: Any) -> Iterator[Call[Any]]:
     stack = [(value, 0)]
     while stack:
         item, depth = stack.pop()
+        if type(item) in _SCALARS:
+            continue
         if isinstance(item, Call):
             yield item
         # A deeper value, or one that contains itself, is refused later.
         elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
-            stack += [(child, depth + 1) for child in reversed(list(inner))]
+            stack += [
+                (child, depth + 1) for child in reversed(list(inner)) if type(child) not in _SCALARS
+            ]
 
 
 def _dump_around_calls(value: Any) -> Any:

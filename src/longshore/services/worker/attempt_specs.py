@@ -17,6 +17,7 @@ from longshore.core.documents import conversation_part_key
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound
+from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
 from longshore.services.reads import iter_pages
@@ -84,7 +85,7 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
     """
     backend, documents = context.backend, context.documents
     spec = row.spec
-    definition = await definition_of(context, row)
+    definition = await read_definition(context, row)
     return AttemptSpec(
         task_id=spec.id,
         job_id=spec.job_id,
@@ -116,26 +117,31 @@ def _timeout_of(definition: Definition) -> timedelta | None:
     return definition.timeout
 
 
-async def definition_of(context: WorkerContext, row: TaskRow) -> Definition:
+async def definition_of(row: TaskRow, backend: Backend) -> Definition:
     """Returns the definition of a task, in the version with which it was submitted.
 
     Raises:
         NotFound: it does not exist.
     """
     spec = row.spec
-    version = (spec.tenant, spec.definition, spec.definition_version)
-    definition = context.definitions.get(version)
-    if definition is not None:
-        return definition
     if spec.definition_version == 0:
         definition = BUILTIN_DEFINITIONS.get(spec.definition)
     else:
-        definition = await context.backend.definitions.get(
+        definition = await backend.definitions.get(
             spec.tenant, spec.definition, version=spec.definition_version
         )
     if definition is None:
         raise NotFound("definition", spec.definition)
-    _remember(context.definitions, version, definition)
+    return definition
+
+
+async def read_definition(context: WorkerContext, row: TaskRow) -> Definition:
+    """The same as ``definition_of``, read once by a worker."""
+    version = (row.spec.tenant, row.spec.definition, row.spec.definition_version)
+    definition: Definition | None = context.definitions.get(version)
+    if definition is None:
+        definition = await definition_of(row, context.backend)
+        _remember(context.definitions, version, definition)
     return definition
 
 

@@ -22,7 +22,7 @@ from longshore.ports.child_slots import runs_in_slot
 from longshore.ports.task_source import ClaimedTask, DefinitionVersion
 from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempt import Attempt
-from longshore.services.worker.attempt_specs import definition_of
+from longshore.services.worker.attempt_specs import read_definition
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
 from longshore.services.worker.slot_tasks import SlotTasks
 from longshore.services.worker.turns import TurnLoop
@@ -177,7 +177,7 @@ class Worker:
         """Run the first task of a version of a definition, which is read and kept."""
         definition: Definition | None = None
         with contextlib.suppress(BackendUnavailable, NotFound):
-            definition = await definition_of(self._context, task.row)
+            definition = await read_definition(self._context, task.row)
         if definition is None or not runs_in_slot(definition) or self._slot_tasks is None:
             # Without a definition the attempt reports that it cannot be read.
             await self._run_attempt(task, sent_at)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import Document
 from longshore.core.jobs import job
 from longshore.core.queues import message_body
@@ -33,6 +34,7 @@ from longshore.testing.contracts.samples import (
     events_to_wire,
     leased_task,
     left_at_default,
+    new_creations,
     new_job,
     new_task,
     receive_now,
@@ -430,6 +432,101 @@ class AtomicLedgerContract(PortContract):
             rows = await backend.ledger.get_tasks([own.row.id for own, _ in groups])
             assert rows == [groups[winners[0]][0].row]
 
+    @clause
+    async def test_many_jobs_are_created_with_their_tasks_events_and_messages(
+        self, backend: Backend
+    ) -> None:
+        creations = await new_creations(backend, "job-one", "job-two", "job-three", tasks=3)
+
+        answers = await backend.ledger.create_jobs(creations)
+
+        assert all(isinstance(answer, tuple) for answer in answers)
+        for answer in answers:
+            await carry_out(backend, answer if isinstance(answer, tuple) else ())
+        for created, tasks in creations:
+            assert await backend.ledger.get_job(created.row.id) == created.row
+            rows = await backend.ledger.get_tasks([task.row.id for task in tasks])
+            assert rows == [task.row for task in tasks]
+            assert await events_of(backend, tasks[0].row) == 1
+        await check_messages(backend, *(tasks[0].row.id for _, tasks in creations))
+
+    @clause
+    async def test_a_job_that_exists_is_a_conflict_and_the_others_are_created(
+        self, backend: Backend
+    ) -> None:
+        first = await new_creations(backend, "job-one", tasks=2)
+        await backend.ledger.create_jobs(first)
+        creations = await new_creations(backend, "job-two", "job-one", "job-three", tasks=1)
+
+        before, conflict, after = await backend.ledger.create_jobs(creations)
+
+        assert isinstance(before, tuple)
+        assert isinstance(after, tuple)
+        assert isinstance(conflict, VersionConflict)
+        assert (conflict.row_id, conflict.expected) == ("job-one", 0)
+        assert await backend.ledger.get_job("job-one") == first[0].job.row
+        assert await backend.ledger.get_task("job-three_t0") == creations[2].tasks[0].row
+
+    @clause
+    async def test_of_two_jobs_with_one_id_in_one_call_the_first_is_created(
+        self, backend: Backend
+    ) -> None:
+        creations = await new_creations(backend, "job-one", "job-one", tasks=2)
+
+        first, second = await backend.ledger.create_jobs(creations)
+
+        assert isinstance(first, tuple)
+        assert isinstance(second, VersionConflict)
+        assert await backend.ledger.get_job("job-one") == creations[0].job.row
+
+    @clause
+    async def test_the_same_creations_again_are_success_and_written_once(
+        self, backend: Backend
+    ) -> None:
+        creations = await new_creations(backend, "job-one", "job-two", tasks=2)
+        await backend.ledger.create_jobs(creations[:1])
+
+        answers = await backend.ledger.create_jobs(creations)
+
+        assert all(isinstance(answer, tuple) for answer in answers)
+        for created, tasks in creations:
+            assert await backend.ledger.get_job(created.row.id) == created.row
+            assert await events_of(backend, tasks[0].row) == 1
+
+    @clause
+    async def test_a_job_with_an_outdated_definition_is_refused_if_the_ledger_checks_it(
+        self, backend: Backend
+    ) -> None:
+        creations = await new_creations(backend, "job-one", "job-two")
+        newer = Definition(name="resize", runner=RunnerKind.COMMAND, queue="other")
+        await backend.definitions.put(TENANT, newer)
+
+        answers = await backend.ledger.create_jobs(creations)
+
+        if backend.ledger.checks_definitions:
+            refused = [answer for answer in answers if isinstance(answer, VersionConflict)]
+            assert [conflict.row_id for conflict in refused] == ["resize", "resize"]
+            assert await backend.ledger.get_job("job-one") is None
+            assert await backend.ledger.get_task("job-one_t0") is None
+        else:
+            assert await backend.ledger.get_job("job-one") == creations[0].job.row
+
+    @clause
+    async def test_of_many_who_create_one_job_exactly_one_wins(self, backend: Backend) -> None:
+        for number in range(self.rounds):
+            job_id = f"job-{number}"
+            calls = [await new_creations(backend, job_id, tasks=2) for _ in range(CALLERS)]
+
+            answers = await gather_all(backend.ledger.create_jobs(call) for call in calls)
+
+            winners = [
+                n
+                for n, answer in enumerate(answers)
+                if isinstance(answer, list) and isinstance(answer[0], tuple)
+            ]
+            assert len(winners) == 1
+            assert await backend.ledger.get_job(job_id) == calls[winners[0]][0].job.row
+
 
 class SingleChangeLedgerContract(PortContract):
     """A ledger that takes one change at a time."""
@@ -446,3 +543,12 @@ class SingleChangeLedgerContract(PortContract):
             await backend.ledger.commit(new_task("a"), new_task("b"))
 
         assert await backend.ledger.get_tasks(["job-one_a", "job-one_b"]) == []
+
+    @clause
+    async def test_jobs_with_their_tasks_are_refused_and_nothing_is_written(
+        self, backend: Backend
+    ) -> None:
+        with pytest.raises(UsageError):
+            await backend.ledger.create_jobs(await new_creations(backend, "job-one"))
+
+        assert await backend.ledger.get_job("job-one") is None

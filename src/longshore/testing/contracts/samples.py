@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from itertools import count, cycle
 from typing import Any
 
-from longshore.core.documents import Document
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.documents import Document, make_document
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, MessageRejected, TaskReleased, TaskSummary
@@ -24,6 +25,7 @@ from longshore.core.tasks import task
 from longshore.core.tasks.changes import Change, Effect, Enqueue
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.ports.backend import Backend
+from longshore.ports.ledger import JobCreation
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.testing.contracts.suite import NO_WAIT, START
 
@@ -82,6 +84,34 @@ def new_job(
     graph = Document(text='{"keys":["a"],"names":["resize"],"parents":[[]]}', size=48)
     summary = TaskSummary(key="a", name="resize")
     return job.create(spec, (summary,), graph, now=now, change_id=fresh_change_id(), intent=intent)
+
+
+async def new_creations(backend: Backend, *job_ids: str, tasks: int = 1) -> list[JobCreation]:
+    """The creations of jobs with all of their tasks; their definition is stored."""
+    await backend.definitions.put(TENANT, Definition(name="resize", runner=RunnerKind.COMMAND))
+    creations = []
+    for job_id in job_ids:
+        change_id = fresh_change_id()
+        spec = new_job(job_id).row.spec
+        created = [
+            task.create(
+                new_task(f"t{number}", job_id=job_id, number=number).row.spec,
+                NumberSet([0] if number else []),
+                now=START,
+                change_id=change_id,
+            )
+            for number in range(tasks)
+        ]
+        keys = [change.row.spec.key for change in created]
+        graph = {"keys": keys, "names": ["resize"] * tasks, "parents": [[]] + [[0]] * (tasks - 1)}
+        document, _ = make_document(graph, "graph")
+        summaries = tuple(TaskSummary(key=key, name="resize") for key in keys)
+        creations.append(
+            JobCreation(
+                job.create(spec, summaries, document, now=START, change_id=change_id), created
+            )
+        )
+    return creations
 
 
 def an_intent(kind: IntentKind = IntentKind.CANCEL) -> Intent:

@@ -65,7 +65,7 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendUnavailable, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask
+from longshore.ports.ledger import AnyChange, FailedTask, JobCreation
 
 _WAKEUP_POLL_S = 1.0  # real time
 _ROW_BATCH = 100  # DynamoDB's limit
@@ -81,6 +81,7 @@ class DynamoLedger:
     """See ``ports.ledger.Ledger``."""
 
     atomic = False
+    checks_definitions = False
     epoch = 1  # a commit that was answered is never lost
 
     def __init__(self, aws: AwsClient, names: Names, clock: Clock, *, shards: int = 4) -> None:
@@ -112,6 +113,12 @@ class DynamoLedger:
             if isinstance(effect, Wake):
                 await self._wake(effect)
         return tuple(effect for effect in change.effects if not isinstance(effect, Wake))
+
+    async def create_jobs(
+        self, creations: Sequence[JobCreation]
+    ) -> list[tuple[Effect, ...] | VersionConflict]:
+        message = "this ledger takes one change in a commit"
+        raise UsageError(message)
 
     async def _write(self, change: AnyChange) -> None:
         item = item_of(change, self._shards)
