@@ -55,6 +55,8 @@ _NOT_BEGUN = "the worker had no time for it"
 _STOPPING = "the worker stops"
 _TOO_LATE = "the worker could not renew the lease in time"
 _MICROSECOND = timedelta(microseconds=1)
+# A slot is trusted a little shorter than its tasks, so that it is not set for each of them.
+_TRUST_STEP_NS = 1_000_000_000
 _TIMER_SLACK_NS = 1_000_000
 _MAX_WAITING_REPORTS = 100
 
@@ -254,7 +256,9 @@ class SlotTasks:
     def _give(self, slot: int, number: int, now_ns: int) -> None:
         task = self._tasks[number]
         # Before the task is given: its child may read it at once, and begins nothing untrusted.
-        self._update_trust(slot, task)
+        trusted_ns = self._trusted.get(slot)
+        if trusted_ns is None or not 0 <= task.trusted_until_ns - trusted_ns < _TRUST_STEP_NS:
+            self._update_trust(slot, task)
         if not self._slots.give(slot, task.spec):
             self._planner.not_given(slot)
             return
