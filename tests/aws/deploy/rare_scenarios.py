@@ -196,12 +196,17 @@ def _run_dispatcher(scenarios: RareScenarios) -> None:
     assert installation.blobs(f"events/{job}/")
 
 
+@dataclass(slots=True, kw_only=True)
+class _SweeperAtOnce(Sweeper):
+    """A sweeper without the half minute that it leaves to the dispatcher."""
+
+    settle_after: timedelta = _NO_TIME
+
+
 def _run_sweeper(scenarios: RareScenarios) -> None:
     """A process dies in the middle of a submission, a cancellation and a dispatch."""
     installation, names = scenarios.installation, scenarios.installation.names
-    # Without the half minute that the sweeper leaves to the dispatcher.
-    at_once = partial(Sweeper, settle_after=_NO_TIME)
-    scenarios.patch.setattr(wired_services, "Sweeper", at_once)
+    scenarios.patch.setattr(wired_services, "Sweeper", _SweeperAtOnce)
     installation.invoke("sweeper", {})
     own = Definition(name="own", runner=RunnerKind.COMMAND)
     installation.run(lambda all_: all_.backend.definitions.put(TENANT, own))
