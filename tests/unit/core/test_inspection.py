@@ -3,13 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from longshore.core.inspection import (
-    Check,
-    CheckStatus,
-    DeployProgress,
-    DeployProgressKind,
-    StoreFacts,
-)
+from longshore.core.inspection import Check, CheckStatus, StoreFacts
 
 
 def test_a_store_that_does_not_exist_is_local_and_holds_nothing() -> None:
@@ -29,7 +23,3 @@ def test_a_check_that_passes_has_no_remedy() -> None:
     check = Check("clock", CheckStatus.OK, "in step")
 
     assert (check.expected, check.remedy) == (None, None)
-
-
-def test_progress_is_no_failure_by_default() -> None:
-    assert not DeployProgress(stack="api", kind=DeployProgressKind.STARTED).failed
