@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.dead_letters import DeadMessage
+from longshore.core.queues import QueueMessage
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import NotFound
 from longshore.services.event_delivery import Relay, UndeliveredEvents
@@ -103,7 +103,7 @@ async def _undelivered(harness: ErrorHarness) -> None:
 
 
 async def _settle_dead_message(harness: ErrorHarness) -> None:
-    message = DeadMessage(
+    message = QueueMessage(
         id="message-2",
         queue=_QUEUE,
         body="nonsense",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from longshore.core.queues import MalformedMessage, parse_message
+from longshore.core.queues import MalformedMessage, QueueMessage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
@@ -22,22 +22,6 @@ DLQ_SOURCE = "dlq"
 """The ``source`` of a Task Failed event that a dead message caused."""
 
 _MESSAGE_PREFIX = "msg-"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadMessage:
-    """A message in the dead-letter store of a queue."""
-
-    id: str
-    queue: str
-    body: str
-    receive_count: int
-    sent_at: datetime
-
-    @property
-    def task_id(self) -> str | MalformedMessage:
-        """The id of its task, or why the message names none."""
-        return parse_message(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +40,7 @@ Disposition = KeepMessage | DropMessage | tasks.TaskChange
 
 
 def disposition_of(
-    message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta, change_id: str
+    message: QueueMessage, row: TaskRow | None, *, now: datetime, margin: timedelta, change_id: str
 ) -> Disposition:
     """Returns what to do with a dead message: keep it, drop it, or fail its task.
 
@@ -76,7 +60,7 @@ def disposition_of(
     return DropMessage() if isinstance(change, Refusal) else change
 
 
-def _too_many_receives(message: DeadMessage) -> str:
+def _too_many_receives(message: QueueMessage) -> str:
     return f"its message was received {message.receive_count} times without an outcome"
 
 
@@ -90,7 +74,7 @@ class DeadLetter:
     reason: str
     category: ErrorCategory | None = None
     row: TaskRow | None = None  # None: the message names no task
-    message: DeadMessage | None = None  # None: a task
+    message: QueueMessage | None = None  # None: a task
 
     @property
     def replayable(self) -> bool:
@@ -119,7 +103,7 @@ def dead_letter_of_task(row: TaskRow) -> DeadLetter | None:
 
 
 def dead_letter_of_message(
-    message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta
+    message: QueueMessage, row: TaskRow | None, *, now: datetime, margin: timedelta
 ) -> DeadLetter | None:
     """Returns the message as a dead letter; None if it is to be deleted."""
     match disposition_of(message, row, now=now, margin=margin, change_id=""):

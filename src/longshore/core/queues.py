@@ -75,6 +75,22 @@ def _malformed_message(body: str, reason: str) -> MalformedMessage:
     return MalformedMessage(reason, body[:_EXCERPT_CHARACTERS])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMessage:
+    """A message of a queue, or of its dead letters."""
+
+    id: str
+    queue: str
+    body: str
+    receive_count: int  # deliveries so far
+    sent_at: datetime  # of a merged message: when the last of its parts was sent
+
+    @property
+    def task_id(self) -> str | MalformedMessage:
+        """The id of its task, or why the message names none."""
+        return parse_message(self.body)
+
+
 class MessageAction(Enum):
     """What to do with the message."""
 

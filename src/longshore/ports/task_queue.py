@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from longshore.core.queues import QueueDepth
+from longshore.core.queues import QueueDepth, QueueMessage
 from longshore.core.tasks.states import Priority
 
 
@@ -24,15 +24,10 @@ class OutgoingMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(QueueMessage):
     """A received message, which is hidden from other receivers for a while."""
 
-    id: str
-    queue: str
-    body: str
     receipt: str  # for this delivery only
-    receive_count: int  # deliveries so far, including this one
-    sent_at: datetime  # of a merged message: when the last of its parts was sent
     priority: Priority = Priority.NORMAL
 
 

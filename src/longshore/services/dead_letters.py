@@ -22,7 +22,6 @@ from longshore.core.dead_letters import (
     DLQ_SOURCE,
     DeadLetter,
     DeadLetterFilter,
-    DeadMessage,
     Disposition,
     KeepMessage,
     dead_letter_of_message,
@@ -34,6 +33,7 @@ from longshore.core.documents import safe_name
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import MessageRejected, TaskFailed, TaskTimeout
 from longshore.core.pages import decode_cursor, encode_cursor
+from longshore.core.queues import QueueMessage
 from longshore.core.tasks.attempt_history import attempts_from_events
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import TaskRow
@@ -42,7 +42,6 @@ from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
-from longshore.ports.task_queue import Message
 from longshore.services import documents as d
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import AT_ONCE, iter_history, iter_tasks, list_all
@@ -152,14 +151,13 @@ class DeadLetters:
             if letter is not None and filter_.matches(letter):
                 yield letter
 
-    async def _messages(self, queue: str | None) -> list[DeadMessage]:
+    async def _messages(self, queue: str | None) -> Sequence[QueueMessage]:
         """Returns the messages in the dead-letter stores; none where there are no messages."""
         if self.backend.queue is None:
             return []
-        messages = await list_all(partial(self.backend.queue.dead_letters, queue))
-        return [dead_message(message) for message in messages]
+        return await list_all(partial(self.backend.queue.dead_letters, queue))
 
-    async def _letter_of(self, tenant: str, message: DeadMessage) -> DeadLetter | None:
+    async def _letter_of(self, tenant: str, message: QueueMessage) -> DeadLetter | None:
         row = await self._row_of(message)
         if row is not None and row.spec.tenant != tenant:
             return None
@@ -167,7 +165,7 @@ class DeadLetters:
             message, row, now=self.backend.clock.now(), margin=self.skew_margin
         )
 
-    async def _row_of(self, message: DeadMessage) -> TaskRow | None:
+    async def _row_of(self, message: QueueMessage) -> TaskRow | None:
         task_id = message.task_id
         return await self.backend.ledger.get_task(task_id) if isinstance(task_id, str) else None
 
@@ -254,7 +252,7 @@ class DeadLetters:
         return letter
 
     async def _reject(
-        self, tenant: str, message: DeadMessage, reason: str, context: EventContext
+        self, tenant: str, message: QueueMessage, reason: str, context: EventContext
     ) -> None:
         await self.backend.events.append(
             tenant=tenant,
@@ -289,7 +287,7 @@ class DeadLetters:
         settled["unresolved"] = len(staying)
         return settled
 
-    async def settle_received(self, message: DeadMessage, *, tenant: str) -> Disposition:
+    async def settle_received(self, message: QueueMessage, *, tenant: str) -> Disposition:
         """Settle a dead message that the caller has received and will remove.
 
         When this returns, its effect is durable: in the task's row or, for a message without a
@@ -301,19 +299,19 @@ class DeadLetters:
             self._log_unresolved(message, disposition)
         return disposition
 
-    async def _store(self, message: DeadMessage, disposition: KeepMessage, tenant: str) -> None:
+    async def _store(self, message: QueueMessage, disposition: KeepMessage, tenant: str) -> None:
         key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
         await self.backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
         reason = f"{disposition.reason}; its text is stored as {key}"
         await self._reject(tenant, message, reason, EventContext(origin=DLQ_SOURCE))
 
-    async def _settle(self, message: DeadMessage) -> Disposition:
+    async def _settle(self, message: QueueMessage) -> Disposition:
         disposition = await self._decide(message)
         if not isinstance(disposition, KeepMessage):
             await self.backend.require_queue().delete_dead_letter(message.id)
         return disposition
 
-    async def _decide(self, message: DeadMessage) -> Disposition:
+    async def _decide(self, message: QueueMessage) -> Disposition:
         """Returns the disposition of the message, after the change of its task was committed."""
         while True:
             row = await self._row_of(message)
@@ -333,22 +331,11 @@ class DeadLetters:
                 logger.warning("dead_letter.task_failed", extra=extra)
             return disposition
 
-    def _log_unresolved(self, message: DeadMessage, disposition: KeepMessage) -> None:
+    def _log_unresolved(self, message: QueueMessage, disposition: KeepMessage) -> None:
         if message.id not in self._logged:
             self._logged.add(message.id)
             extra = {"queue": message.queue, "message_id": message.id, "reason": disposition.reason}
             logger.error("dead_letter.orphaned", extra=extra)
-
-
-def dead_message(message: Message) -> DeadMessage:
-    """Returns a message of a queue's dead-letter store as core decides about it."""
-    return DeadMessage(
-        id=message.id,
-        queue=message.queue,
-        body=message.body,
-        receive_count=message.receive_count,
-        sent_at=message.sent_at,
-    )
 
 
 def _sort_key(letter: DeadLetter) -> tuple[int, str]:

@@ -65,7 +65,6 @@ from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.worker_registry import WorkerRegistry
-from longshore.services.dead_letters import dead_message
 from longshore.services.reads import iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue, race
 
@@ -519,8 +518,7 @@ class HealthCheck:
         """Returns dead messages without a task; the next sweep settles all others."""
         if self.backend.queue is None:
             return []
-        received = await self.backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
-        messages = [dead_message(message) for message in received]
+        messages = await self.backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
         ids = {message.task_id for message in messages if isinstance(message.task_id, str)}
         rows, _ = await read_rows(self.backend.ledger, sorted(ids))
         existing = {row.id for row in rows}

@@ -19,8 +19,8 @@ from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.system import SystemClock
-from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.event import Event
+from longshore.core.queues import QueueMessage
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.change_stream import Record
@@ -85,7 +85,7 @@ class LambdaServices(Services):
     def undelivered(self) -> UndeliveredEvents:
         return undelivered_events(self)
 
-    def read_dead_message(self, record: Record) -> DeadMessage:
+    def read_dead_message(self, record: Record) -> QueueMessage:
         now = self.backend.clock.now()
         return lambda_records.dead_message_in_record(record, self.names, now)
 

@@ -14,7 +14,8 @@ from longshore.core.alerts import (
     parked_task_item,
 )
 from longshore.core.budgets import BudgetScope
-from longshore.core.dead_letters import DeadLetter, DeadMessage
+from longshore.core.dead_letters import DeadLetter
+from longshore.core.queues import QueueMessage
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
 from tests.factories import NOON, a_parking, a_task
@@ -93,7 +94,7 @@ def test_the_reason_of_a_dead_task_is_the_category_of_its_failure(
 
 
 def test_the_reason_of_a_dead_message_is_message() -> None:
-    message = DeadMessage(id="1", queue="mail", body="", receive_count=9, sent_at=NOON)
+    message = QueueMessage(id="1", queue="mail", body="", receive_count=9, sent_at=NOON)
     letter = DeadLetter(id="msg-1", at=NOON, queue="mail", reason="no task", message=message)
 
     assert dead_letter_item(letter).reason == "message"

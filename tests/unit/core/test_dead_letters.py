@@ -8,7 +8,6 @@ import pytest
 from longshore.core.dead_letters import (
     DeadLetter,
     DeadLetterFilter,
-    DeadMessage,
     Disposition,
     DropMessage,
     KeepMessage,
@@ -18,7 +17,7 @@ from longshore.core.dead_letters import (
     message_id_of,
 )
 from longshore.core.events import types as e
-from longshore.core.queues import message_body
+from longshore.core.queues import QueueMessage, message_body
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow
@@ -41,13 +40,13 @@ OVER = NOON + LASTS + MARGIN
 TICK = timedelta(milliseconds=1)
 
 
-def a_message(body: str = message_body("job-a_b"), **fields: Any) -> DeadMessage:
+def a_message(body: str = message_body("job-a_b"), **fields: Any) -> QueueMessage:
     expected = {"id": "7", "queue": "default", "receive_count": 20, "sent_at": NOON, **fields}
-    return DeadMessage(body=body, **expected)
+    return QueueMessage(body=body, **expected)
 
 
 def disposition(
-    row: TaskRow | None, message: DeadMessage | None = None, **moment: Any
+    row: TaskRow | None, message: QueueMessage | None = None, **moment: Any
 ) -> Disposition:
     now = moment.get("now", LATER)
     return disposition_of(message or a_message(), row, now=now, margin=MARGIN, change_id="new")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +17,10 @@ from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.adapters.aws.queue.messages import parse_message
 from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
-from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.event import Event
 from longshore.core.events.wire import from_ms
 from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.queues import QueueMessage
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import BackendRejected, BackendUnavailable, UsageError
 from longshore.ports.change_stream import Record
@@ -57,7 +57,7 @@ def _events_in_change(record: Record) -> list[Event]:
         raise UsageError(message) from error
 
 
-def dead_message_in_record(record: Record, names: Names, now: datetime) -> DeadMessage:
+def dead_message_in_record(record: Record, names: Names, now: datetime) -> QueueMessage:
     """A message of a dead-letter queue of this stage.
 
     Raises:
@@ -69,14 +69,8 @@ def dead_message_in_record(record: Record, names: Names, now: datetime) -> DeadM
         message = f"{queue!r} is not a dead-letter queue of this stage"
         raise UsageError(message)
     dead = parse_message(_as_received(record), lane, now).message
-    return DeadMessage(
-        id=dead.id,
-        queue=dead.queue,
-        body=dead.body,
-        # SQS counts from zero again when it moves a message there.
-        receive_count=RECEIVE_LIMIT,
-        sent_at=dead.sent_at,
-    )
+    # SQS counts from zero again when it moves a message there.
+    return replace(dead, receive_count=RECEIVE_LIMIT)
 
 
 def _as_received(record: Record) -> dict[str, Any]:
