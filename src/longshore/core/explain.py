@@ -71,8 +71,6 @@ class RemedyAction(StrEnum):
     APPROVE_TASK = "approve_task"
     ADD_BUDGET = "add_budget"
     LIST_JOB_TASKS = "list_job_tasks"
-    LIST_PARKED_TASKS = "list_parked_tasks"
-    LIST_DEAD_LETTERS = "list_dead_letters"
 
 
 @value

@@ -53,8 +53,6 @@ _COMMANDS = {
     RemedyAction.APPROVE_TASK: "approve {target}",
     RemedyAction.ADD_BUDGET: "budget add {target} {amount}",
     RemedyAction.LIST_JOB_TASKS: "tasks --job {target}",
-    RemedyAction.LIST_PARKED_TASKS: "tasks --state parked",
-    RemedyAction.LIST_DEAD_LETTERS: "dead list",
 }
 _FAILED_CODE = 1
 _SIGNAL_BASE = 128

@@ -25,7 +25,7 @@ from longshore.ports.clock import Clock
 DELIVERY_TIMEOUT = timedelta(seconds=20)
 """Time to deliver one alert, including all tries."""
 
-# Commands in an alert for the operator; a test compares them with ``services.documents``.
+# Commands in an alert for the operator; a test checks that they exist.
 LIST_DEAD_LETTERS_COMMAND = "longshore dead list"
 LIST_PARKED_TASKS_COMMAND = "longshore tasks --state parked"
 ADD_BUDGET_COMMAND = "longshore budget add ID --usd N"
