@@ -9,12 +9,12 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from longshore.adapters.system import (
     KEY_FILE_NAME,
@@ -26,7 +26,6 @@ from longshore.adapters.system import (
 from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.backoff import RetryPolicy
-from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
     from longshore.adapters.sqlite.database import SqliteOptions
 
 
-ServiceT = TypeVar("ServiceT")
 new_id = partial(secrets.token_hex, 8)
 """Makes a random change id."""
 system_clock = SystemClock
@@ -197,10 +195,16 @@ class Services:
     ) -> Worker:
         """A worker whose attempts are run by ``runner``, or in child slots where they can be."""
         settings = self.settings
-        context = self._build(
-            WorkerContext,
+        context = WorkerContext(
             worker_id=name,
+            backend=self.backend,
+            source=self.source,
+            transitions=self.transitions,
+            documents=self.documents,
+            reservations=self.reservations,
             runner=runner,
+            worker_registry=self.worker_registry,
+            lease=self.settings.worker,
             output=OutputPolicy(
                 flush_after=self.intervals.output_flush,
                 limit_bytes=settings.sizes.output_bytes_per_attempt,
@@ -222,72 +226,76 @@ class Services:
         )
         return Worker(context, policy)
 
-    def _build(self, service: Callable[..., ServiceT], **own: Any) -> ServiceT:
-        """A service with these fields; its other required fields are attributes of this object."""
-        for item in fields(cast("Any", service)):
-            required = item.default is MISSING and item.default_factory is MISSING
-            if required and item.name not in own:
-                own[item.name] = getattr(self, item.name)
-        return service(**own)
-
-    @property
-    def app(self) -> str:
-        return self.settings.app
-
-    @property
-    def tenant(self) -> str:
-        return self.settings.tenant
-
-    @property
-    def lease(self) -> LeasePolicy:
-        return self.settings.worker
-
-    @property
-    def skew_margin(self) -> timedelta:
-        return self.settings.worker.skew_margin
-
     @cached_property
     def documents(self) -> DocumentStore:
         return DocumentStore(self.backend.blobs)
 
     @cached_property
     def transitions(self) -> Transitions:
-        return self._build(Transitions)
+        return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
 
     @cached_property
     def source(self) -> TaskSource:
-        return self.backend.source or self._build(MessageTaskSource)
+        return self.backend.source or MessageTaskSource(
+            backend=self.backend,
+            transitions=self.transitions,
+            lease=self.settings.worker,
+            tenant=self.settings.tenant,
+            app=self.settings.app,
+        )
 
     @cached_property
     def queries(self) -> Queries:
         settings = self.settings
         on_aws = settings.backend == "aws"
-        days = settings.aws.keep_events.days if on_aws else settings.sizes.events_ttl_days
-        return self._build(Queries, environment=settings.environment, events_ttl_days=days)
+        return Queries(
+            backend=self.backend,
+            documents=self.documents,
+            environment=settings.environment,
+            events_ttl_days=settings.aws.keep_events.days
+            if on_aws
+            else settings.sizes.events_ttl_days,
+        )
 
     @cached_property
     def producer(self) -> Producer:
-        retry, sizes = self.settings.retry, self.settings.sizes
-        return self._build(
-            Producer,
+        retry = self.settings.retry
+        return Producer(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
             # A plain policy, because tasks store it.
             retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
-            task_limit=sizes.max_tasks_per_job,
-            input_limit_bytes=sizes.input_bytes,
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
+            app=self.settings.app,
         )
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        wait, interval = self.settings.worker.poll_wait, self.intervals.dead_worker_check
-        return self._build(Dispatcher, wait=wait, poll_interval=interval)
+        return Dispatcher(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            wait=self.settings.worker.poll_wait,
+            poll_interval=self.intervals.dead_worker_check,
+        )
 
     @cached_property
     def reservations(self) -> BudgetReservations:
-        return self._build(BudgetReservations)
+        return BudgetReservations(self.backend, self.transitions)
 
     @cached_property
     def budget_operations(self) -> BudgetOperations:
-        return self._build(BudgetOperations, day_budget=self.settings.agent.day_budget)
+        return BudgetOperations(
+            backend=self.backend,
+            transitions=self.transitions,
+            reservations=self.reservations,
+            day_budget=self.settings.agent.day_budget,
+            app=self.settings.app,
+        )
 
     async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
         """Carry out the rest of an intent. Returns False if another process was faster."""
@@ -302,27 +310,50 @@ class Services:
 
     @cached_property
     def operator_commands(self) -> OperatorCommands:
-        return self._build(OperatorCommands)
+        return OperatorCommands(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
+            finish_intent=self.finish_intent,
+        )
 
     @cached_property
     def dead_letters(self) -> DeadLetters:
-        return self._build(DeadLetters)
+        return DeadLetters(
+            backend=self.backend,
+            transitions=self.transitions,
+            operator_commands=self.operator_commands,
+            app=self.settings.app,
+            skew_margin=self.settings.worker.skew_margin,
+        )
 
     @cached_property
     def sweeper(self) -> Sweeper:
-        return self._build(
-            Sweeper,
+        return Sweeper(
+            backend=self.backend,
+            source=self.source,
+            transitions=self.transitions,
+            dispatcher=self.dispatcher,
+            dead_letters=self.dead_letters,
+            budget_operations=self.budget_operations,
+            finish_intent=self.finish_intent,
+            worker_registry=self.worker_registry,
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
-            skew_margin=self.skew_margin,
+            skew_margin=self.settings.worker.skew_margin,
             sweeps=self.settings.workers_dispatch,
         )
 
     @cached_property
     def api_keys(self) -> ApiKeys:
         api = self.settings.api
-        rate = Rate(per_second=api.requests_per_second, burst=api.burst)
-        return self._build(ApiKeys, rate=rate, random_bytes=secrets.token_bytes)
+        return ApiKeys(
+            backend=self.backend,
+            app=self.settings.app,
+            rate=Rate(per_second=api.requests_per_second, burst=api.burst),
+            random_bytes=secrets.token_bytes,
+        )
 
     @cached_property
     def alert_sender(self) -> AlertSender:
@@ -336,7 +367,15 @@ class Services:
     @cached_property
     def health_check(self) -> HealthCheck:
         health = self.settings.health
-        return self._build(HealthCheck, tenant=self.tenant, every=health.every, thresholds=health)
+        return HealthCheck(
+            backend=self.backend,
+            worker_registry=self.worker_registry,
+            alert_sender=self.alert_sender,
+            app=self.settings.app,
+            tenant=self.settings.tenant,
+            every=health.every,
+            thresholds=health,
+        )
 
     @cached_property
     def definition_sync(self) -> DefinitionSync:
@@ -344,7 +383,12 @@ class Services:
 
     @cached_property
     def explainer(self) -> Explainer:
-        return self._build(Explainer)
+        return Explainer(
+            backend=self.backend,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            lease=self.settings.worker,
+        )
 
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
