@@ -106,8 +106,8 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn makes any number of dependents ready",
-        at=f"{_TURN}._settle",
-        do=Drop("<= _MAX_DEPENDENTS"),
+        at="core.jobs.settle:settle",
+        do=Condition("MAX_DEPENDENTS", False),
         caught_by=f"{_SQLITE}::test_a_turn_leaves_more_dependents_than_its_limit_to_the_dispatcher",
     ),
     _fault(
@@ -214,7 +214,7 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn in SQLite claims tasks of a paused queue",
-        at=f"{_TURN}._claim",
+        at="adapters.sqlite.task_source:_open_lines",
         do=Replace("active_pauses()", "{}"),
         caught_by=f"{_CONTRACT}::test_a_turn_claims_nothing_of_a_paused_queue",
     ),
@@ -275,7 +275,7 @@ TURN_FAULTS = (
     _fault(
         name="a claim in SQLite does not wait for due tasks",
         at=f"{_SOURCE}._next_change",
-        do=Value("= moments rows()", "[]"),
+        do=Value("= times _due_times()", "[]"),
         caught_by=f"{_CONTRACT}::test_a_claim_waits_until_a_task_is_due",
     ),
     _fault(

@@ -14,6 +14,7 @@ from longshore.adapters.sqlite import task_source
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core.claims import Room
 from longshore.core.events.types import Usage
+from longshore.core.jobs import settle
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
@@ -154,7 +155,7 @@ async def test_an_outcome_stays_if_its_job_cannot_be_settled(
 async def test_a_turn_leaves_more_dependents_than_its_limit_to_the_dispatcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_source, "_MAX_DEPENDENTS", 0)
+    monkeypatch.setattr(settle, "MAX_DEPENDENTS", 0)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         source = source_of(backend)
         created = new_job()

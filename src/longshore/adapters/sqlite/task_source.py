@@ -32,7 +32,7 @@ from longshore.adapters.sqlite.history import (
     pack_record,
     pack_started,
 )
-from longshore.adapters.sqlite.names import TaskKind
+from longshore.adapters.sqlite.names import Names, TaskKind
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
@@ -82,7 +82,6 @@ logger = logging.getLogger(__name__)
 Values = tuple[Any, ...]
 
 _NO_TURN = ""  # the id of work that is no turn of the worker
-_MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
 _MAX_CLAIMED_ROWS = 10_000  # rows of claimed tasks in memory; others are read again
 _NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
@@ -300,23 +299,21 @@ class SqliteTaskSource:
             work = TurnWork(self._database, worker, commands, _NO_TURN, None, self._position)
             self._database.write(work, durable=False, topics=(Topic.QUEUE,))
 
-    def _lanes(self, connection: apsw.Connection, worker: WorkerInstance) -> list[tuple[int, int]]:
-        paused = active_pauses(connection, self._database.clock.now())
-        names = self._database.names
-        queues = [names.find(connection, name) for name in worker.queues if name not in paused]
-        return [(queue, int(lane)) for queue in queues if queue is not None for lane in Priority]
-
     def _anything_ready(self, worker: WorkerInstance) -> bool | None:
-        connection = self._database.point_connection
-        if self._is_gone(connection, worker):
+        if self._is_gone(self._database.point_connection, worker):
             return True  # the claim reports it
         limit = _due_limit_us(self._database.clock.now())
-        for lane in self._lanes(connection, worker):
-            for tenant in _tenants(connection, lane):
-                ((earliest,),) = rows(connection, _EARLIEST, (*lane, tenant))
-                if earliest is not None and earliest < limit:
-                    return True
-        return None
+        return True if min(self._due_times(worker), default=limit) < limit else None
+
+    def _due_times(self, worker: WorkerInstance) -> list[int]:
+        """When the first task of each line is due."""
+        connection, now = self._database.point_connection, self._database.clock.now()
+        return [
+            earliest
+            for line in _open_lines(self._database.names, connection, worker, now)
+            for (earliest,) in rows(connection, _EARLIEST, line)
+            if earliest is not None
+        ]
 
     def _is_gone(self, connection: apsw.Connection, worker: WorkerInstance) -> bool:
         name = self._database.names.find(connection, worker.worker_id)
@@ -327,18 +324,11 @@ class SqliteTaskSource:
     def _next_change(self, worker: WorkerInstance) -> timedelta | None:
         """The time until a task is due or a hold ends."""
         connection, now = self._database.point_connection, self._database.clock.now()
-        moments = [
-            earliest
-            for lane in self._lanes(connection, worker)
-            for tenant in _tenants(connection, lane)
-            for (earliest,) in rows(connection, _EARLIEST, (*lane, tenant))
-            if earliest is not None
-        ]
         pauses = active_pauses(connection, now)
         ends = [
             pause.until for pause in pauses.values() if pause.until and pause.name in worker.queues
         ]
-        times = [codec.from_us(moment) - now for moment in moments]
+        times = [codec.from_us(due_us) - now for due_us in self._due_times(worker)]
         times += [end - now for end in ends]
         return max(min(times), _MILLISECOND) if times else None
 
@@ -421,10 +411,25 @@ def _due_limit_us(now: datetime) -> int:
     return (to_ms(now) + 1) * 1000
 
 
-def _tenants(connection: apsw.Connection, lane: tuple[int, int]) -> list[int]:
-    """The tenants with ready tasks in a lane, each matches by one jump along the index."""
+def _open_lines(
+    names: Names, connection: apsw.Connection, worker: WorkerInstance, now: datetime
+) -> list[tuple[int, int, int]]:
+    """The queue, lane and tenant of pending tasks in the worker's queues that are not paused."""
+    paused = active_pauses(connection, now)
+    queues = [names.find(connection, name) for name in worker.queues if name not in paused]
+    return [
+        (queue, int(lane), tenant)
+        for queue in queues
+        if queue is not None
+        for lane in Priority
+        for tenant in _tenants(connection, queue, int(lane))
+    ]
+
+
+def _tenants(connection: apsw.Connection, queue: int, lane: int) -> list[int]:
+    """The tenants with pending tasks in a lane, each found by one jump along the index."""
     tenants: list[int] = []
-    while matches := rows(connection, _NEXT_TENANT, (*lane, tenants[-1] if tenants else 0)):
+    while matches := rows(connection, _NEXT_TENANT, (queue, lane, tenants[-1] if tenants else 0)):
         tenants.append(matches[0][0])
     return tenants
 
@@ -722,21 +727,20 @@ class TurnWork:
         connection = transaction.connection
         connection.execute("SAVEPOINT settle")
         try:
-            settlement = settle(
+            changes = settle(
                 self._reader.job(jobs[0]),
                 [self._reader.task(values) for values in ended],
                 _SettleReader(transaction, self._reader),
                 now=self._now,
                 change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
             )
-            # Otherwise the dispatcher finds the ends.
-            if settlement is not None and len(settlement.dependents) <= _MAX_DEPENDENTS:
-                for change in settlement.dependents:
+            if changes is None:
+                self.topics.add(Topic.ENDS)  # the dispatcher settles them
+            for change in changes or ():
+                if isinstance(change.row, TaskRow):
                     self._write_task(change)
-                if settlement.job is not None:
-                    write_job(transaction, settlement.job, ())
-            else:
-                self.topics.add(Topic.ENDS)
+                else:
+                    write_job(transaction, change, ())
         except apsw.Error:
             raise
         except Exception:  # the outcomes stay, and the dispatcher tries again
@@ -749,20 +753,11 @@ class TurnWork:
     # Claims -------------------------------------------------------------------------------------
 
     def _claim(self, room: Room) -> tuple[ClaimedTask, ...]:
-        transaction, names = self._transaction, self._database.names
-        connection, limit = transaction.connection, room.total
-        paused = active_pauses(connection, self._now)
-        due_us = _due_limit_us(self._now)
-        groups: list[list[Values]] = []
-        for queue_name in self._worker.queues:
-            queue = None if queue_name in paused else names.find(connection, queue_name)
-            if queue is None:
-                continue
-            for lane in Priority:
-                for tenant in _tenants(connection, (queue, int(lane))):
-                    values = (queue, int(lane), tenant, due_us, limit)
-                    if group := transaction.select(_READY, values):
-                        groups.append(group)
+        transaction, due_us = self._transaction, _due_limit_us(self._now)
+        connection = transaction.connection
+        lines = _open_lines(self._database.names, connection, self._worker, self._now)
+        groups = [transaction.select(_READY, (*line, due_us, room.total)) for line in lines]
+        groups = [group for group in groups if group]
         if len(groups) == 1 and not room.ahead:
             chosen = groups[0][: room.slots]
         else:
