@@ -244,14 +244,14 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn wakes no other worker",
-        at=f"{_TURN}.__init__",
-        do=Value("= topics", "()"),
+        at=f"{_TURN}._write_task",
+        do=Drop("add()"),
         caught_by=f"{_CONTRACT}::test_a_task_that_is_released_wakes_a_claim",
     ),
     _fault(
         name="the end of a worker in SQLite wakes no other worker",
         at=f"{_SOURCE}.end_worker",
-        do=Value("= topics", "()"),
+        do=Argument("write()", "topics", "()"),
         caught_by=f"{_CONTRACT}::test_the_end_of_a_worker_wakes_a_claim",
     ),
     _fault(
