@@ -83,6 +83,7 @@ Values = tuple[Any, ...]
 
 _NO_TURN = ""  # the id of work that is no turn of the worker
 _MAX_CLAIMED_ROWS = 10_000  # rows of claimed tasks in memory; others are read again
+_RETRY_PAUSE = timedelta(seconds=30)  # before a row that cannot be read is tried again
 _NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 _PENDING, _PROCESSING, _COMPLETED = (
@@ -469,25 +470,6 @@ class TurnWork:
 
     def __call__(self, connection: apsw.Connection) -> Turn:
         self.position = self._start
-        connection.execute("SAVEPOINT turn")
-        try:
-            turn = self._run(connection, one_by_one=False)
-        except (apsw.Error, WorkerGone, OutcomeUnknown):
-            raise
-        except Exception:
-            # One item must not cost the others their commit.
-            logger.exception("turn.failed", extra={"worker_id": self._worker.worker_id})
-            connection.execute("ROLLBACK TO turn")
-            turn = self._run(connection, one_by_one=True)
-        connection.execute("RELEASE turn")
-        return turn
-
-    def _run(self, connection: apsw.Connection, *, one_by_one: bool) -> Turn:
-        """Carry out the turn.
-
-        Args:
-            one_by_one: Core decides each command in its own savepoint, and nothing is claimed.
-        """
         database = self._database
         self._transaction = StoreTransaction(connection, database.names)
         self._reader = RowReader(database.names, connection)
@@ -509,11 +491,8 @@ class TurnWork:
             # not be run.
             message = f"turn {self._turn_id} arrived after turn {last}"
             raise OutcomeUnknown(message)
-        if one_by_one:
-            answers = tuple([self._answer_alone(item) for item in self._commands])
-        else:
-            self._drop_changed_rows()
-            answers = tuple([self._answer(item, usual=True) for item in self._commands])
+        self._drop_changed_rows()
+        answers = tuple([self._answer(item) for item in self._commands])
         self._complete_jobs_of_one_task()
         self._write_completions()
         for job_no, ended in self._ended.items():
@@ -521,7 +500,7 @@ class TurnWork:
         claimed: tuple[ClaimedTask, ...] = ()
         if self._room is not None and self.repeated:
             claimed = self._claimed_before()
-        elif self._room is not None and not one_by_one:
+        elif self._room is not None:
             claimed = self._claim(self._room)
         if last is not None and not self.repeated and (claimed or self._column == "turn"):
             connection.execute(
@@ -548,20 +527,15 @@ class TurnWork:
 
     # Commands -----------------------------------------------------------------------------------
 
-    def _answer_alone(self, item: LeaseCommand) -> Answer:
-        """Carry out a command that may fail without affecting the others."""
-        connection = self._transaction.connection
-        connection.execute("SAVEPOINT command")
+    def _answer(self, item: LeaseCommand) -> Answer:
+        """Carry out a command; if it fails, the others are not affected."""
         try:
-            answer = self._answer(item, usual=False)
+            return self._carry_out(item)
         except apsw.Error:
             raise
         except Exception as error:
             logger.exception("command.failed", extra={"task_id": item.task_id})
-            connection.execute("ROLLBACK TO command")
-            answer = BackendRejected(f"{type(error).__name__}: {error}")
-        connection.execute("RELEASE command")
-        return answer
+            return BackendRejected(f"{type(error).__name__}: {error}")
 
     def _drop_changed_rows(self) -> None:
         """Forget the rows in memory that are not the stored ones."""
@@ -572,9 +546,9 @@ class TurnWork:
             if versions.get(values[_NO]) != (values[_VERSION], values[_CHANGE]):
                 del self.claimed_rows[task_id]
 
-    def _answer(self, item: LeaseCommand, *, usual: bool) -> Answer:
+    def _carry_out(self, item: LeaseCommand) -> Answer:
         # Only for the first command about a task: it changes the row.
-        values = self.claimed_rows.pop(item.task_id, None) if usual else None
+        values = self.claimed_rows.pop(item.task_id, None)
         if values is None:
             self._write_completions()  # one of them may be of this task
             job_id, key = split_task_id(item.task_id)
@@ -584,13 +558,14 @@ class TurnWork:
             values = matches[0]
         if values[_CHANGE] == pack_change_id(item.change_id):
             return Applied(self._reader.task(values))
-        if usual and self._is_usual_completion(values, item.command):
+        if self._is_usual_completion(values, item.command):
             return self._complete(values, item)
         row = self._reader.task(values)
         change = tasks.apply(row, item.command, now=self._now, change_id=item.change_id)
         if isinstance(change, Refusal):
             return change
-        self._write_task(change)
+        with self._transaction.undoable():
+            self._write_task(change)
         if change.row.state.terminal:
             ended = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))
             self._ended.setdefault(values[_NO] >> NUMBER_BITS, []).append(ended[0])
@@ -655,8 +630,9 @@ class TurnWork:
         after = list(values)
         for index, value in changed.items():
             after[index] = value
+        app = self._app(values)
         self._completions[no] = changed
-        transaction.record(COMPLETED, values[_TENANT], self._app(values), no, sequence)
+        transaction.record(COMPLETED, values[_TENANT], app, no, sequence)
         self._ended.setdefault(no >> NUMBER_BITS, []).append(tuple(after))
         return LazilyApplied(self._database.point_reader, tuple(after))
 
@@ -724,31 +700,28 @@ class TurnWork:
         jobs = transaction.select(f"{SELECT_JOB} WHERE no = ? AND version > 0", (job_no,))
         if not jobs:
             return
-        connection = transaction.connection
-        connection.execute("SAVEPOINT settle")
         try:
-            changes = settle(
-                self._reader.job(jobs[0]),
-                [self._reader.task(values) for values in ended],
-                _SettleReader(transaction, self._reader),
-                now=self._now,
-                change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
-            )
-            if changes is None:
-                self.topics.add(Topic.ENDS)  # the dispatcher settles them
-            for change in changes or ():
-                if isinstance(change.row, TaskRow):
-                    self._write_task(change)
-                else:
-                    write_job(transaction, change, ())
+            with transaction.undoable():
+                changes = settle(
+                    self._reader.job(jobs[0]),
+                    [self._reader.task(values) for values in ended],
+                    _SettleReader(transaction, self._reader),
+                    now=self._now,
+                    change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
+                )
+                if changes is None:
+                    self.topics.add(Topic.ENDS)  # the dispatcher settles them
+                for change in changes or ():
+                    if isinstance(change.row, TaskRow):
+                        self._write_task(change)
+                    else:
+                        write_job(transaction, change, ())
         except apsw.Error:
             raise
         except Exception:  # the outcomes stay, and the dispatcher tries again
             job_id = unpack_job_id(jobs[0][1])
             logger.exception("job.settle_failed", extra={"job_id": job_id})
-            connection.execute("ROLLBACK TO settle")
             self.topics.add(Topic.ENDS)
-        connection.execute("RELEASE settle")
 
     # Claims -------------------------------------------------------------------------------------
 
@@ -764,7 +737,7 @@ class TurnWork:
             chosen = self._choose(groups, room)
         self._leased: list[Values] = []
         self._packed_claim_id = pack_change_id(self._claim_id)
-        claimed = tuple([self._lease(values) for values in chosen])
+        claimed = tuple([task for values in chosen if (task := self._try_lease(values))])
         if self._leased:
             connection.executemany(_CLAIM, self._leased)
         return claimed
@@ -792,6 +765,20 @@ class TurnWork:
                 )
         chosen, self.position = choose(listed, room, self.position)
         return [candidates[candidate.task_id] for candidate in chosen]
+
+    def _try_lease(self, values: Values) -> ClaimedTask | None:
+        """Claim a pending task. One whose row cannot be read is tried again later."""
+        try:
+            return self._lease(values)
+        except apsw.Error:
+            raise
+        except Exception:
+            task_id = task_id_of(unpack_job_id(values[-1]), values[_KEY])
+            logger.exception("task.claim_failed", extra={"task_id": task_id})
+            due_us = codec.to_us(self._now + _RETRY_PAUSE)
+            sql = "UPDATE tasks SET due_us = ? WHERE no = ?"
+            self._transaction.execute(sql, (due_us, values[_NO]))
+            return None
 
     def _lease(self, values: Values) -> ClaimedTask:
         """Claim a pending task; see ``core.tasks.task.claim``."""
@@ -836,8 +823,8 @@ class TurnWork:
         after = list(values)
         for index, value in changed.items():
             after[index] = value
-        self._leased.append((*changed.values(), no))
         transaction.record(STARTED, values[_TENANT], self._app(values), no, sequence)
+        self._leased.append((*changed.values(), no))
         return SqliteClaimedTask(tuple(after), due_us, kind, reader)
 
     def _lease_by_core(self, values: Values) -> None:
@@ -852,7 +839,8 @@ class TurnWork:
         row = self._reader.task(values)
         change = tasks.apply(row, command, now=self._now, change_id=self._claim_id)
         if not isinstance(change, Refusal):  # it is pending and due
-            write_task(self._transaction, change)
+            with self._transaction.undoable():
+                write_task(self._transaction, change)
 
     @property
     def _claim_id(self) -> str:
