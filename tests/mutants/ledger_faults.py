@@ -47,8 +47,8 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="events of a job are forgotten",
-        at="adapters.sqlite.commit:Commit.__init__",
-        do=Replace("events", "$0 if isinstance($1.row, TaskRow) else ()"),
+        at="adapters.sqlite.commit:_add_events",
+        do=Value("= events change", "(() if isinstance($2, JobRow) else $1, $2)"),
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_committed_with_its_row",
     ),
     _fault(

@@ -46,7 +46,7 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a command after an outcome in the same turn sees the task running",
-        at=f"{_TURN}._answer",
+        at=f"{_TURN}._carry_out",
         do=Drop("_write_completions()"),
         caught_by=_AS_CORE,
     ),
@@ -100,14 +100,14 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn settles no job",
-        at=f"{_TURN}._run",
+        at=f"{_TURN}.__call__",
         do=Drop("_settle()"),
         caught_by=f"{_CONTRACT}::test_a_turn_makes_a_dependent_ready_after_its_last_parent_and_ends_the_job",
     ),
     _fault(
         name="a turn makes any number of dependents ready",
-        at=f"{_TURN}._settle",
-        do=Drop("<= _MAX_DEPENDENTS"),
+        at="core.jobs.settle:settle",
+        do=Condition("MAX_DEPENDENTS", False),
         caught_by=f"{_SQLITE}::test_a_turn_leaves_more_dependents_than_its_limit_to_the_dispatcher",
     ),
     _fault(
@@ -118,31 +118,31 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn in SQLite that is repeated claims more",
-        at=f"{_TURN}._run",
+        at=f"{_TURN}.__call__",
         do=Value("= repeated ==", "False"),
         caught_by=f"{_CONTRACT}::test_the_same_turn_again_claims_the_same_tasks",
     ),
     _fault(
         name="a turn in SQLite that is late is carried out",
-        at=f"{_TURN}._run",
+        at=f"{_TURN}.__call__",
         do=Condition("_turn_id <", False),
         caught_by=f"{_CONTRACT}::test_a_turn_that_arrives_after_a_later_one_is_not_carried_out",
     ),
     _fault(
         name="a claim in SQLite that is late takes tasks",
-        at=f"{_TURN}._run",
+        at=f"{_TURN}.__call__",
         do=Condition("_turn_id <", False),
         caught_by=f"{_CONTRACT}::test_a_claim_that_arrives_after_a_later_one_takes_nothing",
     ),
     _fault(
         name="a late claim is tried for ever",
-        at=f"{_TURN}._run",
+        at=f"{_TURN}.__call__",
         do=Drop("= repeated True"),
         caught_by=f"{_CONTRACT}::test_a_claim_that_arrives_after_a_later_one_takes_nothing",
     ),
     _fault(
         name="a turn in SQLite is not remembered",
-        at=f"{_TURN}._run",
+        at=f"{_TURN}.__call__",
         do=Condition("claimed", False),
         caught_by=f"{_CONTRACT}::test_the_same_turn_again_claims_the_same_tasks",
     ),
@@ -154,21 +154,28 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a repeated command in SQLite counts as stale",
-        at=f"{_TURN}._answer",
+        at=f"{_TURN}._carry_out",
         do=Condition("pack_change_id", False),
         caught_by=f"{_CONTRACT}::test_the_same_command_again_is_success_and_written_once",
     ),
     _fault(
         name="a command in SQLite that cannot be decided fails the whole turn",
-        at=f"{_TURN}.__call__",
+        at=f"{_TURN}._answer",
         do=Replace("exception()", "raise"),
         caught_by=f"{_CONTRACT}::test_a_command_that_cannot_be_decided_does_not_affect_the_others",
     ),
     _fault(
-        name="a command that fails alone fails its turn",
-        at=f"{_TURN}._answer_alone",
+        name="a row that cannot be read stops every claim",
+        at=f"{_TURN}._try_lease",
         do=Replace("exception()", "raise"),
-        caught_by=f"{_CONTRACT}::test_a_command_that_cannot_be_decided_does_not_affect_the_others",
+        caught_by=f"{_SQLITE}::"
+        "test_a_row_that_cannot_be_read_keeps_no_other_task_from_being_claimed",
+    ),
+    _fault(
+        name="events that were undone stay in the feed",
+        at="adapters.sqlite.transaction:StoreTransaction.undoable",
+        do=Replace("[] _recorded", "pass"),
+        caught_by=f"{_SQLITE}::test_what_a_failed_settlement_had_written_is_not_in_the_feed",
     ),
     _fault(
         name="an earlier instance in SQLite may still claim",
@@ -214,7 +221,7 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn in SQLite claims tasks of a paused queue",
-        at=f"{_TURN}._claim",
+        at="adapters.sqlite.task_source:_open_lines",
         do=Replace("active_pauses()", "{}"),
         caught_by=f"{_CONTRACT}::test_a_turn_claims_nothing_of_a_paused_queue",
     ),
@@ -244,14 +251,14 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn wakes no other worker",
-        at=f"{_TURN}.__init__",
-        do=Value("= topics", "()"),
+        at=f"{_TURN}._write_task",
+        do=Drop("add()"),
         caught_by=f"{_CONTRACT}::test_a_task_that_is_released_wakes_a_claim",
     ),
     _fault(
         name="the end of a worker in SQLite wakes no other worker",
         at=f"{_SOURCE}.end_worker",
-        do=Value("= topics", "()"),
+        do=Argument("write()", "topics", "()"),
         caught_by=f"{_CONTRACT}::test_the_end_of_a_worker_wakes_a_claim",
     ),
     _fault(
@@ -275,7 +282,7 @@ TURN_FAULTS = (
     _fault(
         name="a claim in SQLite does not wait for due tasks",
         at=f"{_SOURCE}._next_change",
-        do=Value("= moments rows()", "[]"),
+        do=Value("= times _due_times()", "[]"),
         caught_by=f"{_CONTRACT}::test_a_claim_waits_until_a_task_is_due",
     ),
     _fault(

@@ -16,12 +16,12 @@ TURN_BUGS = (
     Bug(
         "the job does not record an end that a turn has settled",
         at=f"{_SOURCE}._settle",
-        do=Condition("is not", False),
+        do=Argument("commit()", 0, "changes[:-1]"),
     ),
     Bug(
         "a turn does not make dependents ready",
         at=f"{_SOURCE}._settle",
-        do=Value("= changes", "[]"),
+        do=Argument("commit()", 0, "changes[-1:]"),
     ),
     Bug(
         "a turn makes dependents ready before their last parent has completed",

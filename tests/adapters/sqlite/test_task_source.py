@@ -12,8 +12,10 @@ import pytest
 
 from longshore.adapters.sqlite import task_source
 from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.transaction import feed_entries
 from longshore.core.claims import Room
 from longshore.core.events.types import Usage
+from longshore.core.jobs import settle
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
@@ -154,7 +156,7 @@ async def test_an_outcome_stays_if_its_job_cannot_be_settled(
 async def test_a_turn_leaves_more_dependents_than_its_limit_to_the_dispatcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_source, "_MAX_DEPENDENTS", 0)
+    monkeypatch.setattr(settle, "MAX_DEPENDENTS", 0)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         source = source_of(backend)
         created = new_job()
@@ -171,3 +173,60 @@ async def test_a_turn_leaves_more_dependents_than_its_limit_to_the_dispatcher(
         assert row == waiting
         unrecorded = await backend.ledger.unrecorded_ends(ended_by=START + LEASE, limit=9)
         assert unrecorded == [task.task_id]
+
+
+@scenario
+async def test_a_row_that_cannot_be_read_keeps_no_other_task_from_being_claimed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(START)
+    async with sqlite_backend(tmp_path, clock) as backend:
+        source = source_of(backend)
+        damaged = await commit(backend, new_task("a", number=0))
+        other = await commit(backend, new_task("b", number=1))
+        sql = "UPDATE tasks SET rest = '{' WHERE key = 'a'"
+        await source._database.write(lambda connection: connection.execute(sql) and None)  # type: ignore[attr-defined]
+        worker = await join(source)
+
+        claimed = await worker.claim()
+        async with running(worker.claim(wait=WAIT)) as waiting:
+            assert not waiting.done()
+            clock.advance(WAIT)
+            assert await without_time_passing(waiting) == ()
+
+    assert [task.task_id for task in claimed] == [other.id]
+    reported = [record for record in caplog.records if record.msg == "task.claim_failed"]
+    assert {record.__dict__["task_id"] for record in reported} == {damaged.id}
+    assert len(reported) == 2
+
+
+@scenario
+async def test_what_a_failed_settlement_had_written_is_not_in_the_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        source = source_of(backend)
+        created = new_job()
+        await commit_job(backend, replace(created, row=replace(created.row, total=2)))
+        keys = task_source.unpack_document('["b"]')
+        await commit(backend, new_task("a", number=0, dependents=keys))
+        waiting = await commit(backend, new_task("b", number=1, awaits=[0]))
+        worker = await join(source)
+        (task,) = await worker.claim()
+
+        def fail(*_: Any, **__: Any) -> None:
+            message = "no"
+            raise ValueError(message)
+
+        monkeypatch.setattr(task_source, "write_job", fail)
+        await worker.send(complete(task.row))
+
+        assert await backend.ledger.get_task(waiting.id) == waiting
+        page = await backend.events.query("acme", limit=99)
+        database = source._database  # type: ignore[attr-defined]
+        entries = [
+            entry
+            for (data,) in database.point("SELECT entries FROM feed")
+            for entry in feed_entries(data)
+        ]
+        assert len(entries) == len(page.items)

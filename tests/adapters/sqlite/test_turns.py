@@ -181,13 +181,11 @@ class Store:
 
     def settle(self, job_id: str, ended: Sequence[TaskRow], change_id: str) -> list[Change[Any]]:
         job = self.jobs[job_id]
-        settlement = settle(job, ended, self, now=self.now, change_id=change_id)
-        assert settlement is not None
-        own = [] if settlement.job is None else [settlement.job]
-        changes = [*settlement.dependents, *own]
+        changes = settle(job, ended, self, now=self.now, change_id=change_id)
+        assert changes is not None
         for change in changes:
             self.note(change)
-        return changes
+        return list(changes)
 
     # What the store has --------------------------------------------------------------------------
 

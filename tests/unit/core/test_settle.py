@@ -3,14 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.jobs.settle import Settlement, needs_graph, settle
+from longshore.core.jobs.settle import needs_graph, settle
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from tests.factories import NOON, a_document, a_job, a_spec, a_task
@@ -52,10 +52,17 @@ def member(number: int, state: TaskState, **fields: Any) -> TaskRow:
     return a_task(state=state, spec=spec, **fields)
 
 
+class Settlement(NamedTuple):
+    dependents: tuple[Any, ...]
+    job: Any = None
+
+
 def settled(job: JobRow, ended: list[TaskRow], rows: Rows) -> Settlement:
-    settlement = settle(job, ended, rows, now=NOON, change_id="turn-1")
-    assert settlement is not None
-    return settlement
+    changes = settle(job, ended, rows, now=NOON, change_id="turn-1")
+    assert changes is not None
+    if changes and isinstance(changes[-1].row, JobRow):
+        return Settlement(changes[:-1], changes[-1])
+    return Settlement(changes)
 
 
 def test_dependents_without_another_parent_become_ready() -> None:
@@ -158,7 +165,7 @@ def test_what_is_recorded_already_changes_nothing() -> None:
 
     settlement = settled(a_job(4, completed=[3]), [done], Rows(done))
 
-    assert settlement == Settlement((), None)
+    assert settlement == ((), None)
 
 
 def test_a_graph_in_the_blob_store_is_left_to_the_dispatcher() -> None:

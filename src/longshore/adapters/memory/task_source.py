@@ -23,7 +23,6 @@ from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, OutcomeUnknown, WorkerGone
-from longshore.ports.ledger import AnyChange
 from longshore.ports.task_source import (
     Answer,
     Applied,
@@ -36,7 +35,6 @@ from longshore.ports.task_source import (
 
 logger = logging.getLogger(__name__)
 
-_MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
 _NO_MARGIN = timedelta(0)
 
 
@@ -205,14 +203,11 @@ class MemoryTaskSource:
         job = self.store.jobs.get(job_id)
         if job is None:
             return False
-        settlement = settle(
+        changes = settle(
             job, ended, _Reader(self.store), now=self.store.clock.now(), change_id=change_id
         )
-        if settlement is None or len(settlement.dependents) > _MAX_DEPENDENTS:
+        if changes is None:
             return False
-        changes: list[AnyChange] = [*settlement.dependents]
-        if settlement.job is not None:
-            changes.append(settlement.job)
         self.store.commit(changes)
         return True
 

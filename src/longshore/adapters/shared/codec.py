@@ -51,13 +51,6 @@ def to_json(value: Any) -> str:
     return _encoder.encode(value).decode()
 
 
-def body_to_json(row: TaskRow) -> str:
-    """The part of a task row that each transition writes."""
-    changing = row.__dict__.copy()
-    del changing["spec"]
-    return to_json(changing)
-
-
 def task_from_json(spec: str, body: str) -> TaskRow:
     """The task row from its two parts."""
     return _task_from_json(f'{{"spec":{spec},{body[1:]}')

@@ -378,10 +378,6 @@ class SqliteEventLog:
             rows_after = partial(reader.rows_of_types, tenant, conditions)
         return reader.along_feed(tenant, conditions, after, limit, rows_after)
 
-    def last_position(self) -> int:
-        """The position of the newest events; 0 if there are none."""
-        return self._database.point_value("SELECT max(position) FROM feed") or 0
-
 
 def _content(event: Event) -> tuple[Any, ...]:
     """What a stored event says, in its stored form."""

@@ -32,7 +32,7 @@ from longshore.adapters.sqlite.history import (
     pack_record,
     pack_started,
 )
-from longshore.adapters.sqlite.names import TaskKind
+from longshore.adapters.sqlite.names import Names, TaskKind
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
@@ -82,8 +82,8 @@ logger = logging.getLogger(__name__)
 Values = tuple[Any, ...]
 
 _NO_TURN = ""  # the id of work that is no turn of the worker
-_MAX_DEPENDENTS = 1_000  # that one turn makes ready; the dispatcher does the rest
 _MAX_CLAIMED_ROWS = 10_000  # rows of claimed tasks in memory; others are read again
+_RETRY_PAUSE = timedelta(seconds=30)  # before a row that cannot be read is tried again
 _NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 _PENDING, _PROCESSING, _COMPLETED = (
@@ -300,23 +300,21 @@ class SqliteTaskSource:
             work = TurnWork(self._database, worker, commands, _NO_TURN, None, self._position)
             self._database.write(work, durable=False, topics=(Topic.QUEUE,))
 
-    def _lanes(self, connection: apsw.Connection, worker: WorkerInstance) -> list[tuple[int, int]]:
-        paused = active_pauses(connection, self._database.clock.now())
-        names = self._database.names
-        queues = [names.find(connection, name) for name in worker.queues if name not in paused]
-        return [(queue, int(lane)) for queue in queues if queue is not None for lane in Priority]
-
     def _anything_ready(self, worker: WorkerInstance) -> bool | None:
-        connection = self._database.point_connection
-        if self._is_gone(connection, worker):
+        if self._is_gone(self._database.point_connection, worker):
             return True  # the claim reports it
         limit = _due_limit_us(self._database.clock.now())
-        for lane in self._lanes(connection, worker):
-            for tenant in _tenants(connection, lane):
-                ((earliest,),) = rows(connection, _EARLIEST, (*lane, tenant))
-                if earliest is not None and earliest < limit:
-                    return True
-        return None
+        return True if min(self._due_times(worker), default=limit) < limit else None
+
+    def _due_times(self, worker: WorkerInstance) -> list[int]:
+        """When the first task of each line is due."""
+        connection, now = self._database.point_connection, self._database.clock.now()
+        return [
+            earliest
+            for line in _open_lines(self._database.names, connection, worker, now)
+            for (earliest,) in rows(connection, _EARLIEST, line)
+            if earliest is not None
+        ]
 
     def _is_gone(self, connection: apsw.Connection, worker: WorkerInstance) -> bool:
         name = self._database.names.find(connection, worker.worker_id)
@@ -327,18 +325,11 @@ class SqliteTaskSource:
     def _next_change(self, worker: WorkerInstance) -> timedelta | None:
         """The time until a task is due or a hold ends."""
         connection, now = self._database.point_connection, self._database.clock.now()
-        moments = [
-            earliest
-            for lane in self._lanes(connection, worker)
-            for tenant in _tenants(connection, lane)
-            for (earliest,) in rows(connection, _EARLIEST, (*lane, tenant))
-            if earliest is not None
-        ]
         pauses = active_pauses(connection, now)
         ends = [
             pause.until for pause in pauses.values() if pause.until and pause.name in worker.queues
         ]
-        times = [codec.from_us(moment) - now for moment in moments]
+        times = [codec.from_us(due_us) - now for due_us in self._due_times(worker)]
         times += [end - now for end in ends]
         return max(min(times), _MILLISECOND) if times else None
 
@@ -421,10 +412,25 @@ def _due_limit_us(now: datetime) -> int:
     return (to_ms(now) + 1) * 1000
 
 
-def _tenants(connection: apsw.Connection, lane: tuple[int, int]) -> list[int]:
-    """The tenants with ready tasks in a lane, each matches by one jump along the index."""
+def _open_lines(
+    names: Names, connection: apsw.Connection, worker: WorkerInstance, now: datetime
+) -> list[tuple[int, int, int]]:
+    """The queue, lane and tenant of pending tasks in the worker's queues that are not paused."""
+    paused = active_pauses(connection, now)
+    queues = [names.find(connection, name) for name in worker.queues if name not in paused]
+    return [
+        (queue, int(lane), tenant)
+        for queue in queues
+        if queue is not None
+        for lane in Priority
+        for tenant in _tenants(connection, queue, int(lane))
+    ]
+
+
+def _tenants(connection: apsw.Connection, queue: int, lane: int) -> list[int]:
+    """The tenants with pending tasks in a lane, each found by one jump along the index."""
     tenants: list[int] = []
-    while matches := rows(connection, _NEXT_TENANT, (*lane, tenants[-1] if tenants else 0)):
+    while matches := rows(connection, _NEXT_TENANT, (queue, lane, tenants[-1] if tenants else 0)):
         tenants.append(matches[0][0])
     return tenants
 
@@ -464,25 +470,6 @@ class TurnWork:
 
     def __call__(self, connection: apsw.Connection) -> Turn:
         self.position = self._start
-        connection.execute("SAVEPOINT turn")
-        try:
-            turn = self._run(connection, one_by_one=False)
-        except (apsw.Error, WorkerGone, OutcomeUnknown):
-            raise
-        except Exception:
-            # One item must not cost the others their commit.
-            logger.exception("turn.failed", extra={"worker_id": self._worker.worker_id})
-            connection.execute("ROLLBACK TO turn")
-            turn = self._run(connection, one_by_one=True)
-        connection.execute("RELEASE turn")
-        return turn
-
-    def _run(self, connection: apsw.Connection, *, one_by_one: bool) -> Turn:
-        """Carry out the turn.
-
-        Args:
-            one_by_one: Core decides each command in its own savepoint, and nothing is claimed.
-        """
         database = self._database
         self._transaction = StoreTransaction(connection, database.names)
         self._reader = RowReader(database.names, connection)
@@ -504,11 +491,8 @@ class TurnWork:
             # not be run.
             message = f"turn {self._turn_id} arrived after turn {last}"
             raise OutcomeUnknown(message)
-        if one_by_one:
-            answers = tuple([self._answer_alone(item) for item in self._commands])
-        else:
-            self._drop_changed_rows()
-            answers = tuple([self._answer(item, usual=True) for item in self._commands])
+        self._drop_changed_rows()
+        answers = tuple([self._answer(item) for item in self._commands])
         self._complete_jobs_of_one_task()
         self._write_completions()
         for job_no, ended in self._ended.items():
@@ -516,7 +500,7 @@ class TurnWork:
         claimed: tuple[ClaimedTask, ...] = ()
         if self._room is not None and self.repeated:
             claimed = self._claimed_before()
-        elif self._room is not None and not one_by_one:
+        elif self._room is not None:
             claimed = self._claim(self._room)
         if last is not None and not self.repeated and (claimed or self._column == "turn"):
             connection.execute(
@@ -543,20 +527,15 @@ class TurnWork:
 
     # Commands -----------------------------------------------------------------------------------
 
-    def _answer_alone(self, item: LeaseCommand) -> Answer:
-        """Carry out a command that may fail without affecting the others."""
-        connection = self._transaction.connection
-        connection.execute("SAVEPOINT command")
+    def _answer(self, item: LeaseCommand) -> Answer:
+        """Carry out a command; if it fails, the others are not affected."""
         try:
-            answer = self._answer(item, usual=False)
+            return self._carry_out(item)
         except apsw.Error:
             raise
         except Exception as error:
             logger.exception("command.failed", extra={"task_id": item.task_id})
-            connection.execute("ROLLBACK TO command")
-            answer = BackendRejected(f"{type(error).__name__}: {error}")
-        connection.execute("RELEASE command")
-        return answer
+            return BackendRejected(f"{type(error).__name__}: {error}")
 
     def _drop_changed_rows(self) -> None:
         """Forget the rows in memory that are not the stored ones."""
@@ -567,9 +546,9 @@ class TurnWork:
             if versions.get(values[_NO]) != (values[_VERSION], values[_CHANGE]):
                 del self.claimed_rows[task_id]
 
-    def _answer(self, item: LeaseCommand, *, usual: bool) -> Answer:
+    def _carry_out(self, item: LeaseCommand) -> Answer:
         # Only for the first command about a task: it changes the row.
-        values = self.claimed_rows.pop(item.task_id, None) if usual else None
+        values = self.claimed_rows.pop(item.task_id, None)
         if values is None:
             self._write_completions()  # one of them may be of this task
             job_id, key = split_task_id(item.task_id)
@@ -579,13 +558,14 @@ class TurnWork:
             values = matches[0]
         if values[_CHANGE] == pack_change_id(item.change_id):
             return Applied(self._reader.task(values))
-        if usual and self._is_usual_completion(values, item.command):
+        if self._is_usual_completion(values, item.command):
             return self._complete(values, item)
         row = self._reader.task(values)
         change = tasks.apply(row, item.command, now=self._now, change_id=item.change_id)
         if isinstance(change, Refusal):
             return change
-        self._write_task(change)
+        with self._transaction.undoable():
+            self._write_task(change)
         if change.row.state.terminal:
             ended = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))
             self._ended.setdefault(values[_NO] >> NUMBER_BITS, []).append(ended[0])
@@ -650,8 +630,9 @@ class TurnWork:
         after = list(values)
         for index, value in changed.items():
             after[index] = value
+        app = self._app(values)
         self._completions[no] = changed
-        transaction.record(COMPLETED, values[_TENANT], self._app(values), no, sequence)
+        transaction.record(COMPLETED, values[_TENANT], app, no, sequence)
         self._ended.setdefault(no >> NUMBER_BITS, []).append(tuple(after))
         return LazilyApplied(self._database.point_reader, tuple(after))
 
@@ -719,57 +700,44 @@ class TurnWork:
         jobs = transaction.select(f"{SELECT_JOB} WHERE no = ? AND version > 0", (job_no,))
         if not jobs:
             return
-        connection = transaction.connection
-        connection.execute("SAVEPOINT settle")
         try:
-            settlement = settle(
-                self._reader.job(jobs[0]),
-                [self._reader.task(values) for values in ended],
-                _SettleReader(transaction, self._reader),
-                now=self._now,
-                change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
-            )
-            # Otherwise the dispatcher finds the ends.
-            if settlement is not None and len(settlement.dependents) <= _MAX_DEPENDENTS:
-                for change in settlement.dependents:
-                    self._write_task(change)
-                if settlement.job is not None:
-                    write_job(transaction, settlement.job, ())
-            else:
-                self.topics.add(Topic.ENDS)
+            with transaction.undoable():
+                changes = settle(
+                    self._reader.job(jobs[0]),
+                    [self._reader.task(values) for values in ended],
+                    _SettleReader(transaction, self._reader),
+                    now=self._now,
+                    change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
+                )
+                if changes is None:
+                    self.topics.add(Topic.ENDS)  # the dispatcher settles them
+                for change in changes or ():
+                    if isinstance(change.row, TaskRow):
+                        self._write_task(change)
+                    else:
+                        write_job(transaction, change, ())
         except apsw.Error:
             raise
         except Exception:  # the outcomes stay, and the dispatcher tries again
             job_id = unpack_job_id(jobs[0][1])
             logger.exception("job.settle_failed", extra={"job_id": job_id})
-            connection.execute("ROLLBACK TO settle")
             self.topics.add(Topic.ENDS)
-        connection.execute("RELEASE settle")
 
     # Claims -------------------------------------------------------------------------------------
 
     def _claim(self, room: Room) -> tuple[ClaimedTask, ...]:
-        transaction, names = self._transaction, self._database.names
-        connection, limit = transaction.connection, room.total
-        paused = active_pauses(connection, self._now)
-        due_us = _due_limit_us(self._now)
-        groups: list[list[Values]] = []
-        for queue_name in self._worker.queues:
-            queue = None if queue_name in paused else names.find(connection, queue_name)
-            if queue is None:
-                continue
-            for lane in Priority:
-                for tenant in _tenants(connection, (queue, int(lane))):
-                    values = (queue, int(lane), tenant, due_us, limit)
-                    if group := transaction.select(_READY, values):
-                        groups.append(group)
+        transaction, due_us = self._transaction, _due_limit_us(self._now)
+        connection = transaction.connection
+        lines = _open_lines(self._database.names, connection, self._worker, self._now)
+        groups = [transaction.select(_READY, (*line, due_us, room.total)) for line in lines]
+        groups = [group for group in groups if group]
         if len(groups) == 1 and not room.ahead:
             chosen = groups[0][: room.slots]
         else:
             chosen = self._choose(groups, room)
         self._leased: list[Values] = []
         self._packed_claim_id = pack_change_id(self._claim_id)
-        claimed = tuple([self._lease(values) for values in chosen])
+        claimed = tuple([task for values in chosen if (task := self._try_lease(values))])
         if self._leased:
             connection.executemany(_CLAIM, self._leased)
         return claimed
@@ -797,6 +765,20 @@ class TurnWork:
                 )
         chosen, self.position = choose(listed, room, self.position)
         return [candidates[candidate.task_id] for candidate in chosen]
+
+    def _try_lease(self, values: Values) -> ClaimedTask | None:
+        """Claim a pending task. One whose row cannot be read is tried again later."""
+        try:
+            return self._lease(values)
+        except apsw.Error:
+            raise
+        except Exception:
+            task_id = task_id_of(unpack_job_id(values[-1]), values[_KEY])
+            logger.exception("task.claim_failed", extra={"task_id": task_id})
+            due_us = codec.to_us(self._now + _RETRY_PAUSE)
+            sql = "UPDATE tasks SET due_us = ? WHERE no = ?"
+            self._transaction.execute(sql, (due_us, values[_NO]))
+            return None
 
     def _lease(self, values: Values) -> ClaimedTask:
         """Claim a pending task; see ``core.tasks.task.claim``."""
@@ -841,8 +823,8 @@ class TurnWork:
         after = list(values)
         for index, value in changed.items():
             after[index] = value
-        self._leased.append((*changed.values(), no))
         transaction.record(STARTED, values[_TENANT], self._app(values), no, sequence)
+        self._leased.append((*changed.values(), no))
         return SqliteClaimedTask(tuple(after), due_us, kind, reader)
 
     def _lease_by_core(self, values: Values) -> None:
@@ -857,7 +839,8 @@ class TurnWork:
         row = self._reader.task(values)
         change = tasks.apply(row, command, now=self._now, change_id=self._claim_id)
         if not isinstance(change, Refusal):  # it is pending and due
-            write_task(self._transaction, change)
+            with self._transaction.undoable():
+                write_task(self._transaction, change)
 
     @property
     def _claim_id(self) -> str:

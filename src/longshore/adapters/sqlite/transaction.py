@@ -9,7 +9,8 @@ say is in the histories.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -50,21 +51,15 @@ class FeedEntry(NamedTuple):
 class StoreTransaction:
     """Writes of one item of work; ``close`` adds its row to the feed."""
 
-    __slots__ = (
-        *("_apps", "_group_of_entity", "_groups", "_latest_group", "_position"),
-        *("connection", "execute", "names"),
-    )
+    __slots__ = ("_position", "_recorded", "connection", "execute", "names")
 
     def __init__(self, connection: apsw.Connection, names: Names, *, position: int = 0) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.names = names
         self._position = position  # 0: not read yet
-        # Type, tenant and sequence, and the entities of a group, in the order of recording.
-        self._groups: list[tuple[tuple[int, int, int], list[int]]] = []
-        self._latest_group: dict[tuple[int, int, int], int] = {}
-        self._group_of_entity: dict[int, int] = {}  # the last one with an event of the entity
-        self._apps: dict[tuple[int, int, int], None] = {}  # tenant, type, app
+        # Type, tenant, app, entity and sequence of the events.
+        self._recorded: list[tuple[int, int, int, int, int]] = []
 
     @property
     def position(self) -> int:
@@ -84,26 +79,35 @@ class StoreTransaction:
 
     def record(self, type_: int, tenant: int, app: int, entity: int, sequence: int) -> None:
         """An event was added to a history; ``entity`` as in ``FeedEntry``, 0 for other entities."""
-        key = (type_, tenant, sequence)
-        number = self._latest_group.get(key, -1)
-        if number <= self._group_of_entity.get(entity, -1):
-            # There is no such group yet, or it comes before another event of the entity.
-            number = self._latest_group[key] = len(self._groups)
-            self._groups.append((key, []))
-        self._groups[number][1].append(entity)
-        self._group_of_entity[entity] = number
-        self._apps[tenant, type_, app] = None
+        self._recorded.append((type_, tenant, app, entity, sequence))
+
+    @contextmanager
+    def undoable(self) -> Iterator[None]:
+        """What is written inside is undone if it raises."""
+        count = len(self._recorded)
+        self.execute("SAVEPOINT undoable")
+        try:
+            yield
+        except apsw.Error:
+            raise  # the writer undoes everything
+        except Exception:
+            self.execute("ROLLBACK TO undoable")
+            self.execute("RELEASE undoable")
+            del self._recorded[count:]
+            raise
+        self.execute("RELEASE undoable")
 
     def close(self) -> None:
         """Write the row of the feed, if events were recorded."""
-        if not self._groups:
+        if not self._recorded:
             return
-        entries = [(*key, _differences(entities)) for key, entities in self._groups]
         position = self.position
         self.execute(
-            "INSERT INTO feed (position, entries) VALUES (?,?)", (position, _encode(entries))
+            "INSERT INTO feed (position, entries) VALUES (?,?)",
+            (position, _encode(_grouped(self._recorded))),
         )
-        self.connection.executemany(_INSERT_TYPE, [(*app, position) for app in self._apps])
+        apps = dict.fromkeys((tenant, type_, app) for type_, tenant, app, *_ in self._recorded)
+        self.connection.executemany(_INSERT_TYPE, [(*app, position) for app in apps])
 
     def grown_history(
         self, entity: int, history: bytes, sequence: int, records: Sequence[bytes]
@@ -127,6 +131,23 @@ def feed_entries(data: bytes) -> Iterator[FeedEntry]:
         for difference in differences:
             entity += difference
             yield FeedEntry(type_, tenant, entity or None, sequence)
+
+
+def _grouped(recorded: Sequence[tuple[int, int, int, int, int]]) -> list[tuple[Any, ...]]:
+    """The entities by type, tenant and sequence, in the order of recording."""
+    groups: list[tuple[tuple[int, int, int], list[int]]] = []
+    latest_group: dict[tuple[int, int, int], int] = {}
+    group_of_entity: dict[int, int] = {}  # the last one with an event of the entity
+    for type_, tenant, _, entity, sequence in recorded:
+        key = (type_, tenant, sequence)
+        number = latest_group.get(key, -1)
+        if number <= group_of_entity.get(entity, -1):
+            # There is no such group yet, or it comes before another event of the entity.
+            number = latest_group[key] = len(groups)
+            groups.append((key, []))
+        groups[number][1].append(entity)
+        group_of_entity[entity] = number
+    return [(*key, _differences(entities)) for key, entities in groups]
 
 
 def _differences(entities: list[int]) -> list[int]:

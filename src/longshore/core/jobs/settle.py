@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -26,6 +25,9 @@ from longshore.core.tasks.commands import ParentsCompleted
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 
+MAX_DEPENDENTS = 1_000
+"""How many tasks one turn makes ready at most."""
+
 
 class SettleReader(Protocol):
     """Reads rows as the transaction sees them, with the ended tasks in their new state."""
@@ -39,14 +41,6 @@ class SettleReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """The changes that follow from ends. Both may be empty: then everything is recorded."""
-
-    dependents: tuple[TaskChange, ...]
-    job: jobs.JobChange | None
-
-
 def settle(
     job: JobRow,
     ended: Sequence[TaskRow],
@@ -54,11 +48,11 @@ def settle(
     *,
     now: datetime,
     change_id: str,
-) -> Settlement | None:
-    """Decide what follows from the ends of tasks of one job.
+) -> tuple[TaskChange | jobs.JobChange, ...] | None:
+    """Decide what follows from the ends of tasks of one job: changes of dependents, and of the job.
 
     Returns None if a document that is needed, or one that would have to be written, is in the blob
-    store: the dispatcher settles the ends.
+    store, or if too many tasks become ready: the dispatcher settles the ends.
     """
     graph: Graph | None = None
     if needs_graph(job, ended):
@@ -79,6 +73,8 @@ def settle(
             change = tasks.apply(row, done, now=now, change_id=change_id)
             if not isinstance(change, Refusal):
                 dependents.append(change)
+    if len(dependents) > MAX_DEPENDENTS:
+        return None
     facts = ended_tasks(ended, graph)
     statuses: dict[str, str | None] = {}
     if jobs.needs_statuses(job, facts):
@@ -87,10 +83,10 @@ def settle(
     command = jobs.TasksEnded(tasks=facts, statuses=statuses)
     decision = jobs.apply(job, command, now=now, change_id=change_id)
     if isinstance(decision, Refusal):
-        return Settlement(tuple(dependents), None)
+        return tuple(dependents)
     if any(_is_too_large(event) for event in decision.events):
         return None
-    return Settlement(tuple(dependents), decision)
+    return (*dependents, decision)
 
 
 def needs_graph(job: JobRow, ended: Iterable[TaskRow]) -> bool:

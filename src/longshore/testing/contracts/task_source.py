@@ -149,7 +149,6 @@ class TaskSourceContract(PortContract):
         assert (lease.worker_id, task.row.state) == ("w1", TaskState.PROCESSING)
         assert (task.row.attempt, task.due_at) == (1, pending.due_at)
         assert await backend.ledger.get_task(pending.id) == task.row
-        await source.leave(worker.instance)
 
     @clause
     async def test_no_more_are_claimed_than_there_are_slots(self, backend: Backend) -> None:
@@ -161,7 +160,6 @@ class TaskSourceContract(PortContract):
         assert len(await worker.claim(2)) == 2
         assert len(await worker.claim(2)) == 1
         assert await worker.claim(2) == ()
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_task_is_not_claimed_before_it_is_due(
@@ -174,7 +172,6 @@ class TaskSourceContract(PortContract):
         assert await worker.claim() == ()
         clock.advance(61 * SECOND)
         assert len(await worker.claim()) == 1
-        await source.leave(worker.instance)
 
     @clause
     async def test_only_queues_of_the_worker_are_served(self, backend: Backend) -> None:
@@ -184,8 +181,6 @@ class TaskSourceContract(PortContract):
 
         assert await other.claim() == ()
         assert len(await worker.claim()) == 1
-        for member in (other, worker):
-            await source.leave(member.instance)
 
     @clause
     async def test_a_paused_queue_is_not_served_until_it_is_resumed(
@@ -201,7 +196,6 @@ class TaskSourceContract(PortContract):
             assert not waiting.done()
             await backend.queue_controls.resume("default")
             assert len(await without_time_passing(waiting)) == 1
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_held_queue_is_not_served(self, backend: Backend, clock: FakeClock) -> None:
@@ -214,7 +208,6 @@ class TaskSourceContract(PortContract):
         worker = await join(source)
 
         assert await worker.claim() == ()
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_claim_waits_for_the_first_task(self, backend: Backend) -> None:
@@ -225,7 +218,6 @@ class TaskSourceContract(PortContract):
             assert not waiting.done()
             await commit(backend, new_task())
             assert len(await without_time_passing(waiting)) == 1
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_cancelled_claim_leaves_nothing_claimed(self, backend: Backend) -> None:
@@ -238,7 +230,6 @@ class TaskSourceContract(PortContract):
         await settle()
 
         assert len(await worker.claim()) == 1
-        await source.leave(worker.instance)
 
     @clause
     async def test_the_same_claim_again_gives_the_same_tasks(self, backend: Backend) -> None:
@@ -252,7 +243,6 @@ class TaskSourceContract(PortContract):
         again = await worker.claim(1, turn_id=turn_id)
 
         assert [task.row for task in again] == [task.row for task in first]
-        await source.leave(worker.instance)
 
     @clause
     async def test_two_workers_never_get_one_task(self, backend: Backend) -> None:
@@ -265,8 +255,6 @@ class TaskSourceContract(PortContract):
 
             claimed = [task for answer in answers for task in answer]  # type: ignore[union-attr]
             assert len(claimed) == 1
-        for worker in workers:
-            await source.leave(worker.instance)
 
     @clause
     async def test_urgent_lanes_come_first_and_none_is_left_out(self, backend: Backend) -> None:
@@ -281,7 +269,6 @@ class TaskSourceContract(PortContract):
             lanes.update(task.row.spec.priority for task in await worker.claim(1))
 
         assert lanes == {Priority.HIGH: 6, Priority.NORMAL: 1, Priority.LOW: 1}
-        await source.leave(worker.instance)
 
     @clause
     async def test_an_outcome_is_committed_and_answered_with_the_row(
@@ -298,7 +285,6 @@ class TaskSourceContract(PortContract):
         assert (answer.row.state, answer.row.lease) == (TaskState.COMPLETED, None)
         assert await backend.ledger.get_task(task.row.id) == answer.row
         assert (await source.depth("default")).hidden == 0
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_renewal_extends_the_lease(self, backend: Backend, clock: FakeClock) -> None:
@@ -314,7 +300,6 @@ class TaskSourceContract(PortContract):
         assert answer.row.lease is not None
         assert task.row.lease is not None
         assert answer.row.lease.expires_at == task.row.lease.expires_at + 20 * SECOND
-        await source.leave(worker.instance)
 
     @clause
     async def test_the_same_command_again_is_success_and_written_once(
@@ -330,7 +315,6 @@ class TaskSourceContract(PortContract):
 
         assert isinstance(first, Applied)
         assert again == first
-        await source.leave(worker.instance)
 
     @clause
     async def test_commands_about_one_task_are_decided_one_after_the_other(
@@ -353,7 +337,6 @@ class TaskSourceContract(PortContract):
         assert await backend.ledger.get_task(first.row.id) == completed.row
         assert await backend.ledger.get_task(second.row.id) == ended.row
         assert ended.row.version == second.row.version + 2
-        await source.leave(worker.instance)
 
     @clause
     async def test_an_outcome_keeps_what_others_have_changed_since_the_claim(
@@ -370,7 +353,6 @@ class TaskSourceContract(PortContract):
         assert isinstance(answer, Applied)
         assert answer.row.version == task.row.version + 2
         assert answer.row == await backend.ledger.get_task(task.row.id)
-        await source.leave(worker.instance)
 
     @clause
     async def test_the_same_turn_again_is_answered_alike(self, backend: Backend) -> None:
@@ -384,7 +366,6 @@ class TaskSourceContract(PortContract):
         again = await source.turn(worker.instance, commands, turn_id=turn_id)
 
         assert again == first
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_stale_fence_changes_nothing(self, backend: Backend) -> None:
@@ -400,7 +381,6 @@ class TaskSourceContract(PortContract):
         assert isinstance(answer, Refusal)
         assert answer.reason is RefusalReason.LEASE_LOST
         assert await backend.ledger.get_task(new.row.id) == new.row
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_command_about_no_task_is_refused(self, backend: Backend) -> None:
@@ -412,7 +392,6 @@ class TaskSourceContract(PortContract):
 
         assert isinstance(answer, Refusal)
         assert answer.reason is RefusalReason.UNKNOWN
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_command_that_cannot_be_decided_does_not_affect_the_others(
@@ -432,7 +411,6 @@ class TaskSourceContract(PortContract):
         assert isinstance(answers[0], BackendRejected)
         assert isinstance(answers[1], Applied)
         assert await backend.ledger.get_task(bad.row.id) == bad.row
-        await source.leave(worker.instance)
 
     @clause
     async def test_a_task_released_before_it_has_begun_keeps_its_position_and_its_attempts(
@@ -453,7 +431,6 @@ class TaskSourceContract(PortContract):
         assert abs(answer.row.due_at - pending.due_at) < timedelta(milliseconds=1)
         (again,) = await worker.claim()
         assert again.row.attempt == 2
-        await source.leave(worker.instance)
 
     @clause
     async def test_the_leases_of_a_worker_that_is_gone_are_ended(self, backend: Backend) -> None:
@@ -469,7 +446,6 @@ class TaskSourceContract(PortContract):
         used = {row.id: row.attempts_used for row in ended}
         assert used == {begun.row.id: 1, waiting.row.id: 0}
         assert all(row.state is TaskState.PENDING for row in ended)
-        await source.leave(worker.instance)
 
     @clause
     async def test_without_a_list_all_tasks_of_a_worker_that_is_gone_had_begun(
@@ -477,15 +453,14 @@ class TaskSourceContract(PortContract):
     ) -> None:
         source = source_of(backend)
         await commit(backend, new_task())
-        worker, other = await join(source), await join(source, "w2")
+        worker = await join(source)
+        await join(source, "w2")
         await worker.claim()
 
         assert await source.end_worker("w2") == []
         (ended,) = await source.end_worker("w1")
 
         assert ended.attempts_used == 1
-        for member in (worker, other):
-            await source.leave(member.instance)
 
     @clause
     async def test_a_turn_claims_only_where_the_source_says_so(self, backend: Backend) -> None:
@@ -501,7 +476,6 @@ class TaskSourceContract(PortContract):
 
         assert source.claims_with_commands is self.joint
         assert len(turn.claimed) == (1 if self.joint else 0)
-        await source.leave(worker.instance)
 
 
 class DirectSourceContract(TaskSourceContract):
