@@ -111,7 +111,7 @@ class Version:
                 longshore = str(self._bin / "longshore")
                 launcher = ["strace", "-f", "-c", "-U", "calls,name", "-o", str(summary), longshore]
                 self._run(*arguments, folder=folder, launcher=launcher)
-                calls = _counts(summary)
+                calls = read_call_counts(summary)
                 syncs = sum(calls.get(name, 0) for name in _SYNCS)
                 self._add("task: fsyncs", syncs / tasks)
                 self._add("task: system calls", calls["total"] / tasks)
@@ -134,7 +134,7 @@ class Version:
         self.figures.setdefault(name, []).append(value)
 
 
-def _counts(summary: Path) -> dict[str, int]:
+def read_call_counts(summary: Path) -> dict[str, int]:
     """Calls by name, from the table that ``strace -c`` writes."""
     counts: dict[str, int] = {}
     for line in summary.read_text().splitlines():

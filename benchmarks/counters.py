@@ -72,7 +72,7 @@ class _Port:
 
 
 class _Ledger(_Port):
-    uncounted = ("epoch", "atomic", "checks_definitions")
+    uncounted = ("epoch", "atomic")
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return next(iter(await self.get_tasks([task_id])), None)

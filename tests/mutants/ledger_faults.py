@@ -48,7 +48,7 @@ LEDGER_FAULTS = (
     _fault(
         name="events of a job are forgotten",
         at="adapters.sqlite.commit:_add_events",
-        do=Value("= events change", "(() if isinstance($2, JobRow) else $1, $2)"),
+        do=Condition("not events", "$0 or isinstance(row, JobRow)"),
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_committed_with_its_row",
     ),
     _fault(
@@ -64,15 +64,8 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
-        name="a job with an outdated definition is created",
-        at="adapters.sqlite.creation:CreateJobs._outdated_definition",
-        do=Condition("definition_version", False),
-        caught_by=f"{_SQLITE}::"
-        "test_a_job_with_an_outdated_definition_is_refused_if_the_ledger_checks_it",
-    ),
-    _fault(
         name="a job that exists is answered as created",
-        at="adapters.sqlite.creation:CreateJobs.__call__",
+        at="adapters.sqlite.commit:CreateJobs.__call__",
         do=Condition("== change_id", True),
         caught_by=f"{_SQLITE}::test_a_job_that_exists_is_a_conflict_and_the_others_are_created",
     ),

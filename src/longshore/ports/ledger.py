@@ -61,11 +61,6 @@ class Ledger(Protocol):
         """Whether ``commit`` accepts several changes in one step."""
         ...
 
-    @property
-    def checks_definitions(self) -> bool:
-        """Whether ``create_jobs`` refuses a job whose definitions are not the newest."""
-        ...
-
     async def get_task(self, task_id: str) -> TaskRow | None:
         """Returns the task's row, or None."""
         ...
@@ -101,10 +96,8 @@ class Ledger(Protocol):
         """Create jobs, each with all of its tasks or not at all; durable when this returns.
 
         Returns an answer for each job, in order: the effects as ``commit`` returns them, or a
-        conflict. Either another job has the id; or the ledger ``checks_definitions``, and a task
-        names a version of a definition that is not the newest: ``row_id`` is then the definition's
-        name. The jobs are independent of each other. A job that was created by the same change
-        before is created again without effect.
+        conflict if another job has the id. The jobs are independent of each other. A job that was
+        created by the same change before is created again without effect.
 
         Raises:
             OutcomeUnknown: each job may or may not have been created; repeat the call.

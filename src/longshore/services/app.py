@@ -213,8 +213,8 @@ class Application:
         submissions = []
         for file in files:
             own, job, problems = split_job_file(file.document)
-            own = [*file.own, *own]
-            submissions.append(Submission(job, file.request_id or None, own, problems))
+            id_ = file.request_id or None
+            submissions.append(Submission(job, id_, [*file.own, *own], problems))
         answers = await self.services.producer.submit_many(self.caller.tenant, submissions)
         return [
             answer if isinstance(answer, LongshoreError) else accepted_document(answer)

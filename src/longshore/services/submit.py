@@ -19,7 +19,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -72,7 +72,6 @@ logger = logging.getLogger(__name__)
 _ROWS_OF_A_STEP = 1000
 # Submits at the same time, on a ledger that takes one row in a step.
 _CONCURRENT_SUBMITS = 16
-_MAX_TENANTS = 1000  # whose definitions are kept in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +126,6 @@ class Producer:
     task_limit: int
     input_limit_bytes: int
     app: str
-    # Definitions by tenant and name, as they were last read. They may be outdated: the ledger
-    # refuses a job with outdated ones, and then they are read again.
-    _definitions: dict[str, dict[str, Definition]] = field(default_factory=dict)
 
     def new_request_id(self) -> str:
         """Draw a request id."""
@@ -171,22 +167,22 @@ class Producer:
 
         On a ledger that commits many rows in one step, many jobs are one step, of a bounded size.
         """
-        ledger = self.backend.ledger
-        if not ledger.atomic:
+        if not self.backend.ledger.atomic:
             semaphore = asyncio.Semaphore(_CONCURRENT_SUBMITS)
             if len(submissions) == 1:
                 return [await self._submit_alone(tenant, submissions[0], semaphore)]
             alone = [self._submit_alone(tenant, item, semaphore) for item in submissions]
             return await asyncio.gather(*alone)
-        if len(self._definitions) > _MAX_TENANTS or not ledger.checks_definitions:
-            self._definitions.clear()
-        newest = self._definitions.setdefault(tenant, {})
+        newest: dict[str, Definition] = {}
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
         batch: dict[int, _NewJob] = {}
         rows = 0
         try:
             for number, submission in enumerate(submissions):
-                job = await self._prepare(tenant, submission, newest)
+                try:
+                    job = await self._prepare(tenant, submission, newest)
+                except UsageError as error:
+                    job = error
                 if not isinstance(job, _NewJob):
                     answers[number] = job
                     continue
@@ -198,10 +194,6 @@ class Producer:
             answers |= await self._create_jobs(batch)
         except BackendError as error:
             return [answers.get(number, error) for number in range(len(submissions))]
-        if outdated := [number for number in range(len(submissions)) if number not in answers]:
-            self._definitions.clear()
-            again = await self.submit_many(tenant, [submissions[number] for number in outdated])
-            answers |= zip(outdated, again, strict=True)
         return [answers[number] for number in range(len(submissions))]
 
     async def _submit_alone(
@@ -211,25 +203,20 @@ class Producer:
             try:
                 job = await self._prepare(tenant, submission, {})
                 return await self._write_job(job) if isinstance(job, _NewJob) else job
-            except BackendError as error:
+            except (UsageError, BackendError) as error:
                 return error
 
     async def _prepare(
         self, tenant: str, submission: Submission, newest: dict[str, Definition]
     ) -> AcceptedTasks | LongshoreError | _NewJob:
-        """Returns what a submission creates, or its answer: a job that exists, or a refusal.
+        """Returns what a submission creates, or the answer if the request id was used before.
 
         Args:
             newest: Definitions that were read or stored for other submissions.
-        """
-        try:
-            return await self._check(tenant, submission, newest)
-        except UsageError as error:
-            return error
 
-    async def _check(
-        self, tenant: str, submission: Submission, newest: dict[str, Definition]
-    ) -> AcceptedTasks | LongshoreError | _NewJob:
+        Raises:
+            UsageError: it is refused.
+        """
         document, request_id, own = submission.document, submission.request_id, submission.own
         if request_id is not None:
             check_request_id(request_id)
@@ -268,20 +255,18 @@ class Producer:
     async def _create_jobs(
         self, batch: Mapping[int, _NewJob]
     ) -> dict[int, AcceptedTasks | LongshoreError]:
-        """Create jobs with all of their tasks in one step.
-
-        A job has no answer if a definition has changed meanwhile.
-        """
+        """Create jobs with all of their tasks in one step."""
         creations = [await self._creation_of(job) for job in batch.values()]
         conflicts = await self.transitions.create_jobs(creations) if creations else []
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
         for (number, job), created, conflict in zip(
             batch.items(), creations, conflicts, strict=True
         ):
-            if conflict is None:
-                answers[number] = job.accepted(created.job.row)
-            elif conflict.row_id == job.spec.id:
-                answers[number] = await self._find_previous(job, conflict)
+            answers[number] = (
+                await self._find_previous(job, conflict)
+                if conflict
+                else job.accepted(created.job.row)
+            )
         return answers
 
     async def _creation_of(self, job: _NewJob) -> JobCreation:
@@ -289,8 +274,7 @@ class Producer:
         spec, planned, change_id = job.spec, job.planned, self.transitions.new_id()
         for key, data in planned.blobs:
             await self.backend.blobs.put(key, data)
-        graph = await self._store_graph(spec, planned)
-        now = spec.created_at
+        graph, now = await self._store_graph(spec, planned), spec.created_at
         change = jobs.create(spec, planned.summaries, graph, now=now, change_id=change_id)
         created = [
             tasks.create(task.spec, task.awaits, now=now, change_id=change_id)
@@ -351,7 +335,7 @@ class Producer:
         store = self.backend.definitions
         newest = newest or await store.get(tenant, definition.name)
         # Usually it is stored already, and a read is far cheaper than a write.
-        if newest is not None and newest.version and newest.is_like(definition):
+        if newest is not None and replace(newest, version=0) == definition and newest.version:
             return newest
         return await store.put(tenant, definition)
 
@@ -387,8 +371,7 @@ class Producer:
     async def _write_job(self, job: _NewJob) -> AcceptedTasks | LongshoreError:
         """Create a job, then its tasks one by one."""
         spec, planned, change_id = job.spec, job.planned, self.transitions.new_id()
-        graph = await self._store_graph(spec, planned)
-        target = initial_target(spec)
+        graph, target = await self._store_graph(spec, planned), initial_target(spec)
         intent = Intent(
             id=change_id,
             kind=IntentKind.CREATE,

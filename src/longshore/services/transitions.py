@@ -216,10 +216,10 @@ class Transitions:
         answers = await retry_unavailable(
             self.backend.clock, lambda: self.backend.ledger.create_jobs(creations)
         )
-        conflicts = [answer if isinstance(answer, VersionConflict) else None for answer in answers]
-        effects = [answer for answer in answers if not isinstance(answer, VersionConflict)]
-        await self._enqueue([effect for answer in effects for effect in answer])
-        return conflicts
+        for answer in answers:
+            if isinstance(answer, tuple):
+                await self._enqueue(answer)
+        return [None if isinstance(answer, tuple) else answer for answer in answers]
 
     async def _enqueue(self, effects: Sequence[Effect]) -> None:
         messages = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from longshore.adapters.sqlite.creation import plain_job_values, plain_task_values
+from longshore.adapters.sqlite.commit import plain_job_values, plain_task_values
 from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.adapters.sqlite.ledger import SqliteLedger
 from longshore.adapters.sqlite.rows import job_values, task_values

@@ -95,20 +95,17 @@ async def advance(clock: FakeClock, duration: timedelta) -> None:
 class _TrackedWriter(DatabaseWriter):
     """A writer that counts its pending work in its loop."""
 
-    def write(self, work: Any, *, on_done: Any = None, **how: Any) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        if not isinstance(loop, IdleAwareLoop):
-            return super().write(work, on_done=on_done, **how)
-
-        def on_written(error: BaseException | None) -> None:
-            loop.end()
-            if on_done is not None:
-                on_done(error)
-
-        # Called after each piece of work, also after one whose answer is not awaited any more.
-        answer = super().write(work, on_done=on_written, **how)
-        loop.begin()
+    def write(self, work: Any, **how: Any) -> asyncio.Future[Any]:
+        answer = super().write(work, **how)
+        if isinstance(self._loop, IdleAwareLoop):
+            self._loop.begin()
         return answer
+
+    def _resolve_futures(self, group: Any, topics: Any) -> None:
+        # Also of work whose answer is not awaited any more.
+        for _ in group if isinstance(self._loop, IdleAwareLoop) else ():
+            self._loop.end()
+        super()._resolve_futures(group, topics)
 
 
 @contextlib.contextmanager

@@ -179,7 +179,6 @@ class MemoryLedger:
 
     epoch = 0
     atomic = False
-    checks_definitions = False
 
     def __init__(self, store: MemoryStore, *, atomic: bool, direct: bool = False) -> None:
         self._store = store

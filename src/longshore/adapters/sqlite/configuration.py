@@ -24,13 +24,10 @@ from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
 from longshore.errors import AlreadyExists, VersionConflict
 
 _NEWEST_DEFINITION = (
-    "SELECT d.body, d.version FROM definitions AS d"
-    " LEFT JOIN deleted_definitions AS h USING (tenant, name)"
+    "SELECT d.body FROM definitions AS d LEFT JOIN deleted_definitions AS h USING (tenant, name)"
     " WHERE d.tenant = ? AND d.name = ? AND d.version > coalesce(h.version, 0)"
     " ORDER BY d.version DESC LIMIT 1"
 )
-NEWEST_VERSION = _NEWEST_DEFINITION.replace("d.body, ", "", 1)
-"""Selects the newest version of a definition by tenant and name."""
 _INSERT_BUDGET = (
     "INSERT INTO budgets (version, change_id, body, tenant, name) VALUES (?,?,?,?,?)"
     " ON CONFLICT DO NOTHING"

@@ -14,8 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite.commit import Commit
-from longshore.adapters.sqlite.creation import CreateJobs
+from longshore.adapters.sqlite.commit import Commit, CreateJobs
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
@@ -89,7 +88,6 @@ class SqliteLedger:
     """See ``ports.ledger.Ledger``."""
 
     atomic = True
-    checks_definitions = True
 
     _database: Database
     _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw

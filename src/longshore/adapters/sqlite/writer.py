@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 EXIT_CODE_WITHOUT_WRITER = 5  # the command line's code for a store that cannot be used
 
 ResultT = TypeVar("ResultT")
-OnDone = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
@@ -57,7 +56,6 @@ class _Item:
     durable: bool
     topics: Collection[Topic]
     future: asyncio.Future[Any]
-    on_done: OnDone | None = None
     result: Any = None
     error: BaseException | None = None
     done: bool = False
@@ -114,30 +112,23 @@ class DatabaseWriter:
         *,
         durable: bool = True,
         topics: Collection[Topic] = (),
-        on_done: OnDone | None = None,
     ) -> asyncio.Future[ResultT]:
         """Run ``work`` in the next group. The future is done when the group is committed.
 
         On a thread without an event loop, this blocks until then.
-
-        ``on_done`` is called on the loop's thread with the error or None, in the order of the
-        commits, even if the future was cancelled.
         """
-        item = _Item(work, durable, topics, self._loop.create_future(), on_done)
-        self._add(item)
-        return item.future
-
-    def _add(self, item: _Item) -> None:
         if self._closed:
             _refuse()
+        item = _Item(work, durable, topics, self._loop.create_future())
         if asyncio._get_running_loop() is not self._loop:
             self._commit_here(item)
-            return
+            return item.future
         if not self._pending:
             # Handed over when this turn of the loop is done: callers that were answered together
             # ask again together, and the two threads take turns instead of fighting over the GIL.
             self._loop.call_soon(self._flush_pending)
         self._pending.append(item)
+        return item.future
 
     def _flush_pending(self) -> None:
         if self._pending:
@@ -308,7 +299,5 @@ class DatabaseWriter:
 
     def _resolve_futures(self, group: list[_Item], topics: list[Topic]) -> None:
         for item in group:
-            if item.on_done is not None:
-                item.on_done(item.error)
             item.resolve()
         self._notifier.wake_local(topics)

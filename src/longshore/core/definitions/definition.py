@@ -6,10 +6,9 @@ definitions ``command`` and ``python`` are not stored: they take everything from
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any
 
 from longshore.core.health import HealthThresholds
@@ -102,12 +101,7 @@ class Definition:
             message = "an agent is run with isolation 'fork' and without a terminal"
             raise ValueError(message)
 
-    def is_like(self, other: Definition) -> bool:
-        """Whether the definitions differ in nothing but their versions."""
-        return self is other or _content_of(self) == _content_of(other)
 
-
-_content_of = attrgetter(*(item.name for item in fields(Definition) if item.name != "version"))
 NO_DEFINITION = "no definition is called {!r}; see `longshore definitions list`"
 """The problem of a task that names a definition that does not exist."""
 BUILTIN_DEFINITIONS: dict[str, Definition] = {

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
@@ -177,8 +178,8 @@ class Client:
         worker: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._options = (data_dir, worker, settings)
-        self._client = AsyncClient(data_dir, worker=worker, settings=settings)
+        self._new_client = partial(AsyncClient, data_dir, worker=worker, settings=settings)
+        self._client = self._new_client()
         self._portal = Portal()
 
     def __enter__(self) -> Self:
@@ -190,9 +191,7 @@ class Client:
         if self._portal.is_inherited:
             # Never closed: the connections to the database are the parent's.
             _inherited.append((self._client, self._portal))
-            data_dir, worker, settings = self._options
-            self._client = AsyncClient(data_dir, worker=worker, settings=settings)
-            self._portal = Portal()
+            self._client, self._portal = self._new_client(), Portal()
             self._portal.open(self._client)
         return self._portal
 

@@ -41,8 +41,6 @@ class FunctionSignature:
             parameter.name: self._adapter(_annotation(parameter, hints), repr(parameter.name))
             for parameter in self._signature.parameters.values()
         }
-        kinds = {parameter.kind for parameter in self._signature.parameters.values()}
-        self._all_plain = kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
         self._return_type = hints.get("return", Any)
         self._result = self._adapter(self._return_type, "the result")
 
@@ -75,13 +73,10 @@ class FunctionSignature:
         Raises:
             InvalidInput: with every problem.
         """
-        if self._all_plain and not kwargs and len(args) == len(self._parameters):
-            arguments = dict(zip(self._parameters, args, strict=True))
-        else:
-            try:
-                arguments = self._signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise InvalidInput(self._name, [str(error)]) from None
+        try:
+            arguments = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidInput(self._name, [str(error)]) from None
         problems: list[str] = []
         written = {
             name: self._dump_argument(name, value, problems) for name, value in arguments.items()
@@ -186,9 +181,7 @@ def calls_in(value: Any) -> Iterator[Call[Any]]:
         # A deeper value, or one that contains itself, is refused later.
         elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
-            stack += [
-                (child, depth + 1) for child in reversed(list(inner)) if type(child) not in _SCALARS
-            ]
+            stack += [(child, depth + 1) for child in reversed(list(inner))]
 
 
 def _dump_around_calls(value: Any) -> Any:

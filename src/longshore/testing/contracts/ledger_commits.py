@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import Document
 from longshore.core.jobs import job
 from longshore.core.queues import message_body
@@ -436,7 +435,7 @@ class AtomicLedgerContract(PortContract):
     async def test_many_jobs_are_created_with_their_tasks_events_and_messages(
         self, backend: Backend
     ) -> None:
-        creations = await new_creations(backend, "job-one", "job-two", "job-three", tasks=3)
+        creations = new_creations("job-one", "job-two", "job-three", tasks=3)
 
         answers = await backend.ledger.create_jobs(creations)
 
@@ -454,9 +453,9 @@ class AtomicLedgerContract(PortContract):
     async def test_a_job_that_exists_is_a_conflict_and_the_others_are_created(
         self, backend: Backend
     ) -> None:
-        first = await new_creations(backend, "job-one", tasks=2)
+        first = new_creations("job-one", tasks=2)
         await backend.ledger.create_jobs(first)
-        creations = await new_creations(backend, "job-two", "job-one", "job-three", tasks=1)
+        creations = new_creations("job-two", "job-one", "job-three", tasks=1)
 
         before, conflict, after = await backend.ledger.create_jobs(creations)
 
@@ -471,7 +470,7 @@ class AtomicLedgerContract(PortContract):
     async def test_of_two_jobs_with_one_id_in_one_call_the_first_is_created(
         self, backend: Backend
     ) -> None:
-        creations = await new_creations(backend, "job-one", "job-one", tasks=2)
+        creations = new_creations("job-one", "job-one", tasks=2)
 
         first, second = await backend.ledger.create_jobs(creations)
 
@@ -483,7 +482,7 @@ class AtomicLedgerContract(PortContract):
     async def test_the_same_creations_again_are_success_and_written_once(
         self, backend: Backend
     ) -> None:
-        creations = await new_creations(backend, "job-one", "job-two", tasks=2)
+        creations = new_creations("job-one", "job-two", tasks=2)
         await backend.ledger.create_jobs(creations[:1])
 
         answers = await backend.ledger.create_jobs(creations)
@@ -494,28 +493,10 @@ class AtomicLedgerContract(PortContract):
             assert await events_of(backend, tasks[0].row) == 1
 
     @clause
-    async def test_a_job_with_an_outdated_definition_is_refused_if_the_ledger_checks_it(
-        self, backend: Backend
-    ) -> None:
-        creations = await new_creations(backend, "job-one", "job-two")
-        newer = Definition(name="resize", runner=RunnerKind.COMMAND, queue="other")
-        await backend.definitions.put(TENANT, newer)
-
-        answers = await backend.ledger.create_jobs(creations)
-
-        if backend.ledger.checks_definitions:
-            refused = [answer for answer in answers if isinstance(answer, VersionConflict)]
-            assert [conflict.row_id for conflict in refused] == ["resize", "resize"]
-            assert await backend.ledger.get_job("job-one") is None
-            assert await backend.ledger.get_task("job-one_t0") is None
-        else:
-            assert await backend.ledger.get_job("job-one") == creations[0].job.row
-
-    @clause
     async def test_of_many_who_create_one_job_exactly_one_wins(self, backend: Backend) -> None:
         for number in range(self.rounds):
             job_id = f"job-{number}"
-            calls = [await new_creations(backend, job_id, tasks=2) for _ in range(CALLERS)]
+            calls = [new_creations(job_id, tasks=2) for _ in range(CALLERS)]
 
             answers = await gather_all(backend.ledger.create_jobs(call) for call in calls)
 
@@ -549,6 +530,6 @@ class SingleChangeLedgerContract(PortContract):
         self, backend: Backend
     ) -> None:
         with pytest.raises(UsageError):
-            await backend.ledger.create_jobs(await new_creations(backend, "job-one"))
+            await backend.ledger.create_jobs(new_creations("job-one"))
 
         assert await backend.ledger.get_job("job-one") is None

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from itertools import count, cycle
 from typing import Any
 
-from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import Document, make_document
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event, EventContext, next_moment
@@ -86,9 +85,8 @@ def new_job(
     return job.create(spec, (summary,), graph, now=now, change_id=fresh_change_id(), intent=intent)
 
 
-async def new_creations(backend: Backend, *job_ids: str, tasks: int = 1) -> list[JobCreation]:
-    """The creations of jobs with all of their tasks; their definition is stored."""
-    await backend.definitions.put(TENANT, Definition(name="resize", runner=RunnerKind.COMMAND))
+def new_creations(*job_ids: str, tasks: int = 1) -> list[JobCreation]:
+    """The creations of jobs with all of their tasks."""
     creations = []
     for job_id in job_ids:
         change_id = fresh_change_id()

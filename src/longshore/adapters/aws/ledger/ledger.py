@@ -81,7 +81,6 @@ class DynamoLedger:
     """See ``ports.ledger.Ledger``."""
 
     atomic = False
-    checks_definitions = False
     epoch = 1  # a commit that was answered is never lost
 
     def __init__(self, aws: AwsClient, names: Names, clock: Clock, *, shards: int = 4) -> None:
