@@ -494,7 +494,7 @@ with longshore.Client({str(folder)!r}) as client:
 """
     counts = []
     for point, times in (
-        ("write.rows_written", 1),
+        ("create.rows_written", 1),
         ("write.committing", 2),
         ("write.committed", 2),
     ):

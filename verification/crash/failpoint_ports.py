@@ -9,7 +9,7 @@ from typing import Any, Final
 from longshore.ports.backend import Backend
 
 WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
-    "ledger": ("commit",),
+    "ledger": ("commit", "create_jobs"),
     "source": ("join", "leave", "claim", "turn", "end_worker"),
     "queue_controls": ("pause", "hold", "resume"),
     "events": ("record", "append"),
@@ -35,6 +35,7 @@ PACKAGE_FAILPOINTS: Final = (
     "write.locked",  # no other process can write
     "write.group_begun",
     "write.rows_written",  # their events are not
+    "create.rows_written",  # of new jobs; their events are not in the feed
     "turn.rows_written",  # of a worker's turn; their events are not
     "write.item_written",
     "write.committing",

@@ -162,7 +162,7 @@ class CreateJobs:
             answers.append(() if stored == change_id else VersionConflict(row.id, 0))
         connection.executemany(_INSERT_JOB, new_jobs)
         connection.executemany(_INSERT_TASK, new_tasks)
-        reach("write.rows_written")
+        reach("create.rows_written")
         transaction.close()
         return answers
 
