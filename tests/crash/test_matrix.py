@@ -42,7 +42,7 @@ def test_a_kill_at_any_failpoint_loses_nothing_and_repeats_nothing(
     [
         (
             "step_confirmed_early",
-            ["worker@attempt.step_answered"],
+            ["worker@planted.step_confirmed"],
             "step 'one' ran again although its result was saved",
         ),
         ("events_in_own_transaction", ["client@write.rows_written#1"], "VIOLATION: invariant 5: "),

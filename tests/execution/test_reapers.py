@@ -5,6 +5,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from longshore.errors import BackendUnavailable
+from longshore.execution.host.forkserver_client import ForkedReaper
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.process_table import descendants
 from longshore.ports.runner import AttemptSpec
@@ -55,6 +59,22 @@ async def test_an_idle_reaper_that_is_killed_is_replaced(runner: ProcessRunner) 
 
     assert ending.failure is None
     assert not set(reapers) & set(reapers_of(runner))
+
+
+@scenario
+async def test_an_attempt_whose_reaper_cannot_be_reached_is_not_started(
+    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_attempt(runner, a_command("true"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ForkedReaper, "request", lambda *_, **__: False)
+        with pytest.raises(BackendUnavailable):
+            await runner.start(a_command("true"))
+    await wait_until(lambda: not reapers_of(runner))
+
+    ending, _ = await run_attempt(runner, a_command("true"))
+
+    assert ending.failure is None
 
 
 @scenario

@@ -5,11 +5,13 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
+from longshore.errors import UsageError
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
@@ -500,3 +502,14 @@ async def test_closing_removes_the_page_file(tmp_path: Path) -> None:
         assert here.page_path.exists()
         assert here.page_path.stat().st_mode & 0o777 == 0o600
     assert not here.page_path.exists()
+
+
+@scenario
+async def test_a_slot_is_refused_where_there_is_no_linux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as here:
+        with monkeypatch.context() as patch:
+            patch.setattr("longshore.execution.host.slots.sys", SimpleNamespace(platform="darwin"))
+            with pytest.raises(UsageError, match="isolation: spawn"):
+                await here.slots.open_slot(Isolation.POOL)

@@ -246,13 +246,17 @@ class ForkServerClient:
         """
         await self.open()
         while True:
-            reaper = self._idle.pop() if self._idle else await self.fork_reaper()
+            is_new = not self._idle
+            reaper = await self.fork_reaper() if is_new else self._idle.pop()
             number = next(self._numbers)
-            # False: an idle reaper was killed.
             if reaper.request(ReaperRequest.START, number, memory_bytes=memory_bytes or 0, fds=fds):
                 child = ForkedChild(reaper, number)
                 child.exited.add_done_callback(partial(self._add_idle, reaper))
                 return child
+            reaper.abandon()
+            if is_new:
+                raise BackendUnavailable(_NOT_STARTED)
+            # An idle reaper was killed: use another one.
 
     def _add_idle(self, reaper: ForkedReaper, _: object) -> None:
         if not reaper.ended.done():
