@@ -53,7 +53,7 @@ def test_a_kill_at_any_failpoint_loses_nothing_and_repeats_nothing(
         ),
         (
             "answer_before_commit",
-            ["client@ledger.commit:before#2"],
+            ["client@ledger.create_jobs:before#2"],
             "accepted twice as new",
         ),
     ],

@@ -1,21 +1,32 @@
-"""A commit is answered at once, and written when the next one comes."""
+"""The creation of jobs is answered at once, and written with the next write."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from longshore.adapters.sqlite.ledger import SqliteLedger
-from longshore.ports.ledger import AnyChange
+from longshore.errors import VersionConflict
+from longshore.ports.ledger import AnyChange, JobCreation
 
-_commit = SqliteLedger.commit
-_waiting: list[tuple[AnyChange, ...]] = []
+_create_jobs, _commit = SqliteLedger.create_jobs, SqliteLedger.commit
+_waiting: list[Sequence[JobCreation]] = []
 
 
-async def _commit_later(self: SqliteLedger, *changes: AnyChange) -> tuple[()]:
+async def _write_waiting(self: SqliteLedger) -> None:
     while _waiting:
-        await _commit(self, *_waiting.pop())
-    # Tasks that run are left alone: they would not get far.
-    if changes[0].expected_version:
-        await _commit(self, *changes)
-    else:
-        _waiting.append(changes)
-    return ()
+        await _create_jobs(self, _waiting.pop())
 
 
-SqliteLedger.commit = _commit_later
+async def _create_later(
+    self: SqliteLedger, creations: Sequence[JobCreation]
+) -> list[tuple[()] | VersionConflict]:
+    await _write_waiting(self)
+    _waiting.append(creations)
+    return [()] * len(creations)
+
+
+async def _commit_after(self: SqliteLedger, *changes: AnyChange) -> Any:
+    await _write_waiting(self)
+    return await _commit(self, *changes)
+
+
+SqliteLedger.create_jobs, SqliteLedger.commit = _create_later, _commit_after
