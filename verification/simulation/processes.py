@@ -210,7 +210,6 @@ class Process:
             worker=worker,
             dispatcher=self.services.dispatcher,
             sweeper=self.services.sweeper,
-            worker_registry=self.services.worker_registry,
         )
         try:
             async with worker_group:
