@@ -118,7 +118,6 @@ class ErrorHarness:
                 reenqueue_after=timedelta(seconds=10),
                 settle_after=timedelta(seconds=5),
             ),
-            worker_registry=self.faulty.worker_registry,
         )
 
     def start_worker(self) -> asyncio.Future[None]:

@@ -282,8 +282,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="what waits behind a slow child is forgotten",
-        at="services.worker.slot_tasks:SlotTasks._take_back",
-        do=Drop("_return()"),
+        at="services.worker.slot_tasks:SlotTasks._return",
+        do=Drop("_wait_again()"),
         caught_by=f"{_SLOTS}::test_what_waits_behind_a_slow_task_is_given_back",
     ),
     _fault(
@@ -292,5 +292,31 @@ WORKER_FAULTS = (
         do=Condition("earlier", False),
         caught_by=f"{_SLOTS}::"
         "test_the_next_attempt_begins_when_the_one_whose_lease_was_lost_has_ended",
+    ),
+    _fault(
+        name="a fork that was killed and has an outcome is not used again",
+        at="core.slot_plan:SlotPlanner.finished",
+        do=Drop("if FORK"),
+        caught_by="unit/core/test_slot_plan.py::"
+        "test_a_fork_that_is_killed_and_has_an_outcome_can_be_used_again",
+    ),
+    _fault(
+        name="slots do not count what runs elsewhere",
+        at="core.slot_plan:_Planned.__init__",
+        do=Replace("taken", "0"),
+        caught_by="unit/core/test_slot_plan.py::test_units_that_are_in_use_elsewhere_are_left_out",
+    ),
+    _fault(
+        name="a task whose definition cannot be read is run by the runner",
+        at="services.worker.worker:Worker._route",
+        do=Replace("_fail_unread()", "self._run_attempt(task, sent_at)"),
+        caught_by=f"{_SLOTS}::test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere",
+    ),
+    _fault(
+        name="a task gets back a place of an earlier attempt",
+        at="services.message_source:MessageTaskSource._try_claim",
+        do=Replace("==", "True"),
+        caught_by=f"{_MESSAGES}::"
+        "test_a_released_task_gets_no_place_that_it_had_before_another_attempt",
     ),
 )

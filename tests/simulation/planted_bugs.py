@@ -19,6 +19,7 @@ from tests.simulation.aws_bugs import AWS_BUGS
 from tests.simulation.budget_bugs import BUDGET_BUGS
 from tests.simulation.dispatcher_bugs import DISPATCHER_BUGS
 from tests.simulation.operator_bugs import OPERATOR_BUGS
+from tests.simulation.slot_bugs import SLOT_BUGS
 from tests.simulation.task_bugs import TASK_BUGS, Bug
 from tests.simulation.turn_bugs import TURN_BUGS
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 1_000
 BUGS = (
     *(*TASK_BUGS, *TURN_BUGS, *DISPATCHER_BUGS, *OPERATOR_BUGS, *BUDGET_BUGS),
-    *AWS_BUGS,
+    *(*SLOT_BUGS, *AWS_BUGS),
 )
 
 
@@ -62,7 +63,12 @@ def _look(seeds: int, profile: str) -> int:
     from verification.simulation.faults import FaultProfile
 
     for seed in range(seeds):
-        tally = run_seeds([seed], FaultProfile(profile))
+        try:
+            tally = run_seeds([seed], FaultProfile(profile))
+        except Exception as error:  # noqa: BLE001 - a run that cannot end has found the bug too
+            print_line(str(seed + 1))
+            print_line(f"the run ended with {error!r}")
+            return 1
         for report in tally.failed:
             print_line(str(seed + 1))
             print_line(str(report.violations[0]))

@@ -106,7 +106,6 @@ async def _run_worker(services: Services) -> None:
         worker=services.worker(),
         dispatcher=services.dispatcher,
         sweeper=services.sweeper,
-        worker_registry=services.worker_registry,
     )
     async with worker_group:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker_group.stop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.errors import BackendUnavailable, UsageError
+from longshore.ports.child_slots import SlotTask
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     AttemptEnding,
@@ -36,13 +37,14 @@ from verification.simulation.spending import HIGH_COST_USD, LOW_COST_USD
 
 if TYPE_CHECKING:
     from verification.simulation.processes import Process
+    from verification.simulation.simulation import Simulation
 
 LARGE = "x" * 3_000
-_STEP_NAME = "step-{}"
+STEP_NAME = "step-{}"
 
 
 @dataclass(frozen=True, slots=True)
-class _AttemptPlan:
+class AttemptPlan:
     """What an attempt will do."""
 
     steps: int
@@ -76,31 +78,11 @@ class SimulatedRunner:
         if spec.input == "impossible":
             message = "this input is impossible"
             raise UsageError(message)
-        row = await self._simulation.backend.ledger.get_task(spec.task_id)
-        if row is None or row.fence != spec.fence:
-            text = f"a child of attempt {spec.attempt} is started after another took over"
-            self._simulation.report_violation(10, spec.task_id, text)
-        elif row.feedback != spec.feedback:
-            self._simulation.report_violation(
-                1, spec.task_id, "starts without the reviewer's feedback"
-            )
-        child = SimulatedChild(self._process, spec, self._plan(spec))
+        await check_fence(self._simulation, spec)
+        child = SimulatedChild(self._process, spec, draw_plan(self._simulation, spec))
         self._running[child] = None
         child.start(lambda: self._running.pop(child, None))
         return child
-
-    def _plan(self, spec: AttemptSpec) -> _AttemptPlan:
-        rng = self._simulation.random_for(f"{spec.task_id}/{spec.attempt}")
-        dies = self._simulation.faults.occurs(Fault.CHILD_DIES, rng)
-        ignores_stop = self._simulation.faults.occurs(Fault.CHILD_IGNORES_STOP, rng)
-        return _AttemptPlan(
-            steps=rng.choice((0, 0, 1, 2, 3)),
-            output_chunks=rng.choice((0, 1, 2, 5)),
-            pause=rng.choice((0.0, 0.1, 1.0, 1.0, 6.0)),
-            ending="dies" if dies else _draw_ending(rng, spec),
-            ignores_stop=ignores_stop,
-            large_result=rng.random() < 0.2,
-        )
 
     @property
     def alive(self) -> list[SimulatedChild]:
@@ -112,9 +94,23 @@ class SimulatedRunner:
             child.kill(signal.SIGKILL)
 
 
-def _draw_ending(rng: Random, spec: AttemptSpec) -> str:
-    requested = spec.input if isinstance(spec.input, str) else None
-    if requested == "fails":
+def draw_plan(simulation: Simulation, spec: AttemptSpec | SlotTask) -> AttemptPlan:
+    """Draw what an attempt will do."""
+    rng = simulation.random_for(f"{spec.task_id}/{spec.attempt}")
+    dies = simulation.faults.occurs(Fault.CHILD_DIES, rng)
+    ignores_stop = simulation.faults.occurs(Fault.CHILD_IGNORES_STOP, rng)
+    return AttemptPlan(
+        steps=rng.choice((0, 0, 1, 2, 3)),
+        output_chunks=rng.choice((0, 1, 2, 5)),
+        pause=rng.choice((0.0, 0.1, 1.0, 1.0, 6.0)),
+        ending="dies" if dies else _draw_ending(rng, spec),
+        ignores_stop=ignores_stop,
+        large_result=rng.random() < 0.2,
+    )
+
+
+def _draw_ending(rng: Random, spec: AttemptSpec | SlotTask) -> str:
+    if spec.input in ("fails", '"fails"'):  # a slot has it as JSON
         return "final"
     # Agents are few, and only their rate limits hold a queue.
     rate_limit_weight = 40 if spec.definition.runner is RunnerKind.AGENT else 6
@@ -125,10 +121,76 @@ def _draw_ending(rng: Random, spec: AttemptSpec) -> str:
     )[0]
 
 
+def planned_failure(ending: str) -> Failure:
+    """The failure of an attempt that ends so."""
+    match ending:
+        case "retryable":
+            return Failure(category=ErrorCategory.NETWORK, message="connection lost")
+        case "rate limit":
+            return Failure(
+                category=ErrorCategory.RATE_LIMIT,
+                message="rate limited",
+                retry_after=timedelta(seconds=8),
+            )
+        case "dies" | "hangs":
+            return Failure(category=ErrorCategory.CRASH, message="exited without a result")
+        case _:
+            return Failure(category=ErrorCategory.VALIDATION, message="invalid")
+
+
+def check_inputs(
+    simulation: Simulation,
+    spec: AttemptSpec | SlotTask,
+    dependency_outputs: Mapping[str, Any],
+    previous_output: Any,
+) -> None:
+    """Report an attempt that starts without what others have left for it."""
+    for key, value in dependency_outputs.items():
+        if not isinstance(value, dict) or value.get("key") != key:
+            text = f"starts without the result of its parent {key!r}"
+            simulation.report_violation(6, spec.task_id, text)
+    reviewed = previous_output
+    if spec.feedback is not None and not (
+        isinstance(reviewed, dict) and reviewed["attempt"] < spec.attempt
+    ):
+        text = "starts without the result that was reviewed"
+        simulation.report_violation(1, spec.task_id, text)
+
+
+async def check_fence(simulation: Simulation, spec: AttemptSpec | SlotTask) -> None:
+    """Report an attempt that starts under a lease that has ended."""
+    row = await simulation.backend.ledger.get_task(spec.task_id)
+    if row is None or row.fence != spec.fence:
+        text = f"a child of attempt {spec.attempt} is started after another took over"
+        simulation.report_violation(10, spec.task_id, text)
+    elif row.feedback != spec.feedback:
+        text = "starts without the reviewer's feedback"
+        simulation.report_violation(1, spec.task_id, text)
+
+
+def start_record(process: Process, spec: AttemptSpec | SlotTask) -> AttemptRecord:
+    """Record that an attempt starts."""
+    simulation = process.simulation
+    record = AttemptRecord(process.name, spec.task_id, spec.attempt, spec.fence, simulation.time())
+    simulation.attempt_records.all.append(record)
+    subject = f"{spec.task_id}/{spec.attempt} fence {spec.fence}"
+    simulation.record(process.name, "child starts", subject)
+    return record
+
+
+def end_record(process: Process, record: AttemptRecord) -> None:
+    """Record that an attempt has ended."""
+    simulation = process.simulation
+    record.ended_at = now = simulation.time()
+    lease = simulation.settings.worker.duration.total_seconds()
+    record.machine_paused = process.machine.was_paused(record.started_at - lease, now)
+    simulation.record(process.name, "child ends", f"{record.task_id}/{record.attempt}")
+
+
 class SimulatedChild:
     """See ``ports.runner.RunningAttempt``."""
 
-    def __init__(self, process: Process, spec: AttemptSpec, plan: _AttemptPlan) -> None:
+    def __init__(self, process: Process, spec: AttemptSpec, plan: AttemptPlan) -> None:
         self.spec = spec
         self.folder: Path | None = None
         self.process_id = 1
@@ -143,32 +205,16 @@ class SimulatedChild:
         self._finished = asyncio.Event()
         self._stop_requested = asyncio.Event()
         self._ending = AttemptEnding()
-        self.record = AttemptRecord(
-            process.name, spec.task_id, spec.attempt, spec.fence, self._simulation.time()
-        )
+        self.record: AttemptRecord
         self._on_end: Any = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_end: Any) -> None:
-        self._simulation.attempt_records.all.append(self.record)
-        subject = f"{self.spec.task_id}/{self.spec.attempt} fence {self.spec.fence}"
-        self._simulation.record(self._process.name, "child starts", subject)
-        self._check_spec()
+        self.record = start_record(self._process, self.spec)
+        spec = self.spec
+        check_inputs(self._simulation, spec, spec.dependency_outputs, spec.previous_output)
         self._on_end = on_end
         self._task = self._simulation.start_task(self._run())
-
-    def _check_spec(self) -> None:
-        for key, value in self.spec.dependency_outputs.items():
-            if not isinstance(value, dict) or value.get("key") != key:
-                text = f"starts without the result of its parent {key!r}"
-                self._simulation.report_violation(6, self.spec.task_id, text)
-        seen = self.spec.previous_output
-        if self.spec.feedback is not None and not (
-            isinstance(seen, dict) and seen["attempt"] < self.spec.attempt
-        ):
-            self._simulation.report_violation(
-                1, self.spec.task_id, "starts without the result that was reviewed"
-            )
 
     async def _run(self) -> None:
         plan, spec = self._plan, self.spec
@@ -179,7 +225,7 @@ class SimulatedChild:
                 self._end(AttemptEnding(failure=failure, exit_code=1))
                 return
             for number in range(plan.steps):
-                await self._step(_STEP_NAME.format(number))
+                await self._step(STEP_NAME.format(number))
             for number in range(plan.output_chunks):
                 await self._sleep(plan.pause)
                 self._reports.put_nowait(OutputReport(Stream.STDOUT, f"line {number}\n".encode()))
@@ -242,37 +288,18 @@ class SimulatedChild:
 
     def _planned_ending(self) -> AttemptEnding:
         spec = self.spec
-        match self._plan.ending:
-            case "result":
-                self.record.succeeded = True
-                more = {"more": LARGE} if self._plan.large_result else {}
-                return AttemptEnding(
-                    result={"key": spec.key, "attempt": spec.attempt, **more}, exit_code=0
-                )
-            case "retryable":
-                failure = Failure(category=ErrorCategory.NETWORK, message="connection lost")
-            case "rate limit":
-                failure = Failure(
-                    category=ErrorCategory.RATE_LIMIT,
-                    message="rate limited",
-                    retry_after=timedelta(seconds=8),
-                )
-            case "dies" | "hangs":
-                failure = Failure(category=ErrorCategory.CRASH, message="exited without a result")
-            case _:
-                failure = Failure(category=ErrorCategory.VALIDATION, message="invalid")
-        return AttemptEnding(failure=failure, exit_code=1)
+        if self._plan.ending == "result":
+            self.record.succeeded = True
+            more = {"more": LARGE} if self._plan.large_result else {}
+            return AttemptEnding(
+                result={"key": spec.key, "attempt": spec.attempt, **more}, exit_code=0
+            )
+        return AttemptEnding(failure=planned_failure(self._plan.ending), exit_code=1)
 
     def _end(self, ending: AttemptEnding) -> None:
         if self._finished.is_set():
             return
-        self.record.ended_at = now = self._simulation.time()
-        lease = self._simulation.settings.worker.duration.total_seconds()
-        self.record.machine_paused = self._process.machine.was_paused(
-            self.record.started_at - lease, now
-        )
-        subject = f"{self.spec.task_id}/{self.spec.attempt}"
-        self._simulation.record(self._process.name, "child ends", subject)
+        end_record(self._process, self.record)
         self._ending = ending
         self._finished.set()
         self._reports.put_nowait(None)

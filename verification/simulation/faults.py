@@ -53,6 +53,9 @@ class Fault(StrEnum):
     DELIVERED_TWICE = "a message is delivered to two receivers"
     INDEX_DUPLICATED = "a listing has duplicates and is out of order"
     HOT_PARTITION = "no row can be written for a while"
+    # Added later, and at the end for the same reason.
+    SLOT_LOST = "the reaper of a child slot is killed"
+    ENDS_WITH_SLOTS = "a process crashes or is stopped just after a task has begun in a slot"
 
 
 class FaultProfile(StrEnum):
@@ -110,6 +113,7 @@ _MAX_CHANCE: Mapping[Fault, float] = {
     Fault.PARTIAL_BATCH: 0.3,
     Fault.DELIVERED_TWICE: 0.3,
     Fault.INDEX_DUPLICATED: 0.3,
+    Fault.ENDS_WITH_SLOTS: 0.1,
 }
 _MAX_TIMES: Mapping[Fault, int] = {
     Fault.OUTAGE: 3,
@@ -122,6 +126,7 @@ _MAX_TIMES: Mapping[Fault, int] = {
     Fault.CLOCK_SET: 3,
     Fault.FUNCTION_RETRIED: 0,  # follows from other faults
     Fault.HOT_PARTITION: 2,
+    Fault.SLOT_LOST: 4,
 }
 _CALM_CHANCE = 0.05
 _OMIT_CHANCE = 0.4

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from longshore.core.events.types import TaskReleased
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
+from longshore.services.reads import iter_history
 from longshore.services.spill import DocumentStore
 from verification.simulation.history import AttemptRecord
 from verification.simulation.simulation import TENANT, Simulation
 
 _ALL_ROWS = 100_000
+_WORKER_IS_GONE = "its process is gone"
 _REVIEWABLE = (TaskState.COMPLETED, TaskState.IN_REVIEW)
 
 
@@ -35,6 +38,7 @@ async def check_run(simulation: Simulation, answers: Answers) -> None:
             simulation.report_violation(5, record.task_id, text)
     for row in rows.values():
         await _check_result_owner(simulation, row, by_task.get(row.id, []))
+        await _check_counted(simulation, row, by_task.get(row.id, []))
 
 
 async def task_seconds(simulation: Simulation) -> float:
@@ -71,6 +75,20 @@ def _check_attempt_numbers(
     ):
         if any(second <= first for first, second in pairwise(numbers)):
             simulation.report_violation(2, task_id, f"children got the {name}s {numbers}")
+
+
+async def _check_counted(
+    simulation: Simulation, row: TaskRow, records: list[AttemptRecord]
+) -> None:
+    """What had begun when its worker died uses an attempt."""
+    begun = {record.attempt for record in records}
+    async for event in iter_history(simulation.backend.events, TENANT, f"TASK#{row.id}"):
+        body = event.body
+        if not isinstance(body, TaskReleased) or not body.reason.endswith(_WORKER_IS_GONE):
+            continue
+        if body.attempt_number in begun:
+            text = f"attempt {body.attempt_number} had begun, but was released as if it had not"
+            simulation.report_violation(11, row.id, text)
 
 
 async def _check_result_owner(

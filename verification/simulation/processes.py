@@ -15,6 +15,7 @@ from verification.simulation.children import SimulatedRunner
 from verification.simulation.faults import Fault
 from verification.simulation.faulty_port import StaleReads, faulty_backend
 from verification.simulation.simulation import START, Simulation
+from verification.simulation.slot_children import SlotChildren
 
 # Between the end of a worker and the end of the last of its children.
 _MAX_KILL_DELAY_S = 0.5
@@ -112,15 +113,18 @@ class MachineWorkerRegistry:
 
     def is_dead(self, worker_id: str) -> bool:
         process = self._machine.workers.get(worker_id)
-        return process is not None and process.dead and not process.children.alive
+        return process is not None and process.dead and not process.has_children
 
     def reap(self, worker_id: str) -> None:
         process = self._machine.workers.get(worker_id)
         if process is not None and not self._process.dead:
             process.children.kill_all()
+            if process.dead:  # otherwise its slots end their children
+                process.slot_children.kill_all()
 
     def begun_tasks(self, worker_id: str) -> set[tuple[int, int]] | None:
-        return None
+        process = self._machine.workers.get(worker_id)
+        return None if process is None else process.slot_children.begun
 
     def acquire_role(self, role: str) -> bool:
         holder = self._machine.roles.get(role)
@@ -155,6 +159,7 @@ class Process:
         simulation.running_processes[name] = None
         self.disconnected_until = 0.0
         self.children = SimulatedRunner(self)
+        self.slot_children = SlotChildren(self)
         clock = MachineClock(self)
         ids = count(1)
         self.services: Services = Services(
@@ -167,6 +172,16 @@ class Process:
         self._forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._worker_group: WorkerGroup | None = None
         self._health_check: asyncio.Future[None] | None = None
+
+    @property
+    def has_children(self) -> bool:
+        """Whether a child is alive."""
+        return bool(self.children.alive) or self.slot_children.alive
+
+    def kill_children(self) -> None:
+        """Kill all children with SIGKILL."""
+        self.children.kill_all()
+        self.slot_children.kill_all()
 
     @property
     def disconnected(self) -> bool:
@@ -195,22 +210,26 @@ class Process:
         self.dead = True
         self._set_finished()
         self.simulation.record(self.name, "dies")
+        self.slot_children.abandon()
         rng = self.simulation.random_for(f"end of {self.name}")
         self.simulation.call_at(
-            self.simulation.time() + rng.random() * _MAX_KILL_DELAY_S, self.children.kill_all
+            self.simulation.time() + rng.random() * _MAX_KILL_DELAY_S, self.kill_children
         )
 
     async def run_worker(self) -> None:
         """Run a worker; an end other than by a stop is a violation."""
         rng = self.simulation.random_for(f"rolls of {self.name}")
         worker = self.services.worker_with_runner(
-            self.children, self.name, process_id=1, roll=rng.random
+            self.children,
+            self.name,
+            process_id=1,
+            roll=rng.random,
+            make_slots=self.slot_children.make_slots if self.simulation.uses_slots else None,
         )
         self._worker_group = worker_group = WorkerGroup(
             worker=worker,
             dispatcher=self.services.dispatcher,
             sweeper=self.services.sweeper,
-            worker_registry=self.services.worker_registry,
         )
         try:
             async with worker_group:
@@ -223,7 +242,7 @@ class Process:
         if not self.dead:
             self.end()
             self.simulation.record(self.name, "has stopped")
-            if self.children.alive:
+            if self.has_children:
                 self.simulation.report_violation(
                     10, self.name, "the worker has ended, but its children have not"
                 )
@@ -249,7 +268,11 @@ class Process:
         self.finished.set()
         self.simulation.running_processes.pop(self.name, None)
 
-    def stop(self, *, at_once: bool) -> None:
+    def stop_at_once(self) -> None:
+        """Send SIGTERM twice."""
+        self.stop(at_once=True)
+
+    def stop(self, *, at_once: bool = False) -> None:
         """Send SIGTERM; twice if ``at_once``."""
         if self.dead or self.ended:
             return

@@ -160,7 +160,9 @@ class _Run:
         self._clients = Clients(
             self._simulation, lambda name: self._fleet.new_process(self._machines[-1], name)
         )
-        actions = draw_actions(self._simulation.random_for, self._length)
+        actions = draw_actions(
+            self._simulation.random_for, self._length, with_bursts=self._simulation.uses_slots
+        )
         indexes = range(len(actions)) if scenario.actions is None else scenario.actions
         self._actions: Sequence[Action] = [actions[index] for index in indexes]
 
@@ -197,6 +199,7 @@ class _Run:
             Fault.POISON: self._clients.send_poison,
             Fault.MESSAGE_EXHAUSTED: self._clients.exhaust_message,
             Fault.HOT_PARTITION: self._refuse_writes,
+            Fault.SLOT_LOST: self._lose_slot,
         }
         for fault, start_fault in timed_faults.items():
             for number in range(simulation.faults.times(fault)):
@@ -207,6 +210,13 @@ class _Run:
         if running := self._fleet.running:
             self._simulation.faults.count(Fault.CRASH)
             rng.choice(running).die()
+
+    def _lose_slot(self, rng: Random) -> None:
+        if running := self._fleet.running:
+            process = rng.choice(running)
+            if process.slot_children.lose_slot(rng):
+                self._simulation.faults.count(Fault.SLOT_LOST)
+                self._simulation.record(process.name, "loses a slot")
 
     def _stop(self, rng: Random, *, at_once: bool) -> None:
         if running := self._fleet.running:

@@ -25,6 +25,7 @@ from verification.simulation.workload import ActionKind
 
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)
 TENANT = "acme"
+_SLOTS_CHANCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class Simulation:
         self.pause_monitor = PauseMonitor(self)
         self.alert_monitor = AlertMonitor(self)
         self.action_counts: Counter[ActionKind] = Counter()
+        # In the other runs the runner starts every attempt.
+        self.uses_slots = self.random_for("runner or slots").random() < _SLOTS_CHANCE
         self.calm_from = inf  # from here on no fault has an effect
         self.running_processes: dict[str, None] = {}  # by name
         self.ended = False

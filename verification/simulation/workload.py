@@ -13,18 +13,19 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.core.health import HealthThresholds
 from longshore.core.tasks.backoff import RetryPolicy
 from verification.simulation.spending import TASK_BUDGET
 
 QUEUES = ("default", "other")
 DEFINITIONS = (
-    Definition(name="plain", runner=RunnerKind.PYTHON),
+    Definition(name="plain", runner=RunnerKind.PYTHON, isolation=Isolation.POOL),
     Definition(name="hasty", runner=RunnerKind.PYTHON, timeout=timedelta(seconds=4)),
     Definition(
         name="again",
         runner=RunnerKind.PYTHON,
+        isolation=Isolation.POOL,
         timeout=timedelta(seconds=6),
         retry_on_timeout=True,
         retry=RetryPolicy(max_attempts=4),
@@ -94,13 +95,16 @@ class QueueSwitch:
 Action = Submit | Add | OperatorCommand | QueueSwitch
 
 
-def draw_actions(random_for: Callable[[str], Random], length: float) -> list[Action]:
+def draw_actions(
+    random_for: Callable[[str], Random], length: float, *, with_bursts: bool
+) -> list[Action]:
     """Draw the actions of a run, in no order.
 
     Args:
         random_for: A random generator for each purpose, so that a new kind of action does not
             change the others.
         length: The length of the run in seconds.
+        with_bursts: Whether there are jobs of many short tasks.
     """
     rng, extra_rng = random_for("people"), random_for("more people")
     submits = [_submission(rng, length, number) for number in range(1 + rng.randrange(MAX_JOBS))]
@@ -127,7 +131,8 @@ def draw_actions(random_for: Callable[[str], Random], length: float) -> list[Act
         _command(budget_rng, length, ("allow",), requests, f"allow {number}")
         for number in range(budget_rng.randrange(_MAX_ALLOWANCES))
     ]
-    return [*submits, *additions, *commands, *chain.from_iterable(pauses)]
+    bursts = [_burst(random_for("bursts"), length)] if with_bursts else []
+    return [*submits, *additions, *commands, *chain.from_iterable(pauses), *bursts]
 
 
 def _submission(rng: Random, length: float, number: int) -> Submit:
@@ -137,6 +142,13 @@ def _submission(rng: Random, length: float, number: int) -> Submit:
         document={"tasks": _tasks(rng)},
         twice=rng.random() < 0.2,
     )
+
+
+def _burst(rng: Random, length: float) -> Submit:
+    size = rng.choice((0, 10, 20, 40))
+    tasks = [{"taskId": f"t{number}", "name": "plain", "input": "work"} for number in range(size)]
+    at = rng.random() * length * 0.6
+    return Submit(at=at, request_id="burst", document={"tasks": tasks or _tasks(rng)})
 
 
 def _addition(rng: Random, length: float, addition_id: str, submit: Submit) -> Add:

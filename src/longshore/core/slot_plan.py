@@ -67,7 +67,14 @@ class ReplaceChild:
     slot: int
 
 
-SlotAction = OpenSlot | GiveTask | TakeBack | ReplaceChild
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Release a task that waits: no unit becomes free soon."""
+
+    number: int
+
+
+SlotAction = OpenSlot | GiveTask | TakeBack | ReplaceChild | GiveUp
 
 
 @dataclass(slots=True)
@@ -109,6 +116,7 @@ class SlotPlanner:
         self._opening: dict[Isolation, int] = {Isolation.POOL: 0, Isolation.FORK: 0}
         self._waiting: dict[int, SlotTaskPlan] = {}  # claimed, and not yet given to a slot
         self._durations_ns: dict[DefinitionVersion, int] = {}  # smoothed
+        self._waits_for_unit = False  # a task waits that has a slot, or could have one
 
     # What has happened --------------------------------------------------------------------------
 
@@ -144,6 +152,8 @@ class SlotPlanner:
         state = self._slots[slot]
         task = state.remove(number)
         state.running_since_ns = now_ns
+        if state.isolation is Isolation.FORK:
+            state.ending = False  # the next task gets a new child
         if duration_ns is not None:
             before = self._durations_ns.get(task.definition, duration_ns)
             smoothed = before + (duration_ns - before) // _WEIGHT
@@ -216,7 +226,7 @@ class SlotPlanner:
             if slot.tasks
         ]
 
-    def ahead(self, now_ns: int) -> Mapping[DefinitionVersion, int]:
+    def ahead(self, now_ns: int, free: int) -> Mapping[DefinitionVersion, int]:
         """How many tasks of each short definition may be claimed beyond the free units."""
         ahead: dict[DefinitionVersion, int] = {}
         if self._waiting:
@@ -227,11 +237,11 @@ class SlotPlanner:
             if slot.isolation is Isolation.POOL and not slot.is_stalled(now_ns)
         ]
         for definition in self._durations_ns:
-            room = sum(
-                self._room(slot, definition) - (not slot.tasks)  # the first uses a unit
-                for slot in pools
-                if slot.accepts(definition[0])
-            )
+            usable = [slot for slot in pools if slot.accepts(definition[0])]
+            room = sum(self._room(slot, definition) for slot in usable if slot.tasks)
+            idle = [slot for slot in usable if not slot.tasks][:free]
+            # The first task of an idle slot uses a unit.
+            room += sum(self._room(slot, definition) - 1 for slot in idle)
             if room > 0:
                 ahead[definition] = room
         return ahead
@@ -253,16 +263,27 @@ class SlotPlanner:
             for slot in busy
         )
 
-    def decide(self, now_ns: int) -> list[SlotAction]:
-        """Returns what to do now. The caller does it and reports what came of it."""
+    def decide(self, now_ns: int, *, taken: int = 0) -> list[SlotAction]:
+        """Returns what to do now. The caller does it and reports what came of it.
+
+        Args:
+            taken: The units that are in use elsewhere.
+        """
         actions: list[SlotAction] = []
-        planned = _Planned(self, now_ns)
+        planned = _Planned(self, now_ns, taken)
+        left: list[int] = []
         for task in self._waiting.values():
             slot = planned.slot_for(task)
             if slot is not None:
                 actions.append(GiveTask(slot, task.number))
-        left = len(self._waiting) - len(actions)
-        actions += self._make_room(left, planned.counts)
+            else:
+                left.append(task.number)
+        self._waits_for_unit = bool(left) and planned.free <= 0
+        if not self._waits_for_unit:
+            actions += self._make_room(len(left), planned)
+        elif all(slot.is_stalled(now_ns) for slot in self._slots.values() if slot.tasks):
+            self._waits_for_unit = False
+            actions += [GiveUp(number) for number in left]
         actions += [
             TakeBack(number)
             for number, slot in self._slots.items()
@@ -270,7 +291,7 @@ class SlotPlanner:
         ]
         return actions
 
-    def _make_room(self, left: int, planned: Mapping[int, int]) -> list[SlotAction]:
+    def _make_room(self, left: int, planned: _Planned) -> list[SlotAction]:
         """Open slots, or replace idle children of other tenants, for tasks without a slot."""
         actions: list[SlotAction] = []
         if not left:
@@ -279,34 +300,36 @@ class SlotPlanner:
             waiting = sum(task.isolation is isolation for task in self._waiting.values())
             own = [number for number, slot in self._slots.items() if slot.isolation is isolation]
             missing = self._units - len(own) - self._opening[isolation]
-            for _ in range(min(missing, waiting)):
+            for _ in range(min(missing, waiting, planned.free)):
                 self._opening[isolation] += 1
                 actions.append(OpenSlot(isolation))
         if not actions and not any(self._opening.values()):
             tenants = {task.tenant for task in self._waiting.values()}
             for number, slot in self._slots.items():
-                idle = not planned[number] and not slot.ending
+                idle = not planned.counts[number] and not slot.ending
                 if idle and slot.tenant is not None and slot.tenant not in tenants:
                     actions.append(ReplaceChild(number))
         return actions
 
     def next_check_ns(self, now_ns: int) -> int | None:
-        """Returns the time until a child may have stalled; None: none can."""
+        """Returns the time until a child may have stalled for which others wait; None: none."""
         waits = [
             slot.running_since_ns + STALLED_AFTER_NS - now_ns
             for slot in self._slots.values()
-            if len(slot.tasks) > 1
+            if len(slot.tasks) > 1 or (slot.tasks and self._waits_for_unit)
         ]
+        waits = [wait for wait in waits if wait > 0 or not self._waits_for_unit]
         return max(min(waits), 0) if waits else None
 
 
 class _Planned:
     """The slots as they will be when what is decided is done."""
 
-    def __init__(self, planner: SlotPlanner, now_ns: int) -> None:
+    def __init__(self, planner: SlotPlanner, now_ns: int, taken: int) -> None:
         self._planner = planner
         self._slots = planner._slots
         self.counts = {number: len(slot.tasks) for number, slot in self._slots.items()}
+        self.free = planner._units - taken - sum(map(bool, self.counts.values()))
         self._loads_ns = {number: slot.load_ns for number, slot in self._slots.items()}
         self._tenants = {number: slot.tenant for number, slot in self._slots.items()}
         self._usable = [
@@ -325,6 +348,7 @@ class _Planned:
             if best is None or self._loads_ns[number] < self._loads_ns[best]:
                 best = number
         if best is not None:
+            self.free -= not self.counts[best]
             self.counts[best] += 1
             self._loads_ns[best] += cost_ns
             if task.isolation is Isolation.POOL:
@@ -335,7 +359,7 @@ class _Planned:
         if self._tenants[number] not in (None, task.tenant):
             return False
         if not self.counts[number]:
-            return True
+            return self.free > 0
         return (
             task.isolation is Isolation.POOL
             and self.counts[number] < MAX_AHEAD

@@ -263,7 +263,6 @@ class MessageTaskSource:
         self, worker: WorkerInstance, row: TaskRow, message: Message
     ) -> ClaimedRow | None:
         """Claim the task. Returns None if another worker was faster."""
-        due_at = row.due_at or self.backend.clock.now()
         claim = c.Claim(
             worker_id=worker.worker_id,
             process_id=worker.process_id,
@@ -276,7 +275,10 @@ class MessageTaskSource:
         except (CommandRefused, NotFound):
             return None
         self._leased[row.id] = _LeasedTask(claimed, message.receipt)
-        return ClaimedRow(claimed, due_at)
+        # If the row has changed since it was read, its place is unknown: a release uses the time.
+        is_current = claimed.version == row.version + 1
+        due_at = row.due_at if is_current else None
+        return ClaimedRow(claimed, due_at or self.backend.clock.now() + worker.lease_duration)
 
     async def _reject(
         self, worker: WorkerInstance, message: Message, reason: str, excerpt: str | None

@@ -179,9 +179,9 @@ class SimulatedSlots:
     # For tests ----------------------------------------------------------------------------------
 
     @property
-    def has_children(self) -> bool:
-        """Whether a task is running."""
-        return any(slot.current is not None for slot in self._slots.values())
+    def open_slots(self) -> list[int]:
+        """The numbers of all slots."""
+        return list(self._slots)
 
     def crash(self, slot: int) -> None:
         """The child of a slot crashes."""

@@ -125,7 +125,6 @@ class Services:
             worker=self.worker(queues=queues),
             dispatcher=self.dispatcher if self.settings.workers_dispatch else None,
             sweeper=self.sweeper,
-            worker_registry=self.worker_registry,
         )
 
     def now(self) -> datetime:

@@ -333,7 +333,6 @@ async def _work_with_scripts(
             worker=worker,
             dispatcher=None,
             sweeper=services.sweeper,
-            worker_registry=services.worker_registry,
         )
         async with group:
             for keys in parts:

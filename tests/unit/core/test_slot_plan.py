@@ -13,6 +13,7 @@ from longshore.core.slot_plan import (
     MAX_AHEAD,
     STALLED_AFTER_NS,
     GiveTask,
+    GiveUp,
     OpenSlot,
     ReplaceChild,
     SlotPlanner,
@@ -87,7 +88,7 @@ def test_the_first_tasks_of_a_definition_get_a_slot_each() -> None:
 
     assert sorted(slots) == [1, 2]
     assert planner.busy == 2
-    assert planner.ahead(0) == {}
+    assert planner.ahead(0, 2) == {}
 
 
 def test_slots_are_opened_once_and_no_more_than_there_are_units() -> None:
@@ -112,20 +113,20 @@ def test_a_slot_that_cannot_be_opened_is_tried_again() -> None:
 def test_short_tasks_are_claimed_ahead_within_the_limits() -> None:
     planner = planner_with_slots(2)
 
-    assert planner.ahead(0) == {("acme", "noop", 1): 2 * (MAX_AHEAD - 1)}
+    assert planner.ahead(0, 2) == {("acme", "noop", 1): 2 * (MAX_AHEAD - 1)}
     assert planner.busy == 0
 
 
 def test_tasks_that_take_long_are_not_claimed_ahead() -> None:
     planner = planner_with_slots(2, duration_ns=LONG_NS)
 
-    assert planner.ahead(0) == {}
+    assert planner.ahead(0, 2) == {}
 
 
 def test_what_is_claimed_ahead_takes_no_longer_than_the_limit() -> None:
     planner = planner_with_slots(1, duration_ns=1_000_000)
 
-    ahead = planner.ahead(0)[("acme", "noop", 1)]
+    ahead = planner.ahead(0, 2)[("acme", "noop", 1)]
 
     assert 0 < ahead * 1_000_000 <= AHEAD_NS
 
@@ -134,7 +135,7 @@ def test_nothing_is_claimed_ahead_while_a_task_waits_for_a_slot() -> None:
     planner = planner_with_slots(1)
     claim(planner, make_task("other"))
 
-    assert planner.ahead(0) == {}
+    assert planner.ahead(0, 2) == {}
 
 
 def test_tasks_are_spread_over_the_slots() -> None:
@@ -229,10 +230,58 @@ def test_nothing_is_given_to_a_slot_whose_task_is_slow() -> None:
     claim(planner, make_task())
     carry_out(planner)
 
-    claim(planner, make_task())
+    claim(planner, task := make_task())
 
+    assert planner.ahead(STALLED_AFTER_NS, 2) == {}
+    assert planner.decide(STALLED_AFTER_NS) == [GiveUp(task.number)]
+
+
+def test_a_task_waits_for_a_unit_until_no_child_ends_soon() -> None:
+    planner = SlotPlanner(2)
+    claim(planner, first := make_task(isolation=Isolation.FORK))
+    carry_out(planner)
+    claim(planner, second := make_task(isolation=Isolation.FORK))
+    carry_out(planner, 10)
+    claim(planner, task := make_task())
+
+    assert planner.decide(20) == []
+    assert planner.next_check_ns(20) == STALLED_AFTER_NS - 20
     assert planner.decide(STALLED_AFTER_NS) == []
-    assert planner.ahead(STALLED_AFTER_NS) == {}
+    assert planner.next_check_ns(STALLED_AFTER_NS) == 10
+    assert planner.decide(STALLED_AFTER_NS + 10) == [GiveUp(task.number)]
+    assert planner.next_check_ns(STALLED_AFTER_NS + 10) is None
+    assert {first.number, second.number} == set(numbers_in_slots(planner))
+
+
+def test_a_fork_that_is_killed_and_has_an_outcome_can_be_used_again() -> None:
+    planner = SlotPlanner(1)
+    claim(planner, task := make_task(isolation=Isolation.FORK))
+    slot = carry_out(planner)[task.number]
+    planner.child_ending(slot)
+    planner.finished(slot, task.number, LONG_NS, LONG_NS)
+    claim(planner, after := make_task(isolation=Isolation.FORK))
+
+    assert planner.decide(LONG_NS) == [GiveTask(slot, after.number)]
+
+
+def test_units_that_are_in_use_elsewhere_are_left_out() -> None:
+    planner = planner_with_slots(2)
+    claim(planner, first := make_task(), second := make_task(name="other"))
+
+    (action,) = [item for item in planner.decide(0, taken=1) if isinstance(item, GiveTask)]
+    assert action.number == first.number
+    planner.task_given(action.slot, action.number, 0)
+    assert planner.decide(0, taken=1) == []
+    (action,) = planner.decide(0, taken=0)
+    assert isinstance(action, GiveTask)
+    assert action.number == second.number
+
+
+def test_tasks_of_idle_slots_are_claimed_ahead_only_with_a_free_unit() -> None:
+    planner = planner_with_slots(2)
+
+    assert planner.ahead(0, 0) == {}
+    assert planner.ahead(0, 1) == {("acme", "noop", 1): MAX_AHEAD - 1}
 
 
 def test_an_outcome_shows_that_a_child_has_not_stalled() -> None:
@@ -253,13 +302,13 @@ def test_durations_are_smoothed() -> None:
 
     planner.finished(slots[task.number], task.number, LONG_NS, 0)
 
-    assert planner.ahead(0) == {}
+    assert planner.ahead(0, 2) == {}
 
 
 def test_a_task_that_was_too_late_to_begin_has_no_duration() -> None:
     planner = planner_with_slots(1, duration_ns=None)
 
-    assert planner.ahead(0) == {}
+    assert planner.ahead(0, 2) == {}
 
 
 def test_the_tasks_of_a_child_that_ended_are_returned() -> None:

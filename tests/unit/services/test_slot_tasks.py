@@ -207,6 +207,24 @@ async def test_an_error_of_the_worker_while_it_finishes_a_task_is_a_failed_attem
         assert (await harness.task("a")).state is COMPLETED
 
 
+@pytest.mark.parametrize(("failures", "state"), [(5, COMPLETED), (6, TaskState.FAILED)])
+@scenario
+async def test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere(
+    failures: int, state: TaskState
+) -> None:
+    async with slot_worker() as worker:
+        await worker.harness.submit(call("a", maxAttempts=1))
+        definitions = FlakyPort(worker.harness.backend.definitions, "get", times=failures)
+        worker.harness = harness = worker.harness.with_ports(definitions=definitions)
+        async with worker.at_work():
+            await harness.advance(5 * SECOND)
+
+        row = await harness.task("a")
+        assert harness.runner.specs == []
+        assert row.state is state
+        assert row.failure is None or row.failure.category is ErrorCategory.NETWORK
+
+
 @scenario
 async def test_an_error_of_the_worker_while_it_prepares_a_task_is_a_failed_attempt() -> None:
     ledger: list[FlakyPort] = []
@@ -398,6 +416,22 @@ async def test_a_running_task_is_cancelled(name: str) -> None:
             row = await harness.task("a")
             assert worker.running == []
         assert (row.state, row.last_output) == (CANCELLED, 1)
+
+
+@BOTH
+@scenario
+async def test_a_slot_is_used_again_after_a_cancelled_task_has_returned(name: str) -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        worker.behaviours["a"] = lasts(3 * SECOND, deaf=True)
+        await harness.submit(call("a", name=name), call("b", name=name, delay=10))
+        async with worker.at_work(concurrency=1):
+            await harness.advance(SECOND)
+            await harness.operator_commands.cancel_task(TENANT, task_id("a"), by="ann")
+            await harness.advance(12 * SECOND)
+
+        states = await harness.states()
+        assert (states["a"], states["b"]) == (CANCELLED, COMPLETED)
 
 
 @scenario
@@ -817,6 +851,25 @@ async def test_a_worker_that_is_stopped_at_once_reports_a_task_that_has_ended() 
 
         assert (await harness.task("a")).state is COMPLETED
         assert (await harness.task("b")).attempts_used == 1
+
+
+@BOTH
+@scenario
+async def test_a_worker_that_is_stopped_at_once_gives_no_grace_period(name: str) -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        worker.behaviours["a"] = lasts(MINUTE, deaf=True)
+        await harness.submit(call("a", name=name))
+        async with worker.at_work() as running:
+            await harness.advance(SECOND)
+            running.stop()
+            running.release_all()
+            running.kill_children()
+            await harness.advance(NO_WAIT)
+
+            assert worker.running == []
+            row = await harness.task("a")
+        assert (row.state, row.attempts_used) == (PENDING, 0)
 
 
 @BOTH

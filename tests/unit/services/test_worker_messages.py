@@ -9,8 +9,10 @@ import pytest
 
 from longshore.core.queues import QueueDepth, message_body
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
 from longshore.ports.task_queue import Message, OutgoingMessage
+from longshore.ports.task_source import LeaseCommand, WorkerInstance
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
@@ -336,3 +338,36 @@ async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_agai
         assert len(harness.runner.specs) == 1
         assert await harness.source.depth("default") == EMPTY
         assert (await harness.event_types("a")).count("Task Completed") == 1
+
+
+@pytest.mark.parametrize("kind", WITH_QUEUE)
+@scenario
+async def test_a_released_task_gets_no_place_that_it_had_before_another_attempt(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        instance = WorkerInstance(
+            worker_id="worker-2",
+            queues=("default",),
+            process_id=1,
+            lease_duration=LEASE.duration,
+        )
+        worker = await harness.source.join(instance)
+        (message,) = await backend.queue.receive(
+            ["default"], limit=1, wait=NO_WAIT, hidden_for=MINUTE
+        )
+        before = await harness.task("a")
+        await harness.fail(task_id("a"), ErrorCategory.NETWORK)
+        harness.clock.advance(MINUTE)
+
+        claimed = await harness.source._try_claim(worker, before, message)
+        released = c.Release(fence=claimed.fence, reason="stops", due_at=claimed.due_at)
+        await harness.source.turn(
+            worker, [LeaseCommand(task_id("a"), released, "change")], turn_id="2"
+        )
+        await harness.source.leave(worker)
+
+        row = await harness.task("a")
+        assert (row.attempt, row.due_at) == (2, harness.clock.now())

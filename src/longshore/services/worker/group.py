@@ -16,7 +16,6 @@ from typing import TypeVar
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.task_source import TaskSource
-from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.reads import iter_tasks
 from longshore.services.resilience import race
@@ -39,7 +38,6 @@ class WorkerGroup:
     worker: Worker
     dispatcher: Dispatcher | None
     sweeper: Sweeper
-    worker_registry: WorkerRegistry
     _worker_task: asyncio.Future[None] = field(init=False)
     _helper_tasks: list[asyncio.Future[None]] = field(init=False)
 
@@ -73,11 +71,11 @@ class WorkerGroup:
         """Accept no more work, and stop and release running attempts at once."""
         self.worker.stop()
         self.worker.release_all()
-        self.worker_registry.reap(self.worker.id)
+        self.worker.kill_children()
 
     def kill_children(self) -> None:
-        """Kill running attempts now, without reporting outcomes."""
-        self.worker_registry.reap(self.worker.id)
+        """Kill running attempts now, without a grace period."""
+        self.worker.kill_children()
 
     async def wait(self) -> None:
         """Wait until the worker has stopped; raises the error of a part that failed."""

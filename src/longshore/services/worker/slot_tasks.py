@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -27,6 +27,7 @@ from longshore.core.documents import INLINE_LIMIT_BYTES, Document, task_document
 from longshore.core.events.types import Usage
 from longshore.core.slot_plan import (
     GiveTask,
+    GiveUp,
     OpenSlot,
     ReplaceChild,
     SlotPlanner,
@@ -100,6 +101,7 @@ class SlotTasks:
 
     Args:
         units: How many tasks the worker runs at once.
+        taken: Returns how many of these are in use elsewhere.
         post: Sends a command under a lease.
         on_change: Called when units or room may have become free.
     """
@@ -110,6 +112,7 @@ class SlotTasks:
         make_slots: Callable[[SlotTasks], ChildSlots],
         *,
         units: int,
+        taken: Callable[[], int],
         post: Post,
         on_change: Callable[[], None],
     ) -> None:
@@ -117,6 +120,7 @@ class SlotTasks:
         self._clock = context.backend.clock
         self._slots = make_slots(self)
         self._planner = SlotPlanner(units)
+        self._taken = taken
         self._post = post
         self._on_change = on_change
         self._tasks: dict[int, _HeldTask] = {}
@@ -145,9 +149,9 @@ class SlotTasks:
         """Ids of the tasks that this worker has in slots."""
         return [task.claimed.task_id for task in self._tasks.values()]
 
-    def ahead(self) -> dict[DefinitionVersion, int]:
+    def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
         """How many tasks of short definitions may be claimed beyond the free units."""
-        return dict(self._planner.ahead(self._now_ns()))
+        return self._planner.ahead(self._now_ns(), free)
 
     def may_gather(self) -> bool:
         """Whether the children have enough to do for outcomes to wait for others."""
@@ -233,6 +237,10 @@ class SlotTasks:
 
     # Actions ------------------------------------------------------------------------------------
 
+    def unit_freed(self) -> None:
+        """A unit that was in use elsewhere is free."""
+        self._schedule()
+
     def _schedule(self) -> None:
         if self._scheduled is None and not self._closed:
             self._scheduled = asyncio.get_running_loop().call_soon(self._act)
@@ -240,14 +248,19 @@ class SlotTasks:
     def _act(self) -> None:
         self._scheduled = None
         now_ns = self._now_ns()
-        for action in self._planner.decide(now_ns):
+        for action in self._planner.decide(now_ns, taken=self._taken()):
             match action:
                 case GiveTask(slot=slot, number=number):
                     self._give(slot, number, now_ns)
                 case OpenSlot(isolation=isolation):
                     self._start(self._calls, self._open(isolation))
                 case TakeBack(slot=slot):
-                    self._take_back(slot)
+                    # For another slot, or for another worker.
+                    self._return(slot, self._slots.take_back(slot))
+                    self._schedule()
+                case GiveUp(number=number):
+                    self._planner.forget(number)
+                    self._release(self._tasks[number], _NOT_BEGUN)
                 case ReplaceChild(slot=slot):
                     self._planner.child_ending(slot)
                     self._slots.replace(slot)
@@ -295,11 +308,6 @@ class SlotTasks:
                     self._planner.forget(task.number)
                     self._release(task, reason)
 
-    def _take_back(self, slot: int) -> None:
-        """Take back what a slow child has not begun: for another slot, or for another worker."""
-        self._return(slot, self._slots.take_back(slot))
-        self._act_on_waiting()
-
     def _return(self, slot: int, numbers: Iterable[int]) -> None:
         """Tasks have not begun in a slot: they wait for another, or end if they were stopped."""
         for plan in self._planner.taken_back(slot, numbers):
@@ -314,15 +322,6 @@ class SlotTasks:
             self._release(task, _STOPPING)
         else:
             self._planner.claimed(plan)
-
-    def _act_on_waiting(self) -> None:
-        now_ns = self._now_ns()
-        for action in self._planner.decide(now_ns):
-            if isinstance(action, GiveTask):
-                self._give(action.slot, action.number, now_ns)
-        for number in self._planner.waiting:
-            self._planner.forget(number)
-            self._release(self._tasks[number], _NOT_BEGUN)
 
     def _set_timer(self, now_ns: int) -> None:
         """Look again when a child may have stalled, or a task may have timed out."""
@@ -386,6 +385,12 @@ class SlotTasks:
         """Stop all tasks for a reason."""
         for task_id in self.task_ids:
             self.stop(task_id, reason)
+
+    def kill_children(self) -> None:
+        """Kill what runs, without a grace period."""
+        for slot in self._planner.busy_slots():
+            self._planner.child_ending(slot)
+            self._return(slot, self._slots.kill(slot, grace=timedelta(0)))
 
     def release_unbegun(self) -> None:
         """Release every task that has not begun, so that another worker can begin it."""
@@ -669,7 +674,7 @@ class SlotTasks:
         command = LeaseCommand(
             claimed.task_id, c.SaveCheckpoint(fence=claimed.fence, key=key), change_id
         )
-        self._post(command, answered.set_result)
+        self._post(command, partial(_answer, answered))
         if isinstance(await answered, Applied):
             task.checkpoint = key
             if task.slot is not None:
@@ -774,6 +779,11 @@ def _failure_of(ending: ChildEnding) -> Failure:
         signal=failure.signal or ending.signal,
         peak_rss_bytes=failure.peak_rss_bytes or ending.peak_rss_bytes,
     )
+
+
+def _answer(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():  # it is cancelled if the worker ends before the answer
+        future.set_result(answer)
 
 
 def _is_stopped(task: _HeldTask) -> bool:

@@ -83,7 +83,7 @@ class TurnObserver(Protocol):
         """Slots in use by tasks for which ``on_claimed`` returned False."""
         ...
 
-    def ahead(self) -> Mapping[DefinitionVersion, int]:
+    def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
         """How many tasks of short definitions may be claimed beyond the free slots."""
         ...
 
@@ -289,7 +289,7 @@ class TurnLoop:
         return sum([self._observer.on_claimed(task, sent_at) for task in turn.claimed])
 
     def _room(self, slots: int) -> Room | None:
-        ahead = {} if self._stopped or self._gone is self._worker else self._observer.ahead()
+        ahead = {} if self._stopped or self._gone is self._worker else self._observer.ahead(slots)
         return Room(slots=slots, ahead=ahead) if slots or ahead else None
 
     # Claims -------------------------------------------------------------------------------------

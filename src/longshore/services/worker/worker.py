@@ -16,14 +16,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.definitions.definition import Definition
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.errors import BackendUnavailable, NotFound
 from longshore.ports.child_slots import runs_in_slot
-from longshore.ports.task_source import ClaimedTask, DefinitionVersion
+from longshore.ports.task_source import (
+    Applied,
+    ClaimedTask,
+    DefinitionVersion,
+    LeaseCommand,
+)
 from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempt import Attempt
 from longshore.services.worker.attempt_specs import read_definition
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.outcomes import worker_failure
 from longshore.services.worker.slot_tasks import SlotTasks
 from longshore.services.worker.turns import TurnLoop
 
@@ -64,10 +71,12 @@ class Worker:
                 context,
                 context.make_slots,
                 units=policy.concurrency,
+                taken=lambda: self._taken,
                 post=self._turns.post,
                 on_change=self._turns.schedule,
             )
         self._running: dict[Attempt, None] = {}
+        self._taken = 0  # units of tasks that are not in slots
         # A dict for its order: a simulation must cancel them in the same order each time.
         self._handling: dict[asyncio.Task[None], None] = {}
         self._woken_at: timedelta | None = None  # the last time
@@ -155,8 +164,10 @@ class Worker:
                     return True
                 return False
             if definition is None:
+                self._taken += 1
                 self._handle(self._route(task, sent_at))
                 return True
+        self._taken += 1
         self._handle(self._run_attempt(task, sent_at))
         return True
 
@@ -165,9 +176,9 @@ class Worker:
         """See ``TurnObserver``."""
         return 0 if self._slot_tasks is None else self._slot_tasks.busy
 
-    def ahead(self) -> Mapping[DefinitionVersion, int]:
+    def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
         """See ``TurnObserver``."""
-        return {} if self._slot_tasks is None else self._slot_tasks.ahead()
+        return {} if self._slot_tasks is None else self._slot_tasks.ahead(free)
 
     def may_gather(self) -> bool:
         """See ``TurnObserver``."""
@@ -175,18 +186,49 @@ class Worker:
 
     async def _route(self, task: ClaimedTask, sent_at: timedelta) -> None:
         """Run the first task of a version of a definition, which is read and kept."""
-        definition: Definition | None = None
-        with contextlib.suppress(BackendUnavailable, NotFound):
-            definition = await read_definition(self._context, task.row)
-        if definition is None or not runs_in_slot(definition) or self._slot_tasks is None:
-            # Without a definition the attempt reports that it cannot be read.
+        try:
+            definition = await self._context.transitions.retry_unavailable(
+                lambda: read_definition(self._context, task.row)
+            )
+        except Exception as error:  # noqa: BLE001 - no error may end the worker
+            self._taken -= 1
+            await self._fail_unread(task, error)
+            return
+        if not runs_in_slot(definition) or self._slot_tasks is None:
             await self._run_attempt(task, sent_at)
             return
+        self._taken -= 1
         self._slot_tasks.add(task, definition, self._lease_start(task, sent_at))
         if self._stopping.is_set():
             self._slot_tasks.stop(task.task_id, AttemptStopReason.DRAINED)
         elif self._woken_since(sent_at):
             await self._check_claimed_in_slot(task.task_id)
+
+    async def _fail_unread(self, task: ClaimedTask, error: Exception) -> None:
+        """End an attempt whose definition cannot be read.
+
+        The runner must not start it: what can run in a slot and is not in the record of the slots
+        counts as not begun.
+        """
+        match error:
+            case NotFound():
+                failure = Failure(category=ErrorCategory.VALIDATION, message=error_text(str(error)))
+            case BackendUnavailable():
+                failure = Failure(category=ErrorCategory.NETWORK, message=error_text(str(error)))
+            case _:
+                logger.error("attempt.failed", extra={"task_id": task.task_id}, exc_info=error)
+                failure = worker_failure(error)
+        command = c.AttemptFailed(
+            fence=task.fence,
+            failure=failure,
+            jitter=self._context.jitter(),
+            duration=timedelta(0),
+        )
+        change_id = self._context.transitions.new_id()
+        answer = await self._turns.send(LeaseCommand(task.task_id, command, change_id))
+        if not isinstance(answer, Applied):
+            extra = {"task_id": task.task_id, "why": str(answer)}
+            logger.warning("outcome.refused", extra=extra)
 
     async def _check_claimed_in_slot(self, task_id: str) -> None:
         """A wake-up may have been for this task, before it was listed as running."""
@@ -217,6 +259,8 @@ class Worker:
     def _on_handled(self, handling: asyncio.Task[None]) -> None:
         self._handling.pop(handling, None)
         self._turns.slot_freed()
+        if self._slot_tasks is not None:
+            self._slot_tasks.unit_freed()
 
     async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta) -> None:
         """Run an attempt; no error may end the worker."""
@@ -244,6 +288,7 @@ class Worker:
             logger.exception("attempt.crashed", extra={"task_id": attempt.task_id})
         finally:
             del self._running[attempt]
+            self._taken -= 1
             self._counts[attempt.row.state.value] += 1
 
     async def on_gone(self) -> None:
@@ -324,3 +369,9 @@ class Worker:
             attempt.stop(AttemptStopReason.DRAINED)
         if self._slot_tasks is not None:
             self._slot_tasks.stop_all(AttemptStopReason.DRAINED)
+
+    def kill_children(self) -> None:
+        """Kill running attempts without a grace period."""
+        self._context.worker_registry.reap(self.id)
+        if self._slot_tasks is not None:
+            self._slot_tasks.kill_children()
