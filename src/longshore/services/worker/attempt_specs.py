@@ -138,23 +138,25 @@ async def definition_of(row: TaskRow, backend: Backend) -> Definition:
 async def read_definition(context: WorkerContext, row: TaskRow) -> Definition:
     """The same as ``definition_of``, read once by a worker."""
     version = (row.spec.tenant, row.spec.definition, row.spec.definition_version)
-    definition: Definition | None = context.definitions.get(version)
+    definition: Definition | None = context.definition_cache.get(version)
     if definition is None:
         definition = await definition_of(row, context.backend)
-        _remember(context.definitions, version, definition)
+        _remember(context.definition_cache, version, definition)
     return definition
 
 
 async def _dependency_outputs(context: WorkerContext, row: TaskRow) -> dict[str, Any]:
     keys = await context.documents.load(row.spec.parents) or []
     ids = {key: task_id_of(row.spec.job_id, key) for key in keys}
-    results = {key: context.results[id_] for key, id_ in ids.items() if id_ in context.results}
+    results = {
+        key: context.result_cache[id_] for key, id_ in ids.items() if id_ in context.result_cache
+    }
     missing = [id_ for key, id_ in ids.items() if key not in results]
     if missing:
         for parent in await context.backend.ledger.get_tasks(missing):
             results[parent.spec.key] = parent.result
             # The parents of a claimed task have completed, which is final.
-            _remember(context.results, parent.id, parent.result)
+            _remember(context.result_cache, parent.id, parent.result)
     return {key: await context.documents.load(results[key]) for key in keys if key in results}
 
 
