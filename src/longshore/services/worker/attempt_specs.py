@@ -138,10 +138,10 @@ async def definition_of(row: TaskRow, backend: Backend) -> Definition:
 async def read_definition(context: WorkerContext, row: TaskRow) -> Definition:
     """The same as ``definition_of``, read once by a worker."""
     version = (row.spec.tenant, row.spec.definition, row.spec.definition_version)
-    definition: Definition | None = context.definitions.get(version)
+    definition: Definition | None = context.definition_cache.get(version)
     if definition is None:
         definition = await definition_of(row, context.backend)
-        _remember(context.definitions, version, definition)
+        _remember(context.definition_cache, version, definition)
     return definition
 
 

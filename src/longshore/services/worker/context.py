@@ -109,7 +109,7 @@ class WorkerContext:
     longest_hold: timedelta = timedelta(minutes=15)  # of a queue whose agents are turned away
     day_budget: Budget = NO_BUDGET  # what a tenant may spend in a day
     # What was read and does not change any more: definitions, and results of completed tasks.
-    definitions: dict[DefinitionVersion, Definition] = field(default_factory=dict)
+    definition_cache: dict[DefinitionVersion, Definition] = field(default_factory=dict)
     results: dict[str, Document | None] = field(default_factory=dict)
     # Opens child slots that report to a listener; None: the runner starts every attempt.
     make_slots: Callable[[SlotListener], ChildSlots] | None = None

@@ -156,7 +156,7 @@ class Worker:
         """See ``TurnObserver``."""
         slot_tasks = self._slot_tasks
         if slot_tasks is not None and not self._stopping.is_set():
-            definition = self._context.definitions.get(task.definition)
+            definition = self._context.definition_cache.get(task.definition)
             if definition is not None and runs_in_slot(definition):
                 slot_tasks.add(task, definition, self._lease_start(task, sent_at))
                 if self._woken_since(sent_at):
