@@ -235,6 +235,7 @@ async def _prepare_leftovers(harness: ErrorHarness) -> None:
             await lose_messages(others)
         await others.claim(task_id(request, request), worker)
     harness.worker_registry.kill("ghost")
+    harness.worker_registry.begun["ghost"] = set()  # its tasks are looked up
     await others.submit(make_task("unqueued"), request_id="unqueued")
     await others.submit(make_task("ended"), make_task("later", "ended"), request_id="unrecorded")
     await others.complete(task_id("ended", "unrecorded"))
