@@ -158,7 +158,8 @@ class _Blobs(_Port):
 def _size(row: TaskRow | JobRow, *, whole: bool) -> int:
     if isinstance(row, JobRow):
         return len(codec.to_json(row))
-    return len(codec.body_to_json(row)) + (len(codec.to_json(row.spec)) if whole else 0)
+    changing = {name: value for name, value in row.__dict__.items() if name != "spec"}
+    return len(codec.to_json(changing)) + (len(codec.to_json(row.spec)) if whole else 0)
 
 
 def _event_size(event: Event) -> int:

@@ -44,7 +44,7 @@ async def test_a_killed_worker_leaves_no_process_and_the_next_one_continues(
             assert int((harness.files() / "detached").read_text()) in family
             assert {"claude", "bash", "longshore-task"} <= {*family.values()}
         finally:
-            first.kill()
+            first.stop()
 
         async def no_process_is_left() -> bool:
             return not survivors(family)
@@ -54,7 +54,7 @@ async def test_a_killed_worker_leaves_no_process_and_the_next_one_continues(
         try:
             row = await harness.wait_finished()
         finally:
-            second.kill()
+            second.stop()
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert (row.attempt, row.attempts_used) == (2, 1)

@@ -4,17 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.execution import protocol
-from longshore.execution.protocol import (
-    STATUS_READ_BYTES,
-    ChildStatus,
-    KillCause,
-    decode_statuses,
-)
+from longshore.execution.protocol import STATUS_BYTES, ChildStatus, KillCause, decode_status
 
 A_NUMBER = st.integers(min_value=-(2**31), max_value=2**31 - 1)
 STATUSES = st.builds(
     ChildStatus,
-    number=st.integers(min_value=-(2**63), max_value=2**63 - 1),
     ended=st.booleans(),
     child_pid=A_NUMBER,
     wait_status=A_NUMBER,
@@ -23,13 +17,10 @@ STATUSES = st.builds(
 )
 
 
-@given(reported=st.lists(STATUSES, max_size=9))
-def test_records_are_decoded_as_they_were_encoded(reported: list[ChildStatus]) -> None:
-    assert decode_statuses(b"".join(item.encode() for item in reported)) == reported
-
-
-def test_a_full_read_ends_between_two_records() -> None:
-    assert STATUS_READ_BYTES % len(ChildStatus(number=1, ended=False).encode()) == 0
+@given(status=STATUSES)
+def test_a_status_is_decoded_as_it_was_encoded(status: ChildStatus) -> None:
+    assert len(status.encode()) == STATUS_BYTES
+    assert decode_status(status.encode()) == status
 
 
 def test_the_pipes_have_numbers_that_any_shell_accepts_in_a_redirection() -> None:
