@@ -16,6 +16,7 @@ from longshore.core.tasks.failures import (
     FailureRaised,
     failure_of,
     failure_of_exit,
+    failure_of_silent_exit,
     timeout_text,
 )
 from longshore.core.text.sanitise import MASK
@@ -246,3 +247,12 @@ def test_who_knows_already_why_it_failed_is_believed() -> None:
 
     assert failure_of(FailureRaised(signals)) is signals
     assert str(FailureRaised(signals)) == "no key is set"
+
+
+def test_a_process_that_exits_without_a_report_has_crashed() -> None:
+    ended = failure_of_silent_exit(0, peak_rss_bytes=None)
+    killed = failure_of_silent_exit(-SIGSEGV, peak_rss_bytes=1024)
+
+    assert (ended.category, ended.exit_code) == (ErrorCategory.CRASH, 0)
+    assert ended.message == "the process exited with exit code 0 without reporting a result"
+    assert (killed.signal, killed.peak_rss_bytes) == ("SIGSEGV", 1024)

@@ -10,7 +10,7 @@ from longshore.core.events import types as e
 from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.jobs.settle import needs_graph, settle
+from longshore.core.jobs.settle import MAX_DEPENDENTS, needs_graph, settle
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from tests.factories import NOON, a_document, a_job, a_spec, a_task
@@ -24,9 +24,10 @@ class Rows:
 
     def __init__(self, *rows: TaskRow) -> None:
         self.rows = {row.id: row for row in rows}
-        self.listings = 0
+        self.listings = self.reads = 0
 
     def task(self, task_id: str) -> TaskRow | None:
+        self.reads += 1
         return self.rows.get(task_id)
 
     def task_states(self, job_id: str) -> Mapping[str, TaskState]:
@@ -77,6 +78,16 @@ def test_dependents_without_another_parent_become_ready() -> None:
     assert settlement.job.row.completed == NumberSet([0])
     assert settlement.job.events == ()
     assert rows.listings == 0
+
+
+def test_very_many_dependents_are_left_to_the_dispatcher() -> None:
+    keys = [f"t{number}" for number in range(1, MAX_DEPENDENTS + 2)]
+    spec = a_spec("t0", number=0, dependents=a_document(json.dumps(keys)))
+    done = a_task(state=TaskState.COMPLETED, spec=spec)
+    rows = Rows(done)
+
+    assert settle(a_job(len(keys) + 1), [done], rows, now=NOON, change_id="turn-1") is None
+    assert rows.reads == 0
 
 
 def test_a_dependent_gets_one_change_for_all_parents_that_ended_together() -> None:

@@ -66,15 +66,16 @@ def settle(
         row.id: _inline(keys) if isinstance(keys, Document) else keys
         for row, keys in zip(ended, names, strict=True)
     }
+    commands = parents_completed(ended, keys_by_task)
+    if len(commands) > MAX_DEPENDENTS:
+        return None
     dependents: list[TaskChange] = []
-    for task_id, done in parents_completed(ended, keys_by_task).items():
+    for task_id, done in commands.items():
         # A task that is being added does not exist yet: its parents are checked at the end.
         if (row := reader.task(task_id)) is not None:
             change = tasks.apply(row, done, now=now, change_id=change_id)
             if not isinstance(change, Refusal):
                 dependents.append(change)
-    if len(dependents) > MAX_DEPENDENTS:
-        return None
     facts = ended_tasks(ended, graph)
     statuses: dict[str, str | None] = {}
     if jobs.needs_statuses(job, facts):
