@@ -45,7 +45,7 @@ def test_a_kill_at_any_failpoint_loses_nothing_and_repeats_nothing(
             ["worker@planted.step_confirmed"],
             "step 'one' ran again although its result was saved",
         ),
-        ("events_in_own_transaction", ["client@write.rows_written#1"], "VIOLATION: invariant 5: "),
+        ("events_in_own_transaction", ["client@create.rows_written#1"], "VIOLATION: invariant 5: "),
         (
             "blob_row_before_file",
             ["worker@blob.draft_written"],
