@@ -615,33 +615,38 @@ async def test_the_next_attempt_begins_when_the_one_whose_lease_was_lost_has_end
         assert (row.state, row.attempt, worker.begun) == (COMPLETED, 2, ["a", "a"])
 
 
+class SlowLedger:
+    """A ledger whose rows are read when ``readable`` is set."""
+
+    def __init__(self) -> None:
+        self.readable = asyncio.Event()
+        self.readable.set()
+
+    def ports(self, backend: Any) -> dict[str, Any]:
+        self._ledger = backend.ledger
+        return {"ledger": self}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def get_tasks(self, task_ids: Any) -> Any:
+        await self.readable.wait()
+        return await self._ledger.get_tasks(task_ids)
+
+
 @scenario
 async def test_a_task_that_is_prepared_while_the_worker_stops_is_released() -> None:
-    read = asyncio.Event()
-    blocked: list[bool] = []
-
-    class SlowLedger:
-        def __init__(self, ledger: Any) -> None:
-            self._ledger = ledger
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._ledger, name)
-
-        async def get_tasks(self, task_ids: Any) -> Any:
-            if blocked:
-                await read.wait()
-            return await self._ledger.get_tasks(task_ids)
-
-    async with slot_worker(ports=lambda backend: {"ledger": SlowLedger(backend.ledger)}) as worker:
+    ledger = SlowLedger()
+    async with slot_worker(ports=ledger.ports) as worker:
         harness = worker.harness
         await harness.submit(call("a"), call("b", "a"))
         await harness.complete(task_id("a"))
         await harness.dispatch()
-        blocked.append(True)
+        ledger.readable.clear()
         async with worker.at_work() as running:
             await harness.advance(SECOND)
             running.stop()
-            read.set()
+            ledger.readable.set()
             await harness.advance(SECOND)
 
         row = await harness.task("b")
@@ -714,6 +719,26 @@ async def test_tasks_are_released_while_no_slot_can_be_opened() -> None:
         row = await harness.task("a")
         assert released >= 1
         assert (row.state, row.attempts_used) == (COMPLETED, 0)
+
+
+@scenario
+async def test_a_task_that_is_prepared_while_no_slot_can_be_opened_runs_later() -> None:
+    ledger = SlowLedger()
+    async with slot_worker(ports=ledger.ports) as worker:
+        harness = worker.harness
+        await harness.submit(call("a"), call("b", "a"), call("c"))
+        await harness.complete(task_id("a"))
+        await harness.dispatch()
+        ledger.readable.clear()
+        worker.open_errors += [BackendUnavailable("no process")] * 2
+        async with worker.at_work(concurrency=2):
+            await harness.advance(timedelta(seconds=1.5))
+            ledger.readable.set()
+            await harness.advance(10 * SECOND)
+
+        released = [[e.type for e in await harness.history(key)] for key in ("b", "c")]
+        assert [types.count("Task Released") > 0 for types in released] == [False, True]
+        assert [(await harness.task(key)).state for key in ("b", "c")] == [COMPLETED, COMPLETED]
 
 
 @pytest.mark.parametrize("isolation", [Isolation.POOL, Isolation.FORK])

@@ -303,7 +303,8 @@ class SlotTasks:
         """Release the tasks for which no slot can be opened, after a pause."""
         await self._clock.sleep(timedelta(seconds=1))
         if not self._planner.has_slots(isolation):
-            for task in [item for item in self._tasks.values() if item.slot is None]:
+            # Not those that are being prepared, or have ended: they are in no slot either.
+            for task in [self._tasks[number] for number in self._planner.waiting]:
                 if task.definition.isolation is isolation:
                     self._planner.forget(task.number)
                     self._release(task, reason)
