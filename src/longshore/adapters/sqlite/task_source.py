@@ -639,8 +639,7 @@ class TurnWork:
     def _write_completions(self) -> None:
         completions = [(*changed.values(), no) for no, changed in self._completions.items()]
         self._completions.clear()
-        if completions:
-            self._transaction.connection.executemany(_COMPLETE, completions)
+        self._transaction.connection.executemany(_COMPLETE, completions)
 
     def _event_ms(self, values: Values) -> int:
         """The time of a row's next event; see ``core.events.event.next_moment``."""
