@@ -16,7 +16,7 @@ from verification.power.campaign import (
 from verification.power.operations import Created, Synced
 from verification.power.oracle import RecordedWrite
 
-CUTS = 50
+CUTS = 60
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def failure_text(failures: list[CutFailure]) -> str:
     return "\n".join(f"{failure.command}\n  {failure.violations[0]}" for failure in failures)
 
 
-@pytest.mark.parametrize("seed", [0, 2, 5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_everything_promised_is_stored_after_a_power_loss(seed: int) -> None:
     recording, tally = record_workload(seed), Tally()
 
