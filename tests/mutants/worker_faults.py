@@ -127,9 +127,15 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="more messages are taken than there are slots",
-        at="core.turns:TurnPlanner.free",
+        at="core.turns:TurnPlanner._free_after",
         do=Drop("_busy"),
         caught_by=f"{_MESSAGES}::test_no_more_messages_are_taken_than_there_are_free_slots",
+    ),
+    _fault(
+        name="a task that has no unit is run beside the others",
+        at="services.worker.worker:Worker._run_attempt",
+        do=Condition("has_unit", False),
+        caught_by=f"{_SLOTS}::test_a_task_without_a_slot_is_released_while_slots_use_every_unit",
     ),
     _fault(
         name="a free slot waits for the others",
@@ -309,7 +315,7 @@ WORKER_FAULTS = (
     _fault(
         name="a task whose definition cannot be read is run by the runner",
         at="services.worker.worker:Worker._route",
-        do=Replace("_fail_unread()", "self._run_attempt(task, sent_at)"),
+        do=Replace("_fail_unread()", "self._run_attempt(task, sent_at, has_unit=True)"),
         caught_by=f"{_SLOTS}::test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere",
     ),
     _fault(

@@ -60,8 +60,16 @@ class TurnPlanner:
     @property
     def free(self) -> int:
         """Slots that are neither busy nor promised to a claim under way."""
-        busy = self._busy + self._busy_elsewhere
-        return max(self._slots - busy - self._turn_slots - self._claim_slots, 0)
+        return self._free_after(0)
+
+    def _free_after(self, ending: int) -> int:
+        """Returns how many slots are free when this many attempts have ended.
+
+        More slots than there are can be in use for a moment: the first attempts that end then free
+        none.
+        """
+        promised = self._turn_slots + self._claim_slots
+        return max(self._slots - self._busy - self._busy_elsewhere - promised + ending, 0)
 
     def command_added(self, *, ends_attempt: bool) -> None:
         """A command waits for the next turn."""
@@ -103,7 +111,7 @@ class TurnPlanner:
             actions.append(StopClaim())
         if self._commands and not (self._joint and self._turns):
             claims = self._joint and self._claiming
-            slots = min(self.free + self._ending, self._slots) if claims else 0
+            slots = min(self._free_after(self._ending), self._slots) if claims else 0
             self._turns += 1
             self._turn_slots = slots
             self._commands = self._ending = 0

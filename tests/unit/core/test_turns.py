@@ -45,6 +45,13 @@ def test_a_turn_claims_for_the_slots_that_its_commands_free() -> None:
     assert working.decide() == [SendTurn(1)]
 
 
+def test_an_attempt_beyond_the_slots_frees_none_when_it_ends() -> None:
+    working = busy(2)
+    working.command_added(ends_attempt=True)
+
+    assert working.decide(busy_elsewhere=1) == [SendTurn(0)]
+
+
 def test_commands_gather_while_a_turn_is_under_way() -> None:
     working = busy(3)
     working.command_added(ends_attempt=True)

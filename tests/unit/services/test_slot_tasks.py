@@ -17,6 +17,7 @@ from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.output import Stream
+from longshore.ports.task_source import Room
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.simulated_slots import ChildCrash, SimulatedTask, TaskError
 from tests.unit.services.harness import (
@@ -27,6 +28,7 @@ from tests.unit.services.harness import (
     SECOND,
     TENANT,
     ServiceHarness,
+    make_task,
     open_backend,
     scenario,
     task_id,
@@ -687,6 +689,49 @@ async def test_what_waits_behind_a_slow_task_runs_in_a_free_slot() -> None:
 
             assert worker.running == ["t0"]
             assert sorted(worker.begun) == keys
+
+
+class _GenerousSource:
+    """A source that claims one task more than there is room for, once."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._is_generous = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    async def turn(self, worker: Any, commands: Any, *, turn_id: str, room: Any) -> Any:
+        slots = room.slots if room else 0
+        if not slots and self._is_generous:
+            room = Room(slots=1)
+        answer = await self._source.turn(worker, commands, turn_id=turn_id, room=room)
+        self._is_generous = self._is_generous and not (room and answer.claimed and not slots)
+        return answer
+
+
+@scenario
+async def test_a_task_without_a_slot_is_released_while_slots_use_every_unit() -> None:
+    def ports(backend: Any) -> dict[str, Any]:
+        return {"source": _GenerousSource(backend.source)}
+
+    async with slot_worker(ports=ports) as worker:
+        harness = worker.harness
+        worker.behaviours["a"] = lasts(MINUTE)
+        await harness.submit(call("a"))
+        async with worker.at_work(concurrency=1):
+            await harness.advance(SECOND)
+            await harness.submit(make_task("b"), request_id="later")
+            await harness.advance(LEASE.duration)
+            waiting = await harness.task("b", "later")
+
+            assert waiting.fence > 0
+            assert (waiting.state, waiting.attempts_used) == (PENDING, 0)
+            assert harness.runner.specs == []
+
+            await harness.advance(2 * MINUTE)
+            row = await harness.task("b", "later")
+            assert row.state is COMPLETED
 
 
 @scenario

@@ -52,7 +52,7 @@ from longshore.services.worker.output import AttemptReports, OutputPump
 logger = logging.getLogger(__name__)
 
 _NO_USAGE = Usage()
-_NOT_BEGUN = "the worker had no time for it"
+NOT_BEGUN = "the worker had no time for it"
 _STOPPING = "the worker stops"
 _TOO_LATE = "the worker could not renew the lease in time"
 _MICROSECOND = timedelta(microseconds=1)
@@ -143,6 +143,11 @@ class SlotTasks:
     def busy(self) -> int:
         """The units in use."""
         return self._planner.busy + len(self._ending)
+
+    @property
+    def busy_slots(self) -> int:
+        """How many slots have a task."""
+        return len(self._planner.busy_slots())
 
     @property
     def task_ids(self) -> list[str]:
@@ -260,7 +265,7 @@ class SlotTasks:
                     self._schedule()
                 case GiveUp(number=number):
                     self._planner.forget(number)
-                    self._release(self._tasks[number], _NOT_BEGUN)
+                    self._release(self._tasks[number], NOT_BEGUN)
                 case ReplaceChild(slot=slot):
                     self._planner.child_ending(slot)
                     self._slots.replace(slot)

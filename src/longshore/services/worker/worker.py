@@ -31,7 +31,7 @@ from longshore.services.worker.attempt import Attempt
 from longshore.services.worker.attempt_specs import read_definition
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
 from longshore.services.worker.outcomes import worker_failure
-from longshore.services.worker.slot_tasks import SlotTasks
+from longshore.services.worker.slot_tasks import NOT_BEGUN, SlotTasks
 from longshore.services.worker.turns import TurnLoop
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class Worker:
                 self._handle(self._route(task, sent_at))
                 return True
         self._taken += 1
-        self._handle(self._run_attempt(task, sent_at))
+        self._handle(self._run_attempt(task, sent_at, has_unit=self._has_unit()))
         return True
 
     @property
@@ -195,7 +195,7 @@ class Worker:
             await self._fail_unread(task, error)
             return
         if not runs_in_slot(definition) or self._slot_tasks is None:
-            await self._run_attempt(task, sent_at)
+            await self._run_attempt(task, sent_at, has_unit=self._has_unit())
             return
         self._taken -= 1
         self._slot_tasks.add(task, definition, self._lease_start(task, sent_at))
@@ -224,6 +224,9 @@ class Worker:
             jitter=self._context.jitter(),
             duration=timedelta(0),
         )
+        await self._end_unbegun(task, command)
+
+    async def _end_unbegun(self, task: ClaimedTask, command: c.FencedCommand) -> None:
         change_id = self._context.transitions.new_id()
         answer = await self._turns.send(LeaseCommand(task.task_id, command, change_id))
         if not isinstance(answer, Applied):
@@ -262,8 +265,23 @@ class Worker:
         if self._slot_tasks is not None:
             self._slot_tasks.unit_freed()
 
-    async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta) -> None:
+    def _has_unit(self) -> bool:
+        """Whether the attempt that was added last has a unit.
+
+        Tasks claimed ahead for a busy slot may have begun in an idle one, whose unit the source
+        gave away again meanwhile.
+        """
+        in_slots = 0 if self._slot_tasks is None else self._slot_tasks.busy_slots
+        return self._taken + in_slots <= self._policy.concurrency
+
+    async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta, *, has_unit: bool) -> None:
         """Run an attempt; no error may end the worker."""
+        if not has_unit:
+            self._taken -= 1
+            await self._end_unbegun(
+                task, c.Release(fence=task.fence, reason=NOT_BEGUN, due_at=task.due_at)
+            )
+            return
         attempt = Attempt(
             self._context,
             task.row,
