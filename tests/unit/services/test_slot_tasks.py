@@ -277,13 +277,35 @@ async def test_an_outcome_that_cannot_be_stored_is_a_failed_attempt() -> None:
 
     async with slot_worker(ports=ports) as worker:
         harness = worker.harness
+        worker.behaviours["a"] = prints("text")
         await harness.submit(call("a", maxAttempts=1))
         async with worker.at_work():
             await harness.advance(SECOND)
 
         row = await harness.task("a")
-        assert row.state is TaskState.FAILED
+        assert (row.state, row.last_output) == (TaskState.FAILED, 1)
         assert "the worker failed: BackendRejected: too large" in row.failure.message
+
+
+@scenario
+async def test_the_output_of_a_task_whose_result_cannot_be_stored_is_complete() -> None:
+    def ports(backend: Any) -> dict[str, Any]:
+        return {"blobs": FlakyPort(backend.blobs, "put", times=None)}
+
+    async with slot_worker(ports=ports) as worker:
+        harness = worker.harness
+
+        async def prints_and_returns(task: SimulatedTask) -> str:
+            await task.print(b"text")
+            return json.dumps("x" * 100_000)
+
+        worker.behaviours["a"] = prints_and_returns
+        await harness.submit(call("a", maxAttempts=1))
+        async with worker.at_work():
+            await harness.advance(2 * LEASE.duration)
+
+        row = await harness.task("a")
+        assert (row.state, row.last_output) == (TaskState.FAILED, 1)
 
 
 @ALL

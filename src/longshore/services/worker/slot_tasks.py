@@ -94,6 +94,15 @@ class _HeldTask:
     reports: AttemptReports | None = None  # None: it has reported nothing and printed nothing
     waiting_reports: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
     recording: asyncio.Task[None] | None = None  # records the reports that wait
+    output_is_stored: bool = False  # all of it
+
+    @property
+    def last_output(self) -> int | None:
+        """The sequence of the last chunk that is stored; every outcome names it."""
+        if self.reports is None:
+            return None
+        pump = self.reports.pump
+        return pump.last_sequence if self.output_is_stored else pump.last_stored
 
 
 class SlotTasks:
@@ -548,13 +557,13 @@ class SlotTasks:
         self, task: _HeldTask, folder: Path | None, duration: timedelta, result: str | Failure
     ) -> None:
         """Store what a task has left, then report its outcome."""
-        last_output = await self._store_output(task, folder)
+        await self._store_output(task, folder)
         if task.error is not None:
             result = worker_failure(task.error)
         if isinstance(result, Failure):
-            command = self._failed(task, result, duration, last_output)
+            command = self._failed(task, result, duration)
         else:
-            command = await self._completed(task, result, duration, last_output)
+            command = await self._completed(task, result, duration)
         if task.stop_reason is AttemptStopReason.FENCED:
             self._drop(task)
         else:
@@ -562,7 +571,7 @@ class SlotTasks:
             self._report(task, command)
 
     async def _completed(
-        self, task: _HeldTask, result: str, duration: timedelta, last_output: int | None
+        self, task: _HeldTask, result: str, duration: timedelta
     ) -> c.FencedCommand:
         context, claimed = self._context, task.claimed
         spec = claimed.row.spec
@@ -578,27 +587,21 @@ class SlotTasks:
                 task_id=claimed.task_id,
             )
         except (ValueError, UsageError) as error:
-            return self._failed(task, _failure(ErrorCategory.PARSE, error), duration, last_output)
+            return self._failed(task, _failure(ErrorCategory.PARSE, error), duration)
         return c.Complete(
             fence=claimed.fence,
             result=document,
             duration=duration,
             exit_code=0,
             usage=task.reports.usage if task.reports else _NO_USAGE,
-            last_output=last_output,
+            last_output=task.last_output,
         )
 
-    def _failed(
-        self,
-        task: _HeldTask,
-        failure: Failure,
-        duration: timedelta,
-        last_output: int | None = None,
-    ) -> c.FencedCommand:
+    def _failed(self, task: _HeldTask, failure: Failure, duration: timedelta) -> c.FencedCommand:
         facts: dict[str, Any] = {
             "fence": task.claimed.fence,
             "usage": task.reports.usage if task.reports else _NO_USAGE,
-            "last_output": last_output,
+            "last_output": task.last_output,
         }
         if task.stop_reason is AttemptStopReason.CANCELLED:
             return c.ConfirmCancel(**facts)
@@ -688,8 +691,8 @@ class SlotTasks:
         else:
             self.stop(claimed.task_id, AttemptStopReason.FENCED)
 
-    async def _store_output(self, task: _HeldTask, folder: Path | None) -> int | None:
-        """Store output and files of a task that has ended. Returns the last sequence."""
+    async def _store_output(self, task: _HeldTask, folder: Path | None) -> None:
+        """Store output and files of a task that has ended."""
         context, claimed = self._context, task.claimed
         await _recorded(task)
         if folder is not None:
@@ -708,7 +711,7 @@ class SlotTasks:
                 self._add_report(task, (Stream.LOG, f"longshore: {note}\n".encode()))
                 await _recorded(task)
         if task.reports is None:
-            return None
+            return
         pump = task.reports.pump
         await pump.finish()
         try:
@@ -716,8 +719,8 @@ class SlotTasks:
             await retry_unavailable(self._clock, pump.settle, pauses, task_id=claimed.task_id)
         except Exception:  # an error of the output log must not cost the work
             logger.exception("output.abandoned", extra={"task_id": claimed.task_id})
-            return pump.last_stored
-        return pump.last_sequence
+        else:
+            task.output_is_stored = True
 
     def child_ended(self, slot: int, ending: ChildEnding) -> None:
         since_ns = dict(self._planner.running()).get(ending.begun or 0, self._now_ns())
