@@ -756,6 +756,21 @@ async def test_a_task_without_a_slot_is_released_while_slots_use_every_unit() ->
             assert row.state is COMPLETED
 
 
+@ALL
+@scenario
+async def test_a_task_that_is_claimed_with_the_outcome_of_another_begins_at_once(
+    kind: str, tmp_path: Path
+) -> None:
+    async with slot_worker(kind, tmp_path) as worker:
+        harness = worker.harness
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
+        async with worker.at_work(concurrency=1):
+            await harness.advance(MINUTE)
+
+        rows = [await harness.task(key) for key in "abc"]
+        assert [(row.state, row.attempt) for row in rows] == [(COMPLETED, 1)] * 3
+
+
 @scenario
 async def test_a_child_of_a_pool_serves_one_tenant_after_the_other() -> None:
     async with slot_worker() as worker:

@@ -88,6 +88,7 @@ class Attempt:
         self._due_at = due_at
         self.row = row
         self.fence = row.lease.fence
+        self.has_ended = False  # the child is dead; the outcome is being reported
         self._trusted_until = claimed_at + context.lease.trusted_for
         self._stop_reason: asyncio.Future[AttemptStopReason] = (
             asyncio.get_running_loop().create_future()
@@ -175,7 +176,9 @@ class Attempt:
         logger.debug(
             "attempt.started", extra={"task_id": self.task_id, "attempt": self.row.attempt}
         )
-        if (outcome := await self._execute()) is None:
+        outcome = await self._execute()
+        self.has_ended = not self._child_may_live
+        if outcome is None:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
         else:
             await self._report(outcome)

@@ -269,10 +269,12 @@ class Worker:
         """Whether the attempt that was added last has a unit.
 
         Tasks claimed ahead for a busy slot may have begun in an idle one, whose unit the source
-        gave away again meanwhile.
+        gave away again meanwhile. An attempt whose outcome is being reported has freed its unit:
+        the turn that commits the outcome claims the next task.
         """
         in_slots = 0 if self._slot_tasks is None else self._slot_tasks.busy_slots
-        return self._taken + in_slots <= self._policy.concurrency
+        ended = sum(attempt.has_ended for attempt in self._running)
+        return self._taken - ended + in_slots <= self._policy.concurrency
 
     async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta, *, has_unit: bool) -> None:
         """Run an attempt; no error may end the worker."""
