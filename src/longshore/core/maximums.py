@@ -7,6 +7,7 @@ FEEDBACK_LIMIT_CHARACTERS = 5_000
 REASON_LIMIT_CHARACTERS = 1_000
 MAX_TASKS_PER_JOB = 10_000
 """The default; a setting may lower or raise it."""
+MAX_JOBS_PER_BATCH = 1_000
 RECEIVE_LIMIT = 20
 """Deliveries of a message before it becomes a dead letter; more than any limit of attempts."""
 

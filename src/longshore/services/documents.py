@@ -280,6 +280,37 @@ class AcceptedJobDocument(ApiDocument, kw_only=True):
     created: Annotated[bool, Meta(description="False: the same request had been accepted before.")]
 
 
+class FieldErrorDocument(ApiDocument, kw_only=True):
+    """One problem of a request, and where it is."""
+
+    path: Annotated[str, Meta(examples=["tasks[0].dependsOn[1]"])]
+    message: Annotated[str, Meta(examples=["there is no task 'fetsh'; did you mean 'fetch'?"])]
+
+
+class ProblemDocument(ApiDocument, kw_only=True, omit_defaults=True):
+    """An error, as RFC 9457 defines it."""
+
+    type: Annotated[str, Meta(examples=["urn:longshore:problem:invalid"])]
+    title: Annotated[str, Meta(examples=["Unprocessable Content"])]
+    status: Annotated[int, Meta(examples=[422])]
+    detail: Annotated[str, Meta(examples=["the request has problems"])]
+    request_id: Annotated[str, Meta(description="Search the server's log for it.")]
+    errors: list[FieldErrorDocument] | None = None
+
+
+class BatchAnswerDocument(ApiDocument, kw_only=True):
+    """What became of one job of a batch: it was accepted, or there is a problem."""
+
+    job: AcceptedJobDocument | None = None
+    problem: ProblemDocument | None = None
+
+
+class BatchAnswersDocument(ApiDocument, kw_only=True):
+    """An answer for each job of a batch, in their order."""
+
+    answers: list[BatchAnswerDocument]
+
+
 class AddedTasksDocument(ApiDocument, kw_only=True):
     """Tasks that were added to a job."""
 

@@ -55,6 +55,53 @@ async def test_the_same_idempotency_key_gives_the_same_job_also_to_many_at_once(
 
 
 @async_test
+async def test_each_job_of_a_batch_has_an_answer(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        batch = {
+            "jobs": [
+                {"requestId": "one", "job": {"tasks": [a_task("a")]}},
+                {"requestId": "two", "job": {"tasks": [a_task("a", "missing")]}},
+                {"requestId": "one", "job": {"tasks": [a_task("b")]}},
+                {"requestId": "one", "job": {"tasks": [a_task("a")]}},
+                {"job": {"tasks": [a_task("c")]}},
+            ]
+        }
+
+        first = await server.post("/v1/jobs/batch", batch)
+        again = await server.post("/v1/jobs/batch", {"jobs": batch["jobs"][:4]})
+
+        answers = first.json()["answers"]
+        jobs = [answer["job"] for answer in answers]
+        problems = [answer["problem"] for answer in answers]
+        assert first.status_code == again.status_code == 200
+        assert [job and job["created"] for job in jobs] == [True, None, None, False, True]
+        assert jobs[0]["jobId"] == jobs[3]["jobId"]
+        assert problems[1]["errors"][0]["path"] == "tasks[0].dependsOn[0]"
+        assert problems[2]["type"] == "urn:longshore:problem:request-id-used"
+        assert problems[2]["requestId"] == first.headers["x-request-id"]
+        repeated = [answer["job"] for answer in again.json()["answers"]]
+        assert [job and job["created"] for job in repeated] == [False, None, None, False]
+        assert len((await server.get("/v1/jobs")).json()["jobs"]) == 2
+
+
+@async_test
+async def test_a_batch_that_is_malformed_creates_nothing(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        good = {"requestId": "one", "job": {"tasks": [a_task("a")]}}
+        for body in (
+            {"jobs": []},
+            {"jobs": [good, {"requestId": "two"}]},
+            {"jobs": [{**good, "definitions": []}]},
+            {"jobs": [good] * 1_001},
+            [good],
+        ):
+            answer = await server.post("/v1/jobs/batch", body)
+            assert (answer.status_code, answer.json()["title"]) == (422, "Unprocessable Entity")
+
+        assert (await server.get("/v1/jobs")).json()["jobs"] == []
+
+
+@async_test
 async def test_an_invalid_job_is_refused_with_the_path_of_every_error(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         answer = await server.post(

@@ -15,6 +15,7 @@ MAKES = f"mkdir artifacts; echo {SECRET_TEXT} | tee artifacts/{SECRET_TEXT}.txt"
 # What is sent along, so that each route would do something if it could.
 BODIES: dict[str, Any] = {
     "post /v1/jobs": {"tasks": [a_task("own")]},
+    "post /v1/jobs/batch": {"jobs": [{"job": {"tasks": [a_task("own")]}, "requestId": "own"}]},
     "post /v1/jobs/{job_id}/tasks": {"tasks": [a_task("intruder")]},
     "post /v1/jobs/{job_id}/tasks/{task_id}/revise": {"feedback": "worse"},
     "post /v1/dead-letters/replay": {"matching": {}},
@@ -33,6 +34,7 @@ OWN = {
     "get /ready",
     "get /v1/jobs",
     "post /v1/jobs",
+    "post /v1/jobs/batch",
     "get /v1/task-definitions",
     "put /v1/task-definitions/{name}",
     "delete /v1/task-definitions/{name}",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 import httpx
@@ -23,9 +24,15 @@ from longshore.core.definitions.reader import split_job_file
 from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions
-from longshore.core.maximums import MAX_TASKS_PER_JOB
+from longshore.core.maximums import MAX_JOBS_PER_BATCH, MAX_TASKS_PER_JOB
 from longshore.errors import InvalidJob, LongshoreError, NotFound, Problem
-from longshore.interfaces.client.transport import HttpTransport, QueryValue, StreamMessage
+from longshore.interfaces.client.transport import (
+    BodyTooLarge,
+    HttpTransport,
+    QueryValue,
+    StreamMessage,
+)
+from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 from longshore.services.submit import Submission
@@ -113,24 +120,68 @@ class HttpClient(HttpTransport, _Operations):
         request_id: str | None = None,
         definitions: Sequence[Definition] = (),
     ) -> d.AcceptedJobDocument:
-        own, job, problems = split_job_file(document)
-        own = [*definitions, *own]
-        await self._validate(job, own, problems)
-        for definition in own:
-            await self.put_definition(d.definition_request(definition))
+        job = await self._store_definitions(document, definitions, [])
         return await self.submit(job, request_id=request_id)
 
     async def submit_many(
         self, files: Sequence[Submission]
     ) -> list[d.AcceptedJobDocument | LongshoreError]:
-        return [await self._answer(file) for file in files]
+        answers: dict[int, d.AcceptedJobDocument | LongshoreError] = {}
+        batch: dict[int, dict[str, Any]] = {}
+        stored: list[Definition] = []
+        for number, file in enumerate(files):
+            try:
+                job = await self._store_definitions(file.document, file.own, stored)
+            except LongshoreError as error:
+                answers[number] = error
+            else:
+                batch[number] = {"job": job, "requestId": file.request_id or draw_request_id()}
+        for start in range(0, len(batch), MAX_JOBS_PER_BATCH):
+            chunk = dict(itertools.islice(batch.items(), start, start + MAX_JOBS_PER_BATCH))
+            answers |= await self._submit_batch(chunk)
+        return [answers[number] for number in range(len(files))]
 
-    async def _answer(self, file: Submission) -> d.AcceptedJobDocument | LongshoreError:
-        id_, own = file.request_id, file.own
+    async def _submit_batch(
+        self, jobs: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, d.AcceptedJobDocument | LongshoreError]:
+        """The answers to jobs, by their numbers; a body that is too large is sent in two halves."""
+        body = {"jobs": list(jobs.values())}
         try:
-            return await self.submit_file(file.document, request_id=id_, definitions=own)
+            sent = await self._send(d.BatchAnswersDocument, "jobs/batch", body, repeatable=True)
+        except BodyTooLarge as error:
+            if len(jobs) == 1:
+                return dict.fromkeys(jobs, error)
+            numbers = list(jobs)
+            halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+            first, second = [
+                await self._submit_batch({number: jobs[number] for number in half})
+                for half in halves
+            ]
+            return first | second
         except LongshoreError as error:
-            return error
+            return dict.fromkeys(jobs, error)
+        return {
+            number: answer.job or self.error_of(cast("d.ProblemDocument", answer.problem))
+            for number, answer in zip(jobs, sent.answers, strict=True)
+        }
+
+    async def _store_definitions(
+        self, document: Any, definitions: Sequence[Definition], stored: list[Definition]
+    ) -> Any:
+        """The job of a file, whose definitions are stored first, if all is valid.
+
+        Args:
+            stored: Definitions that were stored for other files; these are added.
+        """
+        in_file, job, problems = split_job_file(document)
+        own = [*definitions, *in_file]
+        missing = [definition for definition in own if definition not in stored]
+        if missing or problems:
+            await self._validate(job, own, problems)
+        for definition in missing:
+            await self.put_definition(d.definition_request(definition))
+            stored.append(definition)
+        return job
 
     async def _validate(
         self, job: Any, own: Sequence[Definition], own_problems: Sequence[Problem]

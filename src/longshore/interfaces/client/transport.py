@@ -7,7 +7,6 @@ that callers get the same error from a server as from a data folder.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from longshore.errors import (
     Problem,
     UsageError,
 )
+from longshore.services.documents import ProblemDocument, decode
 
 _PROBLEM_TYPE_PREFIX = "urn:longshore:problem:"
 _MAX_TRIES = 4
@@ -62,6 +62,10 @@ class _RemoteRefusal(CommandRefused):
 class _RemoteAlreadyExists(AlreadyExists):
     def __str__(self) -> str:
         return self.name
+
+
+class BodyTooLarge(UsageError):
+    """The body of a request is larger than the server allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +175,19 @@ class HttpTransport:
 
     async def _error(self, answer: httpx.Response) -> LongshoreError:
         try:
-            problem = json.loads(await answer.aread())
-            detail, kind = str(problem["detail"]), str(problem["type"])
-        except (ValueError, KeyError, TypeError):
-            detail, kind, problem = f"HTTP {answer.status_code}", "", {}
-        status = answer.status_code
-        match status, kind.removeprefix(_PROBLEM_TYPE_PREFIX):
+            problem = decode(await answer.aread(), ProblemDocument)
+        except ValueError:
+            detail = f"HTTP {answer.status_code}"
+            problem = ProblemDocument(
+                type="", title="", status=answer.status_code, detail=detail, request_id=""
+            )
+        return self.error_of(problem)
+
+    def error_of(self, problem: ProblemDocument) -> LongshoreError:
+        """The error that ``Application`` would have raised."""
+        status, detail = problem.status, problem.detail
+        kind = problem.type.removeprefix(_PROBLEM_TYPE_PREFIX)
+        match status, kind:
             case ((401 | 421), _):
                 advice = "LONGSHORE_API_KEY or `longshore contexts add` gives another key"
                 return ConfigurationError(
@@ -186,10 +197,12 @@ class HttpTransport:
                 return _RemoteNotFound("thing", detail)
             case ((403 | 409), _):
                 return _RemoteRefusal("", detail)
+            case 413, "too-large":
+                return BodyTooLarge(f"{self.url}: {detail}")
             case 422, "request-id-used":
                 return _RemoteAlreadyExists("request", detail)
-            case 422, _ if problem.get("errors"):
-                return InvalidJob([Problem(**entry) for entry in problem["errors"]])
+            case 422, _ if problem.errors:
+                return InvalidJob([Problem(entry.path, entry.message) for entry in problem.errors])
             case _ if status == 429 or status >= httpx.codes.INTERNAL_SERVER_ERROR:
                 return BackendUnavailable(f"{self.url}: {detail}")
             case _ if kind:

@@ -10,11 +10,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -29,6 +27,7 @@ from longshore.errors import (
     Problem,
     UsageError,
 )
+from longshore.services import documents as d
 from longshore.services.app import NoResult
 
 logger = logging.getLogger(__name__)
@@ -82,31 +81,36 @@ def invalid_request(error: ValidationError | RequestValidationError) -> ApiProbl
     return ApiProblem(422, "invalid", "the request has problems", errors)
 
 
-def problem_response(request_id: str, problem: ApiProblem) -> JSONResponse:
+def problem_document(request_id: str, problem: ApiProblem) -> d.ProblemDocument:
     """The problem as RFC 9457 has it."""
-    document: dict[str, Any] = {
-        "type": PROBLEM_TYPE_PREFIX + problem.kind,
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-        "requestId": request_id,
-    }
-    if problem.errors:
-        document["errors"] = [
-            {"path": entry.path, "message": entry.message} for entry in problem.errors
-        ]
-    return JSONResponse(document, problem.status, problem.headers, media_type=MEDIA_TYPE)
+    errors = [
+        d.FieldErrorDocument(path=entry.path, message=entry.message) for entry in problem.errors
+    ]
+    return d.ProblemDocument(
+        type=PROBLEM_TYPE_PREFIX + problem.kind,
+        title=HTTPStatus(problem.status).phrase,
+        status=problem.status,
+        detail=problem.detail,
+        request_id=request_id,
+        errors=errors or None,
+    )
+
+
+def problem_response(request_id: str, problem: ApiProblem) -> Response:
+    """The response to a request that has a problem."""
+    document = d.encode(problem_document(request_id, problem))
+    return Response(document, problem.status, problem.headers, media_type=MEDIA_TYPE)
 
 
 def add_error_handlers(app: FastAPI) -> None:
     """Let the app answer every error with a problem."""
 
     @app.exception_handler(ApiProblem)
-    async def handle_problem(request: Request, error: ApiProblem) -> JSONResponse:
+    async def handle_problem(request: Request, error: ApiProblem) -> Response:
         return problem_response(request.state.request_id, error)
 
     @app.exception_handler(LongshoreError)
-    async def handle_longshore_error(request: Request, error: LongshoreError) -> JSONResponse:
+    async def handle_longshore_error(request: Request, error: LongshoreError) -> Response:
         if (problem := api_problem_of(error)) is None:
             raise error  # unexpected: the middleware answers
         if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -114,11 +118,11 @@ def add_error_handlers(app: FastAPI) -> None:
         return problem_response(request.state.request_id, problem)
 
     @app.exception_handler(RequestValidationError)
-    async def handle_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def handle_invalid(request: Request, error: RequestValidationError) -> Response:
         return problem_response(request.state.request_id, invalid_request(error))
 
     @app.exception_handler(HTTPException)
-    async def handle_http_error(request: Request, error: HTTPException) -> JSONResponse:
+    async def handle_http_error(request: Request, error: HTTPException) -> Response:
         kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
         problem = ApiProblem(error.status_code, kind, error.detail, headers=error.headers or {})
         return problem_response(request.state.request_id, problem)

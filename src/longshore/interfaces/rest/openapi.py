@@ -13,7 +13,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
-from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.errors import MEDIA_TYPE
 from longshore.services import documents as d
 
@@ -37,13 +36,13 @@ _PROBLEMS = {
     503: "The backend is unavailable; retry later.",
 }
 # The documents and bodies of all routes, which the framework does not know of.
-_documents: set[type[d.ApiDocument]] = set()
-_bodies: list[type[BaseModel]] = [s.ProblemDocument]
+_documents: set[type[d.ApiDocument]] = {d.ProblemDocument}
+_bodies: list[type[BaseModel]] = []
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems that every route can answer with, and those with these statuses."""
-    schema = {"$ref": _REF.format(name=s.ProblemDocument.__name__)}
+    schema = {"$ref": _REF.format(name=d.ProblemDocument.__name__)}
     return {
         status: {"description": _PROBLEMS[status], "content": {MEDIA_TYPE: {"schema": schema}}}
         for status in sorted({*_COMMON_STATUSES, *statuses})

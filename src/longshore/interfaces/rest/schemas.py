@@ -1,4 +1,4 @@
-"""Request bodies, and the problem document, as the OpenAPI document shows them.
+"""Request bodies, as the OpenAPI document shows them.
 
 Answers are the documents of ``services.documents``.
 """
@@ -15,7 +15,11 @@ from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import MAX_AMOUNT
 from longshore.core.definitions.reader import field_schemas
 from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY, TASK_KEY_PATTERN
-from longshore.core.maximums import MAX_TASKS_PER_JOB, REASON_LIMIT_CHARACTERS
+from longshore.core.maximums import (
+    MAX_JOBS_PER_BATCH,
+    MAX_TASKS_PER_JOB,
+    REASON_LIMIT_CHARACTERS,
+)
 from longshore.core.tasks.failures import ErrorCategory
 
 
@@ -29,24 +33,6 @@ class ApiRequestModel(ApiModel):
     """Base of request bodies: an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class FieldErrorDocument(ApiModel):
-    """One problem of a request, and where it is."""
-
-    path: str = Field(examples=["tasks[0].dependsOn[1]"])
-    message: str = Field(examples=["there is no task 'fetsh'; did you mean 'fetch'?"])
-
-
-class ProblemDocument(ApiModel):
-    """An error, as RFC 9457 defines it."""
-
-    type: str = Field(examples=["urn:longshore:problem:invalid"])
-    title: str = Field(examples=["Unprocessable Content"])
-    status: int = Field(examples=[422])
-    detail: str = Field(examples=["the request has problems"])
-    request_id: str = Field(description="Search the server's log for it.")
-    errors: list[FieldErrorDocument] | None = None
 
 
 class TaskRequestDocument(ApiRequestModel):
@@ -107,6 +93,24 @@ class JobRequestDocument(AddTasksRequestDocument):
         description="What the agents of all its tasks may spend together; a number is dollars.",
         examples=[20],
     )
+
+
+class BatchedJobDocument(ApiRequestModel):
+    """A job of a batch."""
+
+    job: Any = Field(description="A job, as `POST /v1/jobs` takes it.")
+    request_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="A job that is sent again with the same id is accepted once.",
+    )
+
+
+class JobBatchDocument(ApiRequestModel):
+    """Jobs that are submitted together."""
+
+    jobs: list[BatchedJobDocument] = Field(min_length=1, max_length=MAX_JOBS_PER_BATCH)
 
 
 class ApproveRequestDocument(ApiRequestModel):

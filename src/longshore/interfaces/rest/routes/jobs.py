@@ -11,10 +11,10 @@ from pydantic import AwareDatetime
 from longshore.core.budgets import Budget
 from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, comment_problem
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import Problem
+from longshore.errors import LongshoreError, Problem
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
-from longshore.interfaces.rest.errors import ApiProblem
+from longshore.interfaces.rest.errors import ApiProblem, api_problem_of, problem_document
 from longshore.interfaces.rest.openapi import (
     answers,
     problem_responses,
@@ -33,6 +33,7 @@ from longshore.interfaces.rest.requests import (
     parse_model,
 )
 from longshore.services import documents as d
+from longshore.services.submit import Submission
 
 router = APIRouter(tags=["jobs"])
 _BEFORE = "The same request had been accepted before."
@@ -49,6 +50,30 @@ async def submit_job(
     accepted = await operations.submit(document, request_id=request_id)
     location = {"Location": f"/v1/jobs/{accepted.job_id}"}
     return respond(accepted, 201 if accepted.created else 200, location)
+
+
+@router.post("/jobs/batch", **answers(d.BatchAnswersDocument, body=s.JobBatchDocument))
+async def submit_jobs(request: Request, operations: Submitter, document: Body) -> Response:
+    """Submit many jobs, each accepted whole or refused. Every job has an answer, in their order.
+
+    The same batch can be sent again: a job with a request id is accepted once.
+    """
+    batch = parse_model(s.JobBatchDocument, document)
+    results = await operations.submit_many(
+        [Submission(item.job, item.request_id) for item in batch.jobs]
+    )
+    id_ = request.state.request_id
+    return respond(d.BatchAnswersDocument(answers=[_batch_answer(id_, item) for item in results]))
+
+
+def _batch_answer(
+    request_id: str, result: d.AcceptedJobDocument | LongshoreError
+) -> d.BatchAnswerDocument:
+    if not isinstance(result, LongshoreError):
+        return d.BatchAnswerDocument(job=result)
+    if (problem := api_problem_of(result)) is None:
+        raise result  # unexpected: the middleware answers
+    return d.BatchAnswerDocument(problem=problem_document(request_id, problem))
 
 
 @router.get("/jobs", **answers(d.JobPage))
