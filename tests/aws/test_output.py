@@ -13,7 +13,7 @@ from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.adapters.shared.output_codec import last_sequence_of, pack, unpack
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.output import OutputPosition, Stream
+from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputPosition, Stream
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.suite import running, settle
@@ -23,7 +23,6 @@ from tests.aws.output_harness import (
     OutputHarness,
     entries,
     entry,
-    lost_marker,
     noise,
     open_harness,
     read_pages,
@@ -32,7 +31,6 @@ from tests.aws.output_harness import (
 from tests.aws.stand_in import stand_in
 
 CHUNK = 64 * 1024
-LARGEST_ENTRY = 64 * 1024 * 1024  # what a task can say in one message
 
 harness = pytest.fixture(scope="module")(open_harness)
 
@@ -96,58 +94,27 @@ async def test_reading_goes_through_pages_of_a_megabyte(harness: OutputHarness) 
     assert await harness.open_log().read(task, after=OutputPosition(1, 57)) == batch[57:]
 
 
-@pytest.mark.parametrize("data", [noise(3_000_000), b"x" * LARGEST_ENTRY], ids=["noise", "largest"])
 @run_in_harness
-async def test_an_entry_of_any_size_is_kept(harness: OutputHarness, data: bytes) -> None:
+async def test_the_largest_chunks_are_kept(harness: OutputHarness) -> None:
     log, task = harness.open_log(), harness.new_task()
-    batch = [entry(1), entry(2, data), entry(3)]
+    batch = [entry(1), entry(2, noise(CHUNK_LIMIT_BYTES)), entry(3, noise(CHUNK_LIMIT_BYTES, 2))]
 
     await log.append(task, batch)
-    await log.append(task, [entry(2, noise(1_000_000, 2)), entry(4)])
+    await log.append(task, [*batch, entry(4)])
 
     other = harness.open_log()
     assert await other.read(task) == [*batch, entry(4)]
-    assert await other.read(task, after=OutputPosition(1, 2)) == [entry(3), entry(4)]
+    assert await other.read(task, after=OutputPosition(1, 2)) == [batch[2], entry(4)]
     assert await other.read(task, after=OutputPosition(1, 1), limit=1) == [batch[1]]
-
-
-@run_in_harness
-async def test_parts_that_come_too_late_do_not_touch_those_that_are_kept(
-    harness: OutputHarness,
-) -> None:
-    task, first = harness.new_task(), [entry(1, noise(500_000, 1))]
-    await harness.open_log().append(task, first)
-
-    await harness.open_log().append(task, [entry(1, noise(500_000, 2))])
-
-    assert harness.aws.calls.count("put_item") == 6
-    assert await harness.open_log().read(task) == first
-
-
-@run_in_harness
-async def test_an_entry_of_which_parts_have_expired_is_a_marker(
-    harness: OutputHarness,
-) -> None:
-    log, task = harness.open_log(), harness.new_task()
-    await log.append(task, [entry(1, noise(1_000_000)), entry(2)])
-    digest = (await harness.items(task))[0]["digest"]["S"]
-    key = {"task": {"S": f"{task}#1.1.{digest}"}, "position": {"S": "000001"}}
-
-    await harness.aws.call("dynamodb", "delete_item", TableName=harness.names.output, Key=key)
-
-    assert await harness.open_log().read(task) == [lost_marker(1, 1), entry(2)]
 
 
 @run_in_harness
 async def test_every_item_has_an_expiry_time(harness: OutputHarness) -> None:
     log, task = harness.open_log(retention=timedelta(days=30)), harness.new_task()
-    await log.append(task, [entry(3), entry(4, noise(400_000))])
-    digest = (await harness.items(task))[-1]["digest"]["S"]
-
-    items = [*await harness.items(task), *await harness.items(f"{task}#1.4.{digest}")]
+    await log.append(task, entries(3, 5))
 
     ends = int((NOON + timedelta(days=30)).timestamp())
-    assert [item["ttl"] for item in items] == [{"N": str(ends)}] * 4
+    assert [item["ttl"] for item in await harness.items(task)] == [{"N": str(ends)}] * 2
     other = harness.new_task()
     await harness.open_log().append(other, entries(3))
     assert [item.get("ttl") for item in await harness.items(other)] == [None]

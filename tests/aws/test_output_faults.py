@@ -120,7 +120,7 @@ async def test_concurrent_appends_of_the_same_output_are_read_without_duplicates
 
 IN_ORDER = [
     entries(1, 2),
-    [entry(3, noise(400_000)), *entries(4, 5)],
+    [entry(3, noise(200_000)), entry(4, noise(200_000, 2)), *entries(5)],
     [lost_marker(6, 8), entry(9)],
 ]
 

@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+CHUNK_LIMIT_BYTES = 256 * 1024
+"""The data of one chunk has at most this size."""
+
 
 class Stream(StrEnum):
     """The source of a chunk of output."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.errors import BackendRejected
-from longshore.ports.output import OutputChunk, Stream
+from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, Stream
 from longshore.services.worker.output import OutputPolicy, OutputPump
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import BACKENDS, SECOND, ServiceHarness, open_backend, scenario
@@ -49,6 +49,24 @@ async def test_every_piece_is_kept_in_order_with_its_stream(kind: str, tmp_path:
         assert [entry.data for entry in entries] == [b"%d" % number for number in range(100)]
         assert [entry.stream is ERR for entry in entries] == [n % 3 != 0 for n in range(100)]
         assert pump.last_sequence == 100
+
+
+@scenario
+async def test_a_long_text_is_stored_as_several_chunks() -> None:
+    async with open_backend("memory", Path()) as backend:
+        harness = ServiceHarness(backend)
+        pump = a_pump(harness)
+        sizes = [CHUNK_LIMIT_BYTES, 2 * CHUNK_LIMIT_BYTES + 1]
+        data = [bytes([number]) * size for number, size in enumerate(sizes)]
+
+        for text in data:
+            await pump.add(Stream.LOG, text)
+        await pump.finish()
+
+        entries = await stored(harness)
+        assert b"".join(entry.data for entry in entries) == b"".join(data)
+        assert [len(entry.data) for entry in entries] == [CHUNK_LIMIT_BYTES] * 3 + [1]
+        assert pump.last_sequence == 4
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -23,8 +23,7 @@ _Row = tuple[int, int, bytes, int | None]
 # A stream is stored by its number: add new ones at the end.
 _STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
 _NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
-ENTRY_BYTES = 32
-"""The maximum size of an entry without its data."""
+_ENTRY_BYTES = 32  # the maximum size of an entry without its data
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
 _COMPRESSION_LEVEL = (
     1  # zlib's level: text becomes a fifth, and a megabyte takes a few milliseconds
@@ -68,7 +67,7 @@ def entries_fitting(run: Sequence[OutputChunk], max_bytes: int) -> Run:
     """The first entries of a run that fit into so many bytes; at least one."""
     size = 0
     for count, entry in enumerate(run):
-        size += len(entry.data) + ENTRY_BYTES
+        size += len(entry.data) + _ENTRY_BYTES
         if count and size > max_bytes:
             return list(run[:count])
     return list(run)
@@ -82,14 +81,18 @@ def pack(run: Sequence[OutputChunk]) -> bytes:
         now_us = to_us(entry.at)
         rows.append((now_us - at_us, _NUMBERS[entry.stream], entry.data, entry.last))
         at_us = now_us
-    return compress(_encode(rows))
+    data = _encode(rows)
+    smaller = zlib.compress(data, _COMPRESSION_LEVEL)
+    return _DEFLATED + smaller if len(smaller) < len(data) else _PLAIN + data
 
 
 def unpack(packed: bytes, attempt: int, first: int) -> Run:
     """The inverse of ``pack``, for a run that begins with this sequence."""
     run: Run = []
     at_us, sequence = 0, first
-    for since_us, number, data, last in _decode_rows(decompress(packed)):
+    body = packed[1:]
+    rows = zlib.decompress(body) if packed[:1] == _DEFLATED else body
+    for since_us, number, data, last in _decode_rows(rows):
         at_us += since_us
         entry = OutputChunk(
             attempt=attempt,
@@ -102,15 +105,3 @@ def unpack(packed: bytes, attempt: int, first: int) -> Run:
         run.append(entry)
         sequence = last_sequence_of(entry) + 1
     return run
-
-
-def compress(data: bytes) -> bytes:
-    """The compressed bytes; at most one byte longer than the data."""
-    smaller = zlib.compress(data, _COMPRESSION_LEVEL)
-    return _DEFLATED + smaller if len(smaller) < len(data) else _PLAIN + data
-
-
-def decompress(compressed: bytes) -> bytes:
-    """The inverse of ``compress``."""
-    body = compressed[1:]
-    return zlib.decompress(body) if compressed[:1] == _DEFLATED else body

@@ -14,7 +14,7 @@ from datetime import timedelta
 from longshore.core.events.types import Activity, Usage
 from longshore.errors import BackendError
 from longshore.ports.clock import Clock
-from longshore.ports.output import OutputChunk, OutputLog, Stream
+from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, OutputLog, Stream
 from longshore.ports.runner import (
     ActivityReport,
     OutputReport,
@@ -70,7 +70,11 @@ class OutputPump:
         return not self._waiting
 
     async def add(self, stream: Stream, data: bytes) -> None:
-        """Add a chunk; it is stored soon, at the latest when ``finish`` returns."""
+        """Add a chunk, or several; stored soon, at the latest when ``finish`` returns."""
+        if len(data) > CHUNK_LIMIT_BYTES:
+            for at in range(0, len(data), CHUNK_LIMIT_BYTES):
+                await self.add(stream, data[at : at + CHUNK_LIMIT_BYTES])
+            return
         self._sequence += 1
         self._bytes += len(data)
         if self._bytes > self.policy.limit_bytes:

@@ -27,7 +27,12 @@ from datetime import timedelta
 
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.output.segments import MAX_SEQUENCE, Segment, SegmentTable
+from longshore.adapters.aws.output.segments import (
+    MAX_SEQUENCE,
+    Segment,
+    SegmentTable,
+    first_segment,
+)
 from longshore.adapters.aws.tables import Table
 from longshore.adapters.shared.output_codec import (
     Run,
@@ -94,7 +99,7 @@ class DynamoOutputLog:
                 raise UsageError(message)
             left = run
             while left:
-                segment = await self._segments.build(task_id, left)
+                segment = first_segment(left)
                 stored = await self._segments.put(task_id, segment) or segment
                 self._state_of(task_id).advance(stored.end)
                 left = entries_after(left, stored.last)
@@ -107,11 +112,11 @@ class DynamoOutputLog:
         state = self._state_of(task_id)
         segment = await self._segment_after(task_id, state, after)
         begin = OutputPosition(after.attempt, segment.last + 1 if segment else 1)
-        chunks = [] if segment is None else await self._entries(task_id, state, segment, after)
+        chunks = [] if segment is None else self._entries(task_id, state, segment, after)
         if len(chunks) < limit:
             async with aclosing(self._segments.segments_from(task_id, begin)) as segments:
                 async for segment in segments:
-                    chunks += await self._entries(task_id, state, segment, after)
+                    chunks += self._entries(task_id, state, segment, after)
                     if len(chunks) >= limit:
                         break
                 else:
@@ -130,20 +135,17 @@ class DynamoOutputLog:
         start, position = OutputPosition(after.attempt, 0), OutputPosition(after.attempt, first)
         return await self._segments.last_segment(task_id, start, position)
 
-    async def _entries(
+    def _entries(
         self, task_id: str, state: _TaskState, segment: Segment, after: OutputPosition
     ) -> Run:
         if segment.end <= after:
             return []
         self._remember_segment(task_id, state, segment)
-        entries = [
+        return [
             entry
             for entry in segment.entries
             if OutputPosition(entry.attempt, entry.sequence) > after
         ]
-        if entries and segment.parts:
-            return [await self._segments.join_parts(task_id, segment)]
-        return entries
 
     def _remember_segment(self, task_id: str, state: _TaskState, segment: Segment) -> None:
         """Cache a segment: the next read starts in it, or right behind it."""

@@ -5,34 +5,26 @@ its ``last`` sequence. It is written under the condition that the item is new, a
 An attempt has one writer, which appends in order: it starts a new segment only after the one before
 is stored. An append that is repeated, perhaps with more entries, finds the existing segment and
 continues behind it, so segments do not overlap and the first write of a sequence wins.
-
-An entry that is too large for a segment is stored in parts, in a partition of its own that is named
-by their digest. The parts are written before the segment, and writing them again changes nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 
 from longshore.adapters.aws.attributes import Item, number_attribute, string_attribute
 from longshore.adapters.aws.tables import Query, Table
 from longshore.adapters.shared.output_codec import (
-    ENTRY_BYTES,
     Run,
-    compress,
-    decompress,
     entries_fitting,
     last_sequence_of,
     pack,
     unpack,
 )
 from longshore.ports.clock import Clock
-from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
+from longshore.ports.output import OUTPUT_START, OutputPosition
 
 MAX_SEQUENCE = 10**19 - 1
 """Sequences have 19 digits in a key."""
@@ -50,8 +42,6 @@ class Segment:
     first: int
     last: int
     data: bytes
-    parts: int = 0  # the number of items, if its only entry is stored in parts
-    digest: str = ""
 
     @property
     def end(self) -> OutputPosition:
@@ -59,8 +49,13 @@ class Segment:
 
     @cached_property
     def entries(self) -> Run:
-        """The entries; an entry that is stored in parts is without its data."""
         return unpack(self.data, self.attempt, self.first)
+
+
+def first_segment(run: Run) -> Segment:
+    """A segment of the start of a run."""
+    run = entries_fitting(run, _SEGMENT_BYTES)
+    return Segment(run[0].attempt, run[0].sequence, last_sequence_of(run[-1]), pack(run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,44 +66,20 @@ class SegmentTable:
     clock: Clock
     retention: timedelta | None
 
-    async def build(self, task_id: str, run: Run) -> Segment:
-        """A segment of the start of a run; stores the parts of an entry that is too large."""
-        run = entries_fitting(run, _SEGMENT_BYTES)
-        entry, last = run[0], last_sequence_of(run[-1])
-        if len(entry.data) <= _SEGMENT_BYTES - ENTRY_BYTES:
-            return Segment(entry.attempt, entry.sequence, last, pack(run))
-        data = await asyncio.to_thread(compress, entry.data)
-        parts = [data[at : at + _SEGMENT_BYTES] for at in range(0, len(data), _SEGMENT_BYTES)]
-        head = pack([replace(entry, data=b"")])
-        digest = hashlib.sha256(data).hexdigest()[:32]
-        segment = Segment(entry.attempt, entry.sequence, last, head, len(parts), digest)
-        partition = _parts_partition(task_id, segment)
-        for number, part in enumerate(parts):
-            item = self._item(partition, f"{number:06d}", part)
-            await self.table.put(item)
-        return segment
-
     async def put(self, task_id: str, segment: Segment) -> Segment | None:
         """Store a segment. Returns None, or the existing segment that starts with it."""
-        position = _position_key(OutputPosition(segment.attempt, segment.first))
-        item = self._item(task_id, position, segment.data)
-        item["last"] = number_attribute(segment.last)
-        if segment.parts:
-            item["parts"] = number_attribute(segment.parts)
-            item["digest"] = string_attribute(segment.digest)
-        existing = await self.table.put(item, condition="attribute_not_exists(#position)")
-        return None if existing is None else _segment_of(existing)
-
-    def _item(self, partition: str, position: str, data: bytes) -> Item:
+        position = OutputPosition(segment.attempt, segment.first)
         item: Item = {
-            "task": string_attribute(partition),
-            "position": string_attribute(position),
-            "data": {"B": data},
+            "task": string_attribute(task_id),
+            "position": string_attribute(_position_key(position)),
+            "last": number_attribute(segment.last),
+            "data": {"B": segment.data},
         }
         if self.retention is not None:
             expires_at = self.clock.now() + self.retention
             item["ttl"] = number_attribute(int(expires_at.timestamp()))
-        return item
+        existing = await self.table.put(item, condition="attribute_not_exists(#position)")
+        return None if existing is None else _segment_of(existing)
 
     async def last_segment(
         self,
@@ -166,25 +137,10 @@ class SegmentTable:
         items, last = await self.table.page(query)
         return [_segment_of(item) for item in items], last is not None
 
-    async def join_parts(self, task_id: str, segment: Segment) -> OutputChunk:
-        """The entry of a segment that is stored in parts."""
-        (entry,) = segment.entries
-        query = Query(partition=("task", _parts_partition(task_id, segment)))
-        parts = [item["data"]["B"] async for item in self.table.query(query)]
-        if len(parts) < segment.parts:
-            # All parts were stored before the segment, so the table has begun to expire them.
-            return replace(entry, stream=Stream.LOST, last=segment.last)
-        return replace(entry, data=await asyncio.to_thread(decompress, b"".join(parts)))
-
 
 def _position_key(position: OutputPosition) -> str:
     """A position as text with the same order."""
     return f"{min(position.attempt, MAX_SEQUENCE):019d}.{min(position.sequence, MAX_SEQUENCE):019d}"
-
-
-def _parts_partition(task_id: str, segment: Segment) -> str:
-    # A task id has no "#".
-    return f"{task_id}#{segment.attempt}.{segment.first}.{segment.digest}"
 
 
 def _segment_of(item: Item) -> Segment:
@@ -194,6 +150,4 @@ def _segment_of(item: Item) -> Segment:
         first=int(first),
         last=int(item["last"]["N"]),
         data=item["data"]["B"],
-        parts=int(item["parts"]["N"]) if "parts" in item else 0,
-        digest=item["digest"]["S"] if "digest" in item else "",
     )
