@@ -94,9 +94,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     ),
     "output_that_is_repeated_and_large": (
         "segments:SegmentTable.page",
-        "segments:SegmentTable.join_parts",
         "segments:SegmentTable.put",
-        "segments:SegmentTable.build",
     ),
     "a_blob_that_breaks_off": (
         "blobs:S3BlobStore._put_multipart#2",

@@ -83,7 +83,8 @@ class QueueMessage:
     queue: str
     body: str
     receive_count: int  # deliveries so far
-    sent_at: datetime  # of a merged message: when the last of its parts was sent
+    # To the millisecond. Of a merged message: when the last of its parts was sent.
+    sent_at: datetime
 
     @property
     def task_id(self) -> str | MalformedMessage:

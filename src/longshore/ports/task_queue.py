@@ -16,9 +16,11 @@ class OutgoingMessage:
     """A message to be sent."""
 
     queue: str
-    body: str
+    body: str  # text without control characters
     priority: Priority = Priority.NORMAL
-    visible_at: datetime | None = None  # None: immediately
+    # None: immediately. A queue may deliver a message a quarter of an hour after it was sent, also
+    # if that is earlier: the receiver looks at the task, and delays the message again.
+    visible_at: datetime | None = None
     # Two messages of one queue and key may become one, visible at the earlier time.
     merge_key: str | None = None
 
@@ -67,6 +69,8 @@ class TaskQueue(Protocol):
 
     async def delay(self, receipt: str, *, until: datetime) -> None:
         """Hide a message until ``until``; this delivery does not count as received.
+
+        A queue may send it again as another message, with another id, and early like any message.
 
         Raises:
             ReceiptExpired: the message was delivered again or deleted.

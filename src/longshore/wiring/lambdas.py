@@ -86,8 +86,7 @@ class LambdaServices(Services):
         return undelivered_events(self)
 
     def read_dead_message(self, record: Record) -> QueueMessage:
-        now = self.backend.clock.now()
-        return lambda_records.dead_message_in_record(record, self.names, now)
+        return lambda_records.dead_message_in_record(record, self.names)
 
 
 @contextlib.asynccontextmanager

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
 
 from longshore.adapters.aws.events.event_bus import PARSE_ERRORS, event_in_message
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import UNDELIVERED, Names
-from longshore.adapters.aws.queue.messages import parse_message
 from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.events.event import Event
 from longshore.core.events.wire import from_ms
@@ -57,34 +54,25 @@ def _events_in_change(record: Record) -> list[Event]:
         raise UsageError(message) from error
 
 
-def dead_message_in_record(record: Record, names: Names, now: datetime) -> QueueMessage:
+def dead_message_in_record(record: Record, names: Names) -> QueueMessage:
     """A message of a dead-letter queue of this stage.
 
     Raises:
         UsageError: the message is from another queue.
     """
-    queue = str(record["eventSourceARN"]).rsplit(":", 1)[-1]
-    lane = names.dead_letter_lane(queue)
+    name = str(record["eventSourceARN"]).rsplit(":", 1)[-1]
+    lane = names.dead_letter_lane(name)
     if lane is None:
-        message = f"{queue!r} is not a dead-letter queue of this stage"
+        message = f"{name!r} is not a dead-letter queue of this stage"
         raise UsageError(message)
-    dead = parse_message(_as_received(record), lane, now).message
-    # SQS counts from zero again when it moves a message there.
-    return replace(dead, receive_count=RECEIVE_LIMIT)
-
-
-def _as_received(record: Record) -> dict[str, Any]:
-    """The record in the form of ``ReceiveMessage``."""
-    return {
-        "MessageId": record["messageId"],
-        "ReceiptHandle": record["receiptHandle"],
-        "Body": record["body"],
-        "Attributes": record["attributes"],
-        "MessageAttributes": {
-            name: {"StringValue": value.get("stringValue")}
-            for name, value in record.get("messageAttributes", {}).items()
-        },
-    }
+    queue, _ = lane
+    return QueueMessage(
+        id=record["messageId"],
+        queue=queue,
+        body=record["body"],
+        receive_count=RECEIVE_LIMIT,  # SQS counts from zero again when it moves a message there
+        sent_at=from_ms(int(record["attributes"]["SentTimestamp"])),
+    )
 
 
 def undelivered_in_record(record: Record) -> UndeliveredEvent:

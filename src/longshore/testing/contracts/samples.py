@@ -200,6 +200,11 @@ async def receive_now(
     )
 
 
+def was_sent_at(message: Message, moment: datetime) -> bool:
+    """Whether a message was sent at this moment, to the millisecond."""
+    return timedelta(0) <= moment - message.sent_at < timedelta(milliseconds=1)
+
+
 async def drain(backend: Backend, queue: str = "default") -> list[str]:
     """Remove every message that can be seen now; their bodies. None where there is no queue."""
     bodies: list[str] = []

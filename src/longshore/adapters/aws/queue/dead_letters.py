@@ -16,8 +16,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 
+from longshore.adapters.aws.client import AwsResponse
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.messages import Lane, ReceivedMessage, parse_message
+from longshore.adapters.aws.queue.messages import Lane, parse_message
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
@@ -47,11 +48,10 @@ class SqsDeadLetters:
         async with self._read_lock:
             lanes = await self._lanes_of(queue)
             parts = await asyncio.gather(*(self._read_lane(lane, limit) for lane in lanes))
-        letters = sorted((m for part in parts for m in part), key=lambda m: m.sent_us)
-        self._lane_by_message = {letter.id: letter.lane for letter in letters}
+        letters = sorted((m for part in parts for m in part), key=lambda m: m.sent_at)
+        self._lane_by_message = {letter.id: (letter.queue, letter.priority) for letter in letters}
         return [
-            replace(letter.message, receipt="", receive_count=RECEIVE_LIMIT)
-            for letter in letters[:limit]
+            replace(letter, receipt="", receive_count=RECEIVE_LIMIT) for letter in letters[:limit]
         ]
 
     async def drop(self, message_id: str) -> bool:
@@ -64,33 +64,33 @@ class SqsDeadLetters:
                     return True
         return False
 
-    async def _read_lane(self, lane: Lane, limit: int) -> list[ReceivedMessage]:
+    async def _read_lane(self, lane: Lane, limit: int) -> list[Message]:
         async with aclosing(self._pages(lane, limit)) as pages:
-            return [letter async for page in pages for letter in page]
+            return [parse_message(letter, lane) async for page in pages for letter in page]
 
     async def _drop_from(self, lane: Lane, message_id: str) -> bool:
         async with aclosing(self._pages(lane, None)) as pages:
             async for page in pages:
-                if handles := [letter.handle for letter in page if letter.id == message_id]:
-                    name = self._names.dead_letter_queue(*lane)
-                    return None in await self._sqs.delete([(name, handle) for handle in handles])
+                for letter in page:
+                    if letter["MessageId"] == message_id:
+                        handle = self._names.dead_letter_queue(*lane), letter["ReceiptHandle"]
+                        return await self._sqs.delete([handle]) == [None]
         return False
 
     async def _pages(
         self, lane: Lane, limit: int | None
-    ) -> AsyncGenerator[list[ReceivedMessage], None]:
+    ) -> AsyncGenerator[list[AwsResponse], None]:
         """The dead letters of a lane, ten at a time. At the end all are made visible again."""
         name = self._names.dead_letter_queue(*lane)
         total, _ = await self._sqs.counts(name)
         count = total if limit is None else min(total, limit)
-        letters: dict[str, ReceivedMessage] = {}
+        letters: dict[str, AwsResponse] = {}
         empty = 0
         try:
             while len(letters) < count and empty < _EMPTY_RECEIVES:
                 left = count - len(letters)
                 raw = await self._sqs.receive(name, limit=left, hidden_s=_READ_VISIBILITY_S)
-                now = self._clock.now()
-                page = {message["MessageId"]: parse_message(message, lane, now) for message in raw}
+                page = {letter["MessageId"]: letter for letter in raw}
                 new = [letter for key, letter in page.items() if key not in letters]
                 letters |= page
                 empty = 0 if new else empty + 1
@@ -98,7 +98,9 @@ class SqsDeadLetters:
                     yield new
         finally:
             # If this fails, they become visible again after a while.
-            await self._sqs.hide([(name, letter.handle, 0) for letter in letters.values()])
+            await self._sqs.hide(
+                [(name, letter["ReceiptHandle"], 0) for letter in letters.values()]
+            )
 
     async def _lanes_of(self, queue: str | None) -> Sequence[Lane]:
         if queue is not None:

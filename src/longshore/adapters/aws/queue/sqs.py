@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
-from longshore.adapters.aws.queue.messages import RECEIVE_ATTRIBUTES, Entry, entry_size
+from longshore.adapters.aws.queue.messages import Entry
 from longshore.errors import BackendRejected, BackendUnavailable, NotDeployed, OutcomeUnknown
 from longshore.ports.clock import Clock
 
@@ -47,8 +47,6 @@ _IN_FLIGHT_LIMIT_CODE = "OverLimit"
 _VISIBLE = "ApproximateNumberOfMessages"
 _HIDDEN = ("ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNotVisible")
 
-# SQS accepts larger requests since 2025, but not in every region.
-_BATCH_LIMIT_BYTES = 256 * 1024
 _CONCURRENT_REQUESTS = 20
 _BACKOFF = (timedelta(milliseconds=100), timedelta(milliseconds=300))
 
@@ -130,7 +128,7 @@ class SqsClient:
             MaxNumberOfMessages=min(limit, BATCH_SIZE),
             VisibilityTimeout=hidden_s,
             WaitTimeSeconds=wait_s,
-            **RECEIVE_ATTRIBUTES,
+            MessageSystemAttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
         )
         messages: list[AwsResponse] = answer.get("Messages", [])
         return messages
@@ -231,13 +229,11 @@ class SqsClient:
 def _split_batches(entries: Sequence[QueueEntry]) -> list[dict[int, QueueEntry]]:
     """Split numbered entries into batches that SQS accepts, each of one queue."""
     batches: list[dict[int, QueueEntry]] = []
-    open_batches: dict[str, tuple[dict[int, QueueEntry], int]] = {}  # by queue, with their bytes
+    open_batches: dict[str, dict[int, QueueEntry]] = {}  # by queue
     for number, (name, entry) in enumerate(entries):
-        size = entry_size(entry)
-        batch, total = open_batches.get(name, ({}, 0))
-        if not batch or len(batch) == BATCH_SIZE or total + size > _BATCH_LIMIT_BYTES:
-            batch, total = {}, 0
+        batch = open_batches.get(name)
+        if batch is None or len(batch) == BATCH_SIZE:
+            batch = open_batches[name] = {}
             batches.append(batch)
         batch[number] = name, entry
-        open_batches[name] = batch, total + size
     return batches

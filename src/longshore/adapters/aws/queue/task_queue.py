@@ -1,8 +1,8 @@
 """The task queue on SQS: a standard queue for each lane, and one for its dead letters.
 
-**Send.** Messages are sent in batches of ten. SQS delays a message by fifteen minutes at most; a
-longer delay is an attribute of the message, and a process that receives the message early sends it
-again with the rest of the delay. The merge key is not used: two messages of one key stay two.
+**Send.** Messages are sent in batches of ten. SQS delays a message by fifteen minutes at most, so
+one with a longer delay is received early; its task's row says that it is not due, and the receiver
+delays it again. The merge key is not used: two messages of one key stay two.
 
 **Receive.** SQS tries to deliver older messages first, but does not promise it. A receive first
 polls the lanes one after the other, in the order of their priorities, and then waits for one long
@@ -18,7 +18,7 @@ under its lease, and the sweeper enqueues the task again if needed. A message st
 most twelve hours after its receive; then its receipt is stale.
 
 **Delay.** SQS counts every receive. To delay a message without counting the delivery, it is sent
-again and the old one is deleted, so its receives are counted from zero.
+again and the old one is deleted, so its receives are counted from zero and its id is new.
 
 **Lost answers.** A send is repeated: the message may be duplicated, never lost. Hiding and deleting
 are idempotent. The messages of a lost receive stay hidden and are delivered again.
@@ -40,15 +40,13 @@ from longshore.adapters.aws.queue.dead_letters import SqsDeadLetters
 from longshore.adapters.aws.queue.messages import (
     HIDE_LIMIT,
     Lane,
-    ReceivedMessage,
-    new_entry,
+    Receipt,
+    entry_of,
     parse_message,
     parse_receipt,
-    resend_entry,
     whole_seconds,
 )
 from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
-from longshore.adapters.shared.codec import from_us, to_us
 from longshore.core.queues import LOW_EVERY, QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import (
@@ -66,7 +64,6 @@ logger = logging.getLogger(__name__)
 _POLL_LIMIT_S = 20
 _NOT_CURRENT = "not current"
 _VERIFY_VISIBILITY_S = 30
-_SECOND = timedelta(seconds=1)
 
 
 @dataclass(slots=True)
@@ -76,16 +73,16 @@ class _PendingReceive:
     lanes: Sequence[Lane]
     limit: int
     hidden_s: int
-    messages: list[ReceivedMessage] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
 
     @property
     def remaining(self) -> int:
         return self.limit - len(self.messages)
 
-    def take(self, polled: list[ReceivedMessage]) -> None:
+    def take(self, polled: list[Message]) -> None:
         """Take polled messages of these lanes, up to the limit."""
         for message in list(polled):
-            if message.lane in self.lanes and self.remaining:
+            if _lane_of(message) in self.lanes and self.remaining:
                 polled.remove(message)
                 self.messages.append(message)
 
@@ -100,8 +97,8 @@ class SqsTaskQueue:
         self._dead_letters = SqsDeadLetters(self._sqs, names, clock)
         self._turns = 0
         self._receiving = 0  # receives that are under way
-        self._polled: list[ReceivedMessage] = []  # that no receive has taken yet
-        self._long_polls: dict[Lane, asyncio.Task[list[ReceivedMessage]]] = {}
+        self._polled: list[Message] = []  # that no receive has taken yet
+        self._long_polls: dict[Lane, asyncio.Task[list[Message]]] = {}
         self._idle: set[Lane] = set()  # the last poll was a long poll that brought nothing
         self._resends: dict[asyncio.Task[Any], set[Lane]] = {}
         self._in_flight: set[asyncio.Task[Any]] = set()
@@ -119,46 +116,34 @@ class SqsTaskQueue:
         now = self._clock.now()
         codes = await self._sqs.send(
             [
-                (self._names.queue(message.queue, message.priority), new_entry(message, now))
-                for message in messages
+                (self._names.queue(*_lane_of(m)), entry_of(m.body, m.visible_at, now))
+                for m in messages
             ]
         )
         return [message for message, code in zip(messages, codes, strict=True) if code]
 
     async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
-        now = self._clock.now()
-        messages = {
-            receipt: message
-            for receipt, message in _messages(receipts).items()
-            if message.max_hidden_until - now >= _SECOND
-        }
+        parsed, seconds = _parse_receipts(receipts), whole_seconds(min(hidden_for, HIDE_LIMIT))
         hidden = self._sqs.hide(
-            [
-                (
-                    self._names.queue(*message.lane),
-                    message.handle,
-                    min(whole_seconds(hidden_for), (message.max_hidden_until - now) // _SECOND),
-                )
-                for message in messages.values()
-            ]
+            [(self._names.queue(*r.lane), r.handle, seconds) for r in parsed.values()]
         )
-        return await _stale(receipts, messages, hidden)
+        return await _stale(receipts, parsed, hidden)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        messages = _messages(receipts)
-        handles = [(self._names.queue(*m.lane), m.handle) for m in messages.values()]
-        return await _stale(receipts, messages, self._sqs.delete(handles))
+        parsed = _parse_receipts(receipts)
+        handles = [(self._names.queue(*r.lane), r.handle) for r in parsed.values()]
+        return await _stale(receipts, parsed, self._sqs.delete(handles))
 
     async def delay(self, receipt: str, *, until: datetime) -> None:
-        message = parse_receipt(receipt)
-        if message is None:
+        parsed = parse_receipt(receipt)
+        if parsed is None:
             raise ReceiptExpired(receipt)
-        name = self._names.queue(*message.lane)
-        verified = self._sqs.hide([(name, message.handle, _VERIFY_VISIBILITY_S)])
+        name = self._names.queue(*parsed.lane)
+        verified = self._sqs.hide([(name, parsed.handle, _VERIFY_VISIBILITY_S)])
         if await _stale([receipt], [receipt], verified):
             raise ReceiptExpired(receipt)
-        again = resend_entry(message, self._clock.now(), until)
-        if not all(await self._sqs.replace([(name, message.handle, again)])):
+        again = entry_of(parsed.body, until, self._clock.now())
+        if not all(await self._sqs.replace([(name, parsed.handle, again)])):
             text = f"{name}: a message could not be sent again to delay it"
             raise BackendUnavailable(text)
 
@@ -213,8 +198,7 @@ class SqsTaskQueue:
         if receive.messages:
             self._turns += 1
         rank = {lane: number for number, lane in enumerate(lanes)}
-        received = sorted(receive.messages, key=lambda m: (rank[m.lane], m.sent_us))
-        return [message.message for message in received]
+        return sorted(receive.messages, key=lambda m: (rank[_lane_of(m)], m.sent_at))
 
     def _lane_order(self, queues: Sequence[str]) -> list[Lane]:
         """The lanes in the order of this turn; within a priority, queues take turns.
@@ -277,45 +261,38 @@ class SqsTaskQueue:
 
     def _start_poll(
         self, lane: Lane, limit: int, hidden_s: int, wait_s: int = 0
-    ) -> asyncio.Task[list[ReceivedMessage]]:
+    ) -> asyncio.Task[list[Message]]:
         poll = self._start(self._poll(lane, limit, hidden_s, wait_s))
         poll.add_done_callback(lambda _: self._on_polled(lane, poll))
         return poll
 
-    def _on_polled(self, lane: Lane, poll: asyncio.Task[list[ReceivedMessage]]) -> None:
+    def _on_polled(self, lane: Lane, poll: asyncio.Task[list[Message]]) -> None:
         if self._long_polls.get(lane) is poll:
             del self._long_polls[lane]
         if not poll.cancelled() and poll.exception() is None:
             self._polled += poll.result()
             self._return_untaken()
 
-    async def _poll(
-        self, lane: Lane, limit: int, hidden_s: int, wait_s: int
-    ) -> list[ReceivedMessage]:
-        """Poll SQS once. Returns the messages that are due."""
-        requested_at = self._clock.now()
+    async def _poll(self, lane: Lane, limit: int, hidden_s: int, wait_s: int) -> list[Message]:
         name = self._names.queue(*lane)
         raw = await self._sqs.receive(name, limit=limit, hidden_s=hidden_s, wait_s=wait_s)
-        messages = [parse_message(message, lane, requested_at) for message in raw]
-        if wait_s and not messages:
+        if wait_s and not raw:
             self._idle.add(lane)
         else:
             self._idle.discard(lane)
-        now_us = to_us(self._clock.now())
-        self._return_messages([m for m in messages if m.visible_at_us > now_us])
-        return [message for message in messages if message.visible_at_us <= now_us]
+        return [parse_message(message, lane) for message in raw]
 
-    def _return_messages(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Send messages again that no receive wants, or that are not due yet."""
-        if not messages:
+    def _return_messages(self, messages: Sequence[Message]) -> None:
+        """Send messages again that no receive wants."""
+        receipts = _parse_receipts([message.receipt for message in messages]).values()
+        if not receipts:
             return
         now = self._clock.now()
         again = [
-            (self._names.queue(*m.lane), m.handle, resend_entry(m, now, from_us(m.visible_at_us)))
-            for m in messages
+            (self._names.queue(*r.lane), r.handle, entry_of(r.body, None, now)) for r in receipts
         ]
         task = self._start(self._sqs.replace(again))
-        self._resends[task] = {message.lane for message in messages}
+        self._resends[task] = {receipt.lane for receipt in receipts}
         task.add_done_callback(self._resends.pop)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -331,10 +308,14 @@ class SqsTaskQueue:
             logger.debug("queue.poll_failed", extra={"error": str(error)})
 
 
-def _messages(receipts: Sequence[str]) -> dict[str, ReceivedMessage]:
-    """The messages of the receipts that can be read."""
-    messages = {receipt: parse_receipt(receipt) for receipt in receipts}
-    return {receipt: message for receipt, message in messages.items() if message is not None}
+def _lane_of(message: Message | OutgoingMessage) -> Lane:
+    return message.queue, message.priority
+
+
+def _parse_receipts(receipts: Sequence[str]) -> dict[str, Receipt]:
+    """The receipts that can be read."""
+    parsed = {receipt: parse_receipt(receipt) for receipt in receipts}
+    return {text: receipt for text, receipt in parsed.items() if receipt is not None}
 
 
 async def _stale(
