@@ -23,6 +23,9 @@ AHEAD_NS = 10_000_000
 MAX_AHEAD = 128
 STALLED_AFTER_NS = 50_000_000
 """A child without an outcome for this long does not begin what waits behind its task soon."""
+OFFER_EVERY_NS = 200_000_000
+"""A unit that had short tasks for so long is offered to any task: a backlog of short tasks must not
+keep long ones, or those of other tenants, from beginning."""
 
 _OVERHEAD_NS = 20_000  # of the child, for each task
 _WEIGHT = 5  # a new duration counts as one of so many
@@ -85,6 +88,7 @@ class _SlotState:
     costs_ns: dict[int, int] = field(default_factory=dict)  # their expected durations
     load_ns: int = 0  # the sum of these
     running_since_ns: int = 0  # about when the first of them began
+    offered_ns: int = 0  # when a claim could last use its unit for any task
     ending: bool = False  # its child ends: nothing can be given
 
     def add(self, task: SlotTaskPlan, cost_ns: int) -> None:
@@ -193,11 +197,6 @@ class SlotPlanner:
         return min(using + len(self._waiting), self._units) if self._waiting else using
 
     @property
-    def task_count(self) -> int:
-        """How many tasks the slots have, with those that wait for one."""
-        return sum(len(slot.tasks) for slot in self._slots.values()) + len(self._waiting)
-
-    @property
     def waiting(self) -> list[int]:
         """The tasks that wait for a slot."""
         return list(self._waiting)
@@ -227,14 +226,19 @@ class SlotPlanner:
         ]
 
     def ahead(self, now_ns: int, free: int) -> Mapping[DefinitionVersion, int]:
-        """How many tasks of each short definition may be claimed beyond the free units."""
+        """How many tasks of each short definition a claim for the free units may add to them."""
         ahead: dict[DefinitionVersion, int] = {}
         if self._waiting:
             return ahead
+        for slot in self._slots.values():
+            if free and not slot.tasks:
+                slot.offered_ns = now_ns
         pools = [
             slot
             for slot in self._slots.values()
-            if slot.isolation is Isolation.POOL and not slot.is_stalled(now_ns)
+            if slot.isolation is Isolation.POOL
+            and not slot.is_stalled(now_ns)
+            and now_ns - slot.offered_ns < OFFER_EVERY_NS
         ]
         for definition in self._durations_ns:
             usable = [slot for slot in pools if slot.accepts(definition[0])]
@@ -281,7 +285,11 @@ class SlotPlanner:
         self._waits_for_unit = bool(left) and planned.free <= 0
         if not self._waits_for_unit:
             actions += self._make_room(len(left), planned)
-        elif all(slot.is_stalled(now_ns) for slot in self._slots.values() if slot.tasks):
+        elif all(
+            slot.is_stalled(now_ns)
+            for number, slot in self._slots.items()
+            if planned.counts[number]  # also those that get their first task now
+        ):
             self._waits_for_unit = False
             actions += [GiveUp(number) for number in left]
         actions += [

@@ -11,6 +11,7 @@ from longshore.core.definitions.definition import Isolation
 from longshore.core.slot_plan import (
     AHEAD_NS,
     MAX_AHEAD,
+    OFFER_EVERY_NS,
     STALLED_AFTER_NS,
     GiveTask,
     GiveUp,
@@ -138,6 +139,34 @@ def test_nothing_is_claimed_ahead_while_a_task_waits_for_a_slot() -> None:
     assert planner.ahead(0, 2) == {}
 
 
+def test_a_unit_that_has_short_tasks_is_offered_to_any_task_from_time_to_time() -> None:
+    planner = planner_with_slots(1)
+    planner.ahead(0, 1)
+
+    def ahead_of_a_task(now_ns: int) -> int:
+        claim(planner, task := make_task())
+        carry_out(planner, now_ns)
+        ahead = planner.ahead(now_ns, 0)
+        planner.finished(planner.busy_slots()[0], task.number, SHORT_NS, now_ns)
+        return ahead.get(task.definition, 0)
+
+    assert ahead_of_a_task(OFFER_EVERY_NS - 1) == MAX_AHEAD - 1
+    assert ahead_of_a_task(OFFER_EVERY_NS) == 0
+    assert planner.ahead(OFFER_EVERY_NS, 0) == {}  # it was not offered
+    assert len(planner.ahead(OFFER_EVERY_NS, 1)) == 1
+    assert ahead_of_a_task(OFFER_EVERY_NS) == MAX_AHEAD - 1
+
+
+def test_a_task_waits_behind_those_that_a_slot_gets_now() -> None:
+    planner = planner_with_slots(1)
+    claim(planner, short := make_task(), make_task("other"))
+
+    (give,) = planner.decide(0)
+
+    assert isinstance(give, GiveTask)
+    assert give.number == short.number
+
+
 def test_tasks_are_spread_over_the_slots() -> None:
     planner = planner_with_slots(2)
     claim(planner, *(make_task() for _ in range(10)))
@@ -145,7 +174,6 @@ def test_tasks_are_spread_over_the_slots() -> None:
     carry_out(planner)
 
     assert held_by_slot(planner) == [5, 5]
-    assert planner.task_count == 10
 
 
 def test_no_short_task_waits_behind_a_long_one() -> None:
@@ -317,7 +345,7 @@ def test_the_tasks_of_a_child_that_ended_are_returned() -> None:
     slots = carry_out(planner)
 
     assert planner.child_ended(slots[tasks[0].number], closed=True) == tasks
-    assert planner.task_count == 0
+    assert planner.busy == 0
     assert not planner.has_slots(Isolation.POOL)
 
 
@@ -422,5 +450,4 @@ def test_every_task_is_in_exactly_one_place(units: int, steps: Iterable[tuple[st
         ]
         places = in_slots + planner.waiting
         assert sorted(places) == sorted(alive)
-        assert planner.task_count == len(alive)
         assert planner.busy <= max(units, len(planner.busy_slots()))

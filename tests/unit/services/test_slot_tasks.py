@@ -788,6 +788,27 @@ async def test_a_child_of_a_pool_serves_one_tenant_after_the_other() -> None:
 
 
 @scenario
+async def test_a_tenant_does_not_wait_for_the_backlog_of_another() -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        backlog = {"tasks": [call(f"t{number}") for number in range(1_000)]}
+        await harness.producer.submit(TENANT, "backlog", backlog)
+        async with worker.at_work(concurrency=1):
+            await _until_begun(worker, "t100")
+            await harness.producer.submit("other", "late", {"tasks": [call("a"), call("b")]})
+            await _until_begun(worker, "b")
+
+        assert "t800" not in worker.begun
+        rows = (await harness.backend.ledger.list_tasks("other")).items
+        assert [row.attempt for row in rows] == [1, 1]
+
+
+async def _until_begun(worker: SlotWorker, key: str) -> None:
+    while key not in worker.begun:
+        await worker.harness.advance(5 * MILLISECOND)
+
+
+@scenario
 async def test_tasks_are_released_while_no_slot_can_be_opened() -> None:
     async with slot_worker() as worker:
         harness = worker.harness

@@ -165,6 +165,10 @@ class SlotTasks:
 
     def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
         """How many tasks of short definitions may be claimed beyond the free units."""
+        if self._scheduled is not None:
+            # A task that waits only for this would keep others from being claimed.
+            self._scheduled.cancel()
+            self._act()
         return self._planner.ahead(self._now_ns(), free)
 
     def may_gather(self) -> bool:
@@ -226,6 +230,10 @@ class SlotTasks:
             logger.exception("slot_task.failed", extra={"task_id": task.claimed.task_id})
             if self._tasks.get(task.number) is task:
                 self._fail(task, worker_failure(error))
+        finally:
+            if (this := asyncio.current_task()) is not None:
+                # Its unit is free, or the planner counts it. The loop calls ``_ended`` later.
+                self._ending.pop(this, None)
 
     async def _prepare(self, task: _HeldTask) -> None:
         """Read everything that the row refers to."""
