@@ -31,7 +31,7 @@ from tests.aws.scenario_harness import (
 )
 from tests.unit.services.harness import NO_WAIT, TENANT, task_id
 
-MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 _LATER = 14 * MINUTE  # less than SQS delays at most
 
 

@@ -5,11 +5,11 @@ A message carries nothing but its body: whether its task is due is in the task's
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any
-
-import msgspec
 
 from longshore.core.events.wire import from_ms
 from longshore.core.tasks.states import Priority
@@ -28,7 +28,8 @@ def whole_seconds(duration: timedelta) -> int:
     return max(0, -(-duration // _SECOND))
 
 
-class Receipt(msgspec.Struct, array_like=True, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Receipt:
     """What any process needs to hide, delete or resend a message after one delivery."""
 
     queue: str
@@ -41,26 +42,27 @@ class Receipt(msgspec.Struct, array_like=True, frozen=True):
         return self.queue, self.priority
 
 
-_decode_receipt = msgspec.json.Decoder(Receipt).decode
-
-
 def parse_receipt(receipt: str) -> Receipt | None:
     """The inverse of ``Message.receipt``, or None if the text is not a receipt."""
     try:
-        return _decode_receipt(receipt)
-    except (msgspec.DecodeError, ValueError):
+        parts = json.loads(receipt)
+    except (ValueError, RecursionError):
         return None
+    match parts:
+        case [str(queue), int(priority), str(handle), str(body)] if priority in tuple(Priority):
+            return Receipt(queue, Priority(priority), handle, body)
+    return None
 
 
 def parse_message(raw: Mapping[str, Any], lane: Lane) -> Message:
     """A message as ``ReceiveMessage`` returns it. Its sender may not be Longshore."""
     queue, priority = lane
-    body = raw["Body"]
+    receipt = Receipt(queue, priority, raw["ReceiptHandle"], raw["Body"])
     return Message(
         id=raw["MessageId"],
         queue=queue,
-        body=body,
-        receipt=msgspec.json.encode(Receipt(queue, priority, raw["ReceiptHandle"], body)).decode(),
+        body=receipt.body,
+        receipt=json.dumps(astuple(receipt), separators=(",", ":")),
         receive_count=int(raw["Attributes"]["ApproximateReceiveCount"]),
         sent_at=from_ms(int(raw["Attributes"]["SentTimestamp"])),
         priority=priority,
