@@ -263,11 +263,10 @@ def _read_bytes(file: BinaryIO) -> bytes:
     if not stat.S_ISREG(before.st_mode):
         raise UnreadableDocument(_READ_ERRORS[errno.EISDIR])
     if before.st_size > FILE_LIMIT_BYTES:
-        message = (
+        raise UnreadableDocument(
             f"it has {before.st_size:,} bytes, more than {FILE_LIMIT_BYTES:,}; divide it, or"
             " move it out of the folder"
         )
-        raise UnreadableDocument(message)
     data = file.read(FILE_LIMIT_BYTES + 1)
     if _signature(os.fstat(file.fileno())) != _signature(before) or len(data) != before.st_size:
         raise FileChangedWhileRead

@@ -54,15 +54,12 @@ def read_document(file: Path) -> Any:
                     raise
         return parse_yaml(text, value_limit=JOB_FILE_VALUE_LIMIT)[0]
     except OSError as error:
-        message = f"{name} cannot be read: {error.strerror}"
-        raise UsageError(message) from error
+        raise UsageError(f"{name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        message = f"{name} is not UTF-8 text"
-        raise UsageError(message) from error
+        raise UsageError(f"{name} is not UTF-8 text") from error
     except UnreadableDocument as error:
         line = f", line {error.line}" if error.line else ""
-        message = f"{name}{line}: {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"{name}{line}: {error}") from error
 
 
 def parse_json(text: str) -> Any:
@@ -85,11 +82,9 @@ def parse_json(text: str) -> Any:
         message = f"it is not JSON: {error.msg} in column {error.colno}"
         raise UnreadableDocument(message, error.lineno) from error
     except UnicodeEncodeError as error:
-        message = "a text contains a lone surrogate"
-        raise UnreadableDocument(message) from error
+        raise UnreadableDocument("a text contains a lone surrogate") from error
     except RecursionError as error:
-        message = "it is nested too deeply"
-        raise UnreadableDocument(message) from error
+        raise UnreadableDocument("it is nested too deeply") from error
     return value
 
 
@@ -98,20 +93,17 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in fields if names.count(name) > 1)
-        message = f"{repeated[:64]!r} occurs twice in one object; keep one"
-        raise UnreadableDocument(message)
+        raise UnreadableDocument(f"{repeated[:64]!r} occurs twice in one object; keep one")
     return fields
 
 
 def _refuse_constant(name: str) -> Any:
-    message = f"{name} is not JSON"
-    raise UnreadableDocument(message)
+    raise UnreadableDocument(f"{name} is not JSON")
 
 
 def _parse_integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        message = f"a number has more than {_MAX_DIGITS} digits"
-        raise UnreadableDocument(message)
+        raise UnreadableDocument(f"a number has more than {_MAX_DIGITS} digits")
     return int(digits)
 
 
@@ -201,8 +193,7 @@ class _NodeConverter:
             line = key.start_mark.line + 1
             if not isinstance(name, str):
                 shown = f"{key.value[:64]!r}; put it in quotes" if plain else "a list or an object"
-                message = f"expected text before a colon, not {shown}"
-                raise UnreadableDocument(message, line)
+                raise UnreadableDocument(f"expected text before a colon, not {shown}", line)
             if name in fields:
                 raise UnreadableDocument(f"{name[:64]!r} occurs twice; keep one", line)
             fields[name] = self.convert(

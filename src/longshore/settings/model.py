@@ -89,14 +89,12 @@ def _check_time_of_day(value: object) -> object:
     # pydantic would read a number as seconds.
     if value is None or _TIME_OF_DAY.fullmatch(str(value)):
         return value
-    message = f"{value!r} is not a time of day: write it like 03:30"
-    raise ValueError(message)
+    raise ValueError(f"{value!r} is not a time of day: write it like 03:30")
 
 
 def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
-        message = f"{','.join(names)!r} must have at least one name, and none twice"
-        raise ValueError(message)
+        raise ValueError(f"{','.join(names)!r} must have at least one name, and none twice")
     return names
 
 
@@ -104,8 +102,7 @@ def _expand(path: Path | None) -> Path | None:
     try:
         return path and path.expanduser()
     except RuntimeError as error:
-        message = f"{str(path)!r} has no home directory"
-        raise ValueError(message) from error
+        raise ValueError(f"{str(path)!r} has no home directory") from error
 
 
 def _is_url(url: str, schemes: tuple[str, ...]) -> bool:
@@ -477,11 +474,9 @@ class AlertsSettings:
         )
         for name, other, reason in pairs:
             if getattr(self, name) and not getattr(self, other):
-                message = f"{name} needs {other}{reason}"
-                raise ValueError(message)
+                raise ValueError(f"{name} needs {other}{reason}")
         if self.slack_token and self.slack_webhook:
-            message = "slack_token and slack_webhook would both alert: set one of them"
-            raise ValueError(message)
+            raise ValueError("slack_token and slack_webhook would both alert: set one of them")
 
 
 @section

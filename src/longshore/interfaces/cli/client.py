@@ -114,8 +114,7 @@ class ApiClient:
         """
         ref = await self.resolve(text)
         if ref.task_id is None:
-            message = f"{text!r} is a job: name one of its tasks, such as {ref.job_id}_…"
-            raise UsageError(message)
+            raise UsageError(f"{text!r} is a job: name one of its tasks, such as {ref.job_id}_…")
         return ref.task_id
 
     async def get_job(self, job_id: str) -> d.JobDetailDocument:
@@ -271,8 +270,7 @@ async def open_client(options: GlobalOptions, *, create: bool = False) -> AsyncI
             yield ApiClient(options, app, scope, system_clock().now, services)
         return
     if options.tenant is not None:
-        message = f"--tenant: the key to {context.url} determines the tenant; leave it out"
-        raise UsageError(message)
+        raise UsageError(f"--tenant: the key to {context.url} determines the tenant; leave it out")
     async with open_server(context, loaded.settings) as server:
         yield ApiClient(options, server, f"at {context.url}", system_clock().now)
 
@@ -337,8 +335,7 @@ def selected_server(options: GlobalOptions, loaded: LoadedSettings) -> ServerCon
     }
     used = [option for option, value in named.items() if value is not None]
     if len(used) > 1:
-        message = f"{' and '.join(used)} contradict each other; use one of them"
-        raise UsageError(message)
+        raise UsageError(f"{' and '.join(used)} contradict each other; use one of them")
     settings = loaded.settings
     if options.context is not None:
         return contexts.load(settings.contexts_file).get(options.context)

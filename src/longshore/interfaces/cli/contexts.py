@@ -47,11 +47,10 @@ class ServerContexts:
         """
         if name not in self.by_name:
             names = ", ".join(sorted(self.by_name)) or "none"
-            message = (
+            raise UsageError(
                 f"there is no context {name!r} (saved contexts: {names});"
                 " see `longshore contexts add --help`"
             )
-            raise UsageError(message)
         return self.by_name[name]
 
     def current(self) -> ServerContext | None:
@@ -65,8 +64,7 @@ def validate_name(name: str) -> str:
         UsageError: it is not valid.
     """
     if not is_name(name):
-        message = f"invalid context name {name!r}: expected {NAME_PATTERN.pattern}"
-        raise UsageError(message)
+        raise UsageError(f"invalid context name {name!r}: expected {NAME_PATTERN.pattern}")
     return name
 
 
@@ -84,8 +82,7 @@ def validate_url(text: str) -> str:
     if not valid or parts.query or parts.fragment or parts.username or parts.password:
         # A password in the URL must not be printed.
         shown = text.split("@")[-1][:200]
-        message = f"invalid server URL {shown!r}. Example: http://127.0.0.1:8421"
-        raise UsageError(message)
+        raise UsageError(f"invalid server URL {shown!r}. Example: http://127.0.0.1:8421")
     return text.rstrip("/")
 
 
@@ -112,8 +109,7 @@ def load(path: Path) -> ServerContexts:
     except (FileNotFoundError, NotADirectoryError):
         return ServerContexts()
     except OSError as error:
-        problem = f"{path} cannot be read: {error.strerror}"
-        raise ConfigurationError([problem]) from error
+        raise ConfigurationError([f"{path} cannot be read: {error.strerror}"]) from error
     if mode & _OTHERS_MASK:
         problem = (
             f"{path} contains API keys and can be read by others:"

@@ -166,8 +166,7 @@ class _LazyGroup(TyperGroup):
         if (command := self.get_command(ctx, name)) is None:
             close = get_close_matches(name, self.list_commands(ctx), n=1)
             hint = f"did you mean `{ctx.command_path} {close[0]}`?" if close else ""
-            message = f"no command {name!r}; {hint or f'see `{ctx.command_path} --help`'}"
-            raise UsageError(message)
+            raise UsageError(f"no command {name!r}; {hint or f'see `{ctx.command_path} --help`'}")
         return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -113,8 +113,7 @@ def command(
             import asyncio  # help is printed without it
 
             for name in sorted(refused & options.obj.keys()):
-                message = f"`{options.command_path}` does not accept --{name}"
-                raise UsageError(message)
+                raise UsageError(f"`{options.command_path}` does not accept --{name}")
             result = function(GlobalOptions(**options.obj), **values)
             code = asyncio.run(result) if isinstance(result, Coroutine) else result
             # Into a pipe, a closed output shows when it is flushed.

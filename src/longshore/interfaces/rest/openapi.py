@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
 from longshore.interfaces.rest.errors import MEDIA_TYPE
+from longshore.interfaces.rest.requests import JobId, OptionalBody, TaskId, parse_model
 from longshore.services import documents as d
+from longshore.services.app import HTTP_REQUESTS, Application
 
 _JSON = "application/json"
 _REF = "#/components/schemas/{name}"
@@ -24,9 +27,7 @@ _PROBLEMS = {
     401: "The API key is missing, unknown or revoked.",
     403: "The API key does not have the scope.",
     404: "There is no such resource in the tenant.",
-    406: "No requested media type is available.",
     409: "The state of the resource does not allow the operation.",
-    410: "The resource was removed.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     421: "The host name is not allowed.",
@@ -87,6 +88,57 @@ def answers(
             "requestBody": {"required": body_required, "content": {_JSON: {"schema": schema}}}
         }
     return route
+
+
+def operation_route(
+    router: APIRouter,
+    operation: Callable[..., Any],
+    *problems: int,
+    status: int = 200,
+    body: type[BaseModel] | None = None,
+) -> Callable[[Callable[..., None]], None]:
+    """A route that carries out an operation, which declares its request and its answer.
+
+    The decorated function is the description of the route: it has the parameters of the operation
+    as a request has them, and is never called.
+
+    Args:
+        body: The model of the body. If there is a parameter ``document``, the model's fields are
+            parameters of the operation.
+    """
+    request = HTTP_REQUESTS[operation.__name__]
+    document: Any = request.document
+
+    def register(described: Callable[..., None]) -> None:
+        signature = inspect.signature(described, eval_str=True)
+        kinds = {name: item.annotation for name, item in signature.parameters.items()}
+
+        async def carry_out(operations: Application, **values: Any) -> Response:
+            if body is not None and "document" in values:
+                values |= dict(parse_model(body, values.pop("document")))
+            return respond(await getattr(operations, operation.__name__)(**values), status)
+
+        carry_out.__signature__ = signature  # type: ignore[attr-defined]
+        required = kinds.get("document") != OptionalBody
+        router.add_api_route(
+            _route_path(request.path, kinds),
+            carry_out,
+            methods=[request.method],
+            name=described.__name__,
+            description=inspect.getdoc(described),
+            **answers(document, *problems, status=status, body=body, body_required=required),
+        )
+
+    return register
+
+
+def _route_path(path: str, kinds: Mapping[str, Any]) -> str:
+    """The path of a request: a parameter that the route does not have is left out."""
+    parts = defaultdict(str, {name: f"{{{name}}}" for name in kinds})
+    for name, kind in kinds.items():
+        if kind in (JobId, TaskId):
+            parts[name] = "jobs/{job_id}" + ("/tasks/{task_id}" if kind == TaskId else "")
+    return "/" + path.format_map(parts).lstrip("/")
 
 
 def respond(

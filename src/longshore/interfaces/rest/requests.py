@@ -35,6 +35,10 @@ async def _read_optional_document(request: Request) -> Any:
     return _parse(await _read_body(request, request.app.state.body_bytes) or b"{}")
 
 
+async def _read_job_id(job_id: str) -> str:
+    return job_id
+
+
 async def _join_task_id(job_id: str, task_id: str) -> str:
     return task_id_of(job_id, task_id)
 
@@ -42,6 +46,8 @@ async def _join_task_id(job_id: str, task_id: str) -> str:
 Body = Annotated[Any, Depends(_read_document)]
 OptionalBody = Annotated[Any, Depends(_read_optional_document)]
 """A body that may be empty, which is an empty object."""
+JobId = Annotated[str, Depends(_read_job_id)]
+"""The id of the job that the path names."""
 TaskId = Annotated[str, Depends(_join_task_id)]
 """The global id of the task that the path names."""
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="The largest number of items.")]

@@ -41,11 +41,10 @@ def bind_socket(host: str, port: int) -> socket.socket:
         server_socket.setblocking(False)
     except OSError as error:
         server_socket.close()
-        message = (
+        raise UsageError(
             f"cannot listen at {host} port {port}: {error.strerror}; "
             "another port can be set with --port or LONGSHORE_API_PORT"
-        )
-        raise UsageError(message) from error
+        ) from error
     return server_socket
 
 

@@ -62,12 +62,10 @@ async def add(
     amounts = {"usd": usd, "tokens": tokens, "minutes": minutes}
     for unit, amount in amounts.items():
         if amount is not None and amount > MAX_AMOUNT:
-            message = f"--{unit}: {MAX_AMOUNT:,} at most"
-            raise UsageError(message)
+            raise UsageError(f"--{unit}: {MAX_AMOUNT:,} at most")
     more = Budget(usd=usd, tokens=tokens, minutes=minutes)
     if not more:
-        message = "nothing to add: use --usd, --tokens or --minutes"
-        raise UsageError(message)
+        raise UsageError("nothing to add: use --usd, --tokens or --minutes")
     entity_id = await _resolve(client, id_)
     status = await client.app.add_budget(
         entity_id, more, request_id=request_id or secrets.token_hex(8)

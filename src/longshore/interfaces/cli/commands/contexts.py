@@ -125,8 +125,7 @@ def use(
 ) -> None:
     """Choose the current context: the server that commands use unless an option names another."""
     if (name is None) == (not none):
-        message = "name a context, or use --none; `longshore contexts list` lists them"
-        raise UsageError(message)
+        raise UsageError("name a context, or use --none; `longshore contexts list` lists them")
     path = load_command_settings(options).settings.contexts_file
     saved = contexts.load(path)
     context = saved.get(name) if name else None

@@ -164,8 +164,7 @@ async def _find(client: ApiClient, text: str) -> d.PostMortemDocument:
         raise MissingResource(f"{ref.job_id} has no dead letters", _LIST_HINT)
     if len(letters) > 1:
         ids = id_lines([letter.id for letter in letters])
-        message = f"{ref.job_id} has {len(letters)} dead letters; name one of them:{ids}"
-        raise UsageError(message)
+        raise UsageError(f"{ref.job_id} has {len(letters)} dead letters; name one of them:{ids}")
     return await client.app.get_dead_letter(letters[0].id)
 
 
@@ -296,8 +295,7 @@ def replay(
     """
     filtered = any(value is not None for value in (queue, definition, category, job, since))
     if letters and (filtered or everything):
-        message = "name dead letters by ID or select them by filter, not both"
-        raise UsageError(message)
+        raise UsageError("name dead letters by ID or select them by filter, not both")
     if not letters and not filtered and not everything:
         message = f"name tasks, use a filter such as --queue mail, or use --all; {_LIST_HINT}"
         raise UsageError(message)

@@ -97,8 +97,7 @@ async def apply(
         problems = "\n  ".join(str(problem) for problem in reading.problems)
         hint = "\nthis looks like a job file; use `longshore submit`"
         is_job = any(problem.path == "tasks" for problem in reading.problems)
-        message = f"nothing was stored:\n  {problems}{hint if is_job else ''}"
-        raise UsageError(message)
+        raise UsageError(f"nothing was stored:\n  {problems}{hint if is_job else ''}")
     if check:
         definitions = formats.plural(len(reading.definitions), "definition")
         print(f"{definitions} valid; nothing was stored")

@@ -160,8 +160,7 @@ class _DemoWorker:
         """
         async with asyncio.timeout(_START_TIMEOUT_S), race(self._first_line, self.process.wait()):
             if not self._first_line.done():
-                message = f"a worker did not start: {self._last_line}"
-                raise BackendUnavailable(message)
+                raise BackendUnavailable(f"a worker did not start: {self._last_line}")
         return self._first_line.result().split()[1].rstrip(":")
 
     async def end(self) -> None:

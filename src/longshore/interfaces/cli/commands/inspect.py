@@ -287,8 +287,7 @@ async def _select_task(client: ApiClient, ref: EntityRef) -> d.TaskDocument:
         raise MissingResource(f"{ref.job_id} has no agent task", hint)
     if len(agents) > 1:
         ids = id_lines([task.request_id for task in agents])
-        message = f"{ref.job_id} has {len(agents)} agent tasks; name one of them:{ids}"
-        raise UsageError(message)
+        raise UsageError(f"{ref.job_id} has {len(agents)} agent tasks; name one of them:{ids}")
     return agents[0]
 
 

@@ -91,8 +91,7 @@ def worker(
     settings = load_command_settings(options, flags, long_running=True).settings
     supervising = settings.supervisor.processes > 0 and supervisor_fd is None
     if recycle_at and not settings.supervisor.processes:
-        message = "--recycle-at needs --processes: a worker cannot replace itself"
-        raise UsageError(message)
+        raise UsageError("--recycle-at needs --processes: a worker cannot replace itself")
     check_app_modules(settings.worker.app, Path.cwd())
     if settings.log_file is not None and supervisor_fd is None:
         log_to_file(settings, settings.log_file)

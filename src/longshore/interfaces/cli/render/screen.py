@@ -241,8 +241,7 @@ def ask(question: str, *, effect: str) -> str:
         UsageError: there is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"{effect}; there is no terminal to ask on, so add --yes"
-        raise UsageError(message)
+        raise UsageError(f"{effect}; there is no terminal to ask on, so add --yes")
     print(question, end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 
 from longshore.interfaces.rest.auth import Reader
-from longshore.interfaces.rest.openapi import answers, respond, stream_route
-from longshore.interfaces.rest.requests import LongLimit, TaskId, last_event_id
+from longshore.interfaces.rest.openapi import operation_route, stream_route
+from longshore.interfaces.rest.requests import JobId, LongLimit, TaskId, last_event_id
 from longshore.services import documents as d
+from longshore.services.app import Application
 from longshore.services.queries import EVENT_CURSOR_PATTERN
 
 router = APIRouter(tags=["events"])
@@ -26,8 +27,8 @@ EventCursorParam = Annotated[
 IncludeTasks = Annotated[bool, Query(description="Include the events of its tasks.")]
 
 
-@router.get("/events", **answers(d.EventPage))
-async def list_events(
+@operation_route(router, Application.list_events)
+def list_events(
     operations: Reader,
     limit: LongLimit = 100,
     cursor: EventCursorParam = "",
@@ -39,30 +40,24 @@ async def list_events(
         str | None, Query(max_length=400, examples=["TASK#job-…_fetch", "SYSTEM#health-check"])
     ] = None,
     job_id: Annotated[str | None, Query(alias="jobId", max_length=64)] = None,
-) -> Response:
+) -> None:
     """List the events of the tenant that match all conditions, in the order of recording.
 
     To miss nothing, store `end` and ask again with it: it is a durable cursor. Events about keys
     are shown to keys with the scope `admin` only, so a page may have fewer events than its limit
     although more follow.
     """
-    page = await operations.list_events(
-        app=app, event_type=event_type, entity=entity, job_id=job_id, limit=limit, cursor=cursor
-    )
-    return respond(page)
 
 
-@router.get("/jobs/{job_id}/events", **answers(d.EventPage, 404))
-async def read_job_events(
+@operation_route(router, Application.list_job_events, 404)
+def read_job_events(
     operations: Reader,
-    job_id: str,
+    job_id: JobId,
     limit: LongLimit = 100,
     cursor: EventCursorParam = "",
     tasks: IncludeTasks = True,  # noqa: FBT002 - query parameters have names
-) -> Response:
+) -> None:
     """List the events of a job and of its tasks, in the order of recording."""
-    page = await operations.list_job_events(job_id, tasks=tasks, limit=limit, cursor=cursor)
-    return respond(page)
 
 
 @stream_route(router, "/jobs/{job_id}/events/stream")
@@ -81,17 +76,16 @@ async def stream_job_events(
     return await operations.follow_job_events(job_id, tasks=tasks, cursor=last_seen or cursor)
 
 
-@router.get(_TASK_EVENTS_PATH, **answers(d.TaskEventPage, 404))
-async def read_task_events(
+@operation_route(router, Application.list_task_events, 404)
+def read_task_events(
     operations: Reader,
-    task: TaskId,
+    task_id: TaskId,
     limit: LongLimit = 100,
     after: Annotated[
         int, Query(ge=0, le=10**15, description="`sequence` of the last event that was read.")
     ] = 0,
-) -> Response:
+) -> None:
     """List the events of a task, from the first."""
-    return respond(await operations.list_task_events(task, after=after, limit=limit))
 
 
 @stream_route(router, f"{_TASK_EVENTS_PATH}/stream")
@@ -123,17 +117,15 @@ AttemptParam = Annotated[
 FollowParam = Annotated[bool, Query(description="Continue until the job has ended.")]
 
 
-@output_router.get(_TASK_OUTPUT_PATH, **answers(d.OutputPage, 404))
-async def read_output(
+@operation_route(output_router, Application.read_output, 404)
+def read_output(
     operations: Reader,
-    task: TaskId,
+    task_id: TaskId,
     limit: LongLimit = 100,
     after: AfterParam = _START_POSITION,
     attempt: AttemptParam = None,
-) -> Response:
+) -> None:
     """Read the output of a task so far: of all attempts in order, or of one."""
-    page = await operations.read_output(task, attempt=attempt, after=after, limit=limit)
-    return respond(page)
 
 
 @stream_route(output_router, f"{_TASK_OUTPUT_PATH}/stream")

@@ -17,6 +17,7 @@ from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
 from longshore.interfaces.rest.errors import ApiProblem, api_problem_of, problem_document
 from longshore.interfaces.rest.openapi import (
     answers,
+    operation_route,
     problem_responses,
     respond,
     respond_with_etag,
@@ -25,6 +26,7 @@ from longshore.interfaces.rest.requests import (
     MAX_PAGE_SIZE,
     Body,
     Cursor,
+    JobId,
     Limit,
     LongLimit,
     OptionalBody,
@@ -33,6 +35,7 @@ from longshore.interfaces.rest.requests import (
     parse_model,
 )
 from longshore.services import documents as d
+from longshore.services.app import Application
 from longshore.services.submit import Submission
 
 router = APIRouter(tags=["jobs"])
@@ -76,12 +79,12 @@ def _batch_answer(
     return d.BatchAnswerDocument(problem=problem_document(request_id, problem))
 
 
-@router.get("/jobs", **answers(d.JobPage))
-async def list_jobs(
+@operation_route(router, Application.list_jobs)
+def list_jobs(
     operations: Reader,
     limit: Limit = 50,
     cursor: Cursor = None,
-    status: Annotated[JobState | None, Query()] = None,
+    state: Annotated[JobState | None, Query(alias="status")] = None,
     name: Annotated[str | None, Query(max_length=200, description="The whole name.")] = None,
     created_from: Annotated[
         AwareDatetime | None,
@@ -90,20 +93,11 @@ async def list_jobs(
     created_before: Annotated[
         AwareDatetime | None, Query(alias="createdBefore", description="Created before this time.")
     ] = None,
-) -> Response:
+) -> None:
     """List the jobs that match all conditions, newest first.
 
     A cursor stays valid when jobs are added: nothing is skipped or shown twice.
     """
-    page = await operations.list_jobs(
-        state=status,
-        name=name,
-        created_from=created_from,
-        created_before=created_before,
-        limit=limit,
-        cursor=cursor,
-    )
-    return respond(page)
 
 
 @router.get(
@@ -117,46 +111,41 @@ async def read_job(
     return respond_with_etag(request, await operations.get_job(job_id, limit=limit))
 
 
-@router.get("/jobs/{job_id}/statuses", **answers(d.TaskStatusesDocument, 404))
-async def read_statuses(operations: Reader, job_id: str) -> Response:
+@operation_route(router, Application.task_statuses, 404)
+def read_statuses(operations: Reader, job_id: JobId) -> None:
     """Read the state of every task of a job, in one answer."""
-    return respond(await operations.task_statuses(job_id))
 
 
-@router.get("/jobs/{job_id}/tasks", **answers(d.TaskPage, 404))
-async def list_tasks(
+@operation_route(router, Application.list_tasks, 404)
+def list_tasks(
     operations: Reader,
-    job_id: str,
+    job_id: JobId,
     limit: Limit = 50,
     cursor: Cursor = None,
-    status: Annotated[TaskState | None, Query()] = None,
-) -> Response:
+    state: Annotated[TaskState | None, Query(alias="status")] = None,
+) -> None:
     """List the tasks of a job, in the job's order."""
-    page = await operations.list_tasks(job_id=job_id, state=status, limit=limit, cursor=cursor)
-    return respond(page)
 
 
-@router.get("/tasks", **answers(d.TaskPage))
-async def list_all_tasks(
+@operation_route(router, Application.list_tasks)
+def list_all_tasks(
     operations: Reader,
     limit: Limit = 50,
     cursor: Cursor = None,
-    status: Annotated[TaskState | None, Query()] = None,
-) -> Response:
+    state: Annotated[TaskState | None, Query(alias="status")] = None,
+) -> None:
     """List the tasks of all jobs, newest first."""
-    return respond(await operations.list_tasks(state=status, limit=limit, cursor=cursor))
 
 
-@router.get("/ids", **answers(d.IdList))
-async def find_ids(
+@operation_route(router, Application.find_ids)
+def find_ids(
     operations: Reader,
     prefix: Annotated[
         str, Query(min_length=1, max_length=300, description="The beginning of the id.")
     ],
     limit: LongLimit = 10,
-) -> Response:
+) -> None:
     """Find the ids of jobs and tasks that begin with a prefix, sorted."""
-    return respond(await operations.find_ids(prefix, limit=limit))
 
 
 @router.post(
@@ -177,64 +166,50 @@ async def add_tasks(
     return respond(added, 201 if added.created else 200)
 
 
-@router.post(
-    "/jobs/{job_id}/cancel",
-    **answers(d.JobDocument, 404, 409, body=s.CancelRequestDocument, body_required=False),
-)
-async def cancel_job(operations: Operator, job_id: str, document: OptionalBody) -> Response:
+@operation_route(router, Application.cancel_job, 404, 409, body=s.CancelRequestDocument)
+def cancel_job(operations: Operator, job_id: JobId, document: OptionalBody) -> None:
     """Cancel a job with all its waiting and running tasks; results of completed tasks stay."""
-    reason = parse_model(s.CancelRequestDocument, document).reason
-    return respond(await operations.cancel_job(job_id, reason=reason))
 
 
-@router.post(
-    "/jobs/{job_id}/resume",
-    **answers(d.ResumeResultDocument, 404, 409, body=s.ResumeRequestDocument, body_required=False),
-)
-async def resume_job(operations: Operator, job_id: str, document: OptionalBody) -> Response:
+@operation_route(router, Application.resume, 404, 409, body=s.ResumeRequestDocument)
+def resume_job(operations: Operator, job_id: JobId, document: OptionalBody) -> None:
     """Run failed and cancelled tasks again; completed tasks do not run again."""
-    tasks = parse_model(s.ResumeRequestDocument, document).tasks
-    return respond(await operations.resume(job_id, tasks))
 
 
-@router.get("/jobs/{job_id}/why", **answers(d.WhyDocument, 404))
-async def explain_job(operations: Reader, job_id: str) -> Response:
+@operation_route(router, Application.why, 404)
+def explain_job(operations: Reader, entity_id: JobId) -> None:
     """Explain what the job waits for, and what would resolve it."""
-    return respond(await operations.why(job_id))
 
 
 # One task
 
-task_router = APIRouter(prefix="/jobs/{job_id}/tasks/{task_id}", tags=["tasks"])
+task_router = APIRouter(tags=["tasks"])
 
 
-@task_router.get("", **answers(d.TaskDocument, 404))
-async def read_task(operations: Reader, task: TaskId) -> Response:
+@operation_route(task_router, Application.get_task, 404)
+def read_task(operations: Reader, task_id: TaskId) -> None:
     """Read a task."""
-    return respond(await operations.get_task(task))
 
 
-@task_router.get("/result", **answers(d.ResultDocument, 404, 409))
-async def read_result(operations: Reader, task: TaskId) -> Response:
+@operation_route(task_router, Application.get_result, 404, 409)
+def read_result(operations: Reader, task_id: TaskId) -> None:
     """Read the result that the task hands to its dependents."""
-    return respond(await operations.get_result(task))
 
 
-@task_router.get("/artifacts", **answers(d.ArtifactList, 404))
-async def list_artifacts(
+@operation_route(task_router, Application.list_artifacts, 404)
+def list_artifacts(
     operations: Reader,
-    task: TaskId,
+    task_id: TaskId,
     limit: LongLimit = 100,
     after: Annotated[
         str, Query(max_length=1_024, description="`name` of the last file that was read.")
     ] = "",
-) -> Response:
+) -> None:
     """List the files that the attempts of the task stored."""
-    return respond(await operations.list_artifacts(task, limit=limit, after=after))
 
 
 @task_router.get(
-    "/artifacts/{name:path}",
+    "/jobs/{job_id}/tasks/{task_id}/artifacts/{name:path}",
     response_class=StreamingResponse,
     responses={
         **problem_responses(404),
@@ -254,49 +229,37 @@ async def read_artifact(operations: Reader, task: TaskId, name: str) -> Streamin
     )
 
 
-@task_router.post(
-    "/cancel",
-    **answers(d.TaskDocument, 404, 409, body=s.CancelRequestDocument, body_required=False),
-)
-async def cancel_task(operations: Operator, task: TaskId, document: OptionalBody) -> Response:
+@operation_route(task_router, Application.cancel_task, 404, 409, body=s.CancelRequestDocument)
+def cancel_task(operations: Operator, task_id: TaskId, document: OptionalBody) -> None:
     """Cancel a task; a running one is `processing` until its worker has stopped it."""
-    reason = parse_model(s.CancelRequestDocument, document).reason
-    return respond(await operations.cancel_task(task, reason=reason))
 
 
-@task_router.post(
-    "/approve",
-    **answers(d.TaskDocument, 404, 409, body=s.ApproveRequestDocument, body_required=False),
-)
-async def approve_task(operations: Operator, task: TaskId, document: OptionalBody) -> Response:
+@operation_route(task_router, Application.approve, 404, 409, body=s.ApproveRequestDocument)
+def approve_task(operations: Operator, task_id: TaskId, document: OptionalBody) -> None:
     """Approve the result in review: the task completes, and its dependents continue."""
-    attempt = parse_model(s.ApproveRequestDocument, document).attempt
-    return respond(await operations.approve(task, attempt=attempt))
 
 
 @task_router.post(
-    "/revise", **answers(d.RevisedTaskDocument, 404, 409, body=s.ReviseRequestDocument)
+    "/jobs/{job_id}/tasks/{task_id}/revise",
+    **answers(d.RevisedTaskDocument, 404, 409, body=s.ReviseRequestDocument),
 )
 async def revise_task(operations: Operator, task: TaskId, document: Body) -> Response:
     """Send the result in review back: a new attempt gets it, and the feedback."""
     request = parse_model(s.ReviseRequestDocument, document)
-    problem = comment_problem(request.feedback, limit=FEEDBACK_LIMIT_CHARACTERS)
-    if problem is not None:
+    if problem := comment_problem(request.feedback, limit=FEEDBACK_LIMIT_CHARACTERS):
         errors = [Problem("feedback", problem)]
         raise ApiProblem(422, "invalid", "the request has problems", errors)
     return respond(await operations.revise(task, request.feedback, attempt=request.attempt))
 
 
-@task_router.get("/why", **answers(d.WhyDocument, 404))
-async def explain_task(operations: Reader, task: TaskId) -> Response:
+@operation_route(task_router, Application.why, 404)
+def explain_task(operations: Reader, entity_id: TaskId) -> None:
     """Explain what the task waits for: the whole chain, and what would resolve it."""
-    return respond(await operations.why(task))
 
 
 # Budgets
 
 budget_router = APIRouter(tags=["budgets"])
-_ADD_ROUTE = answers(d.BudgetStatusDocument, 404, 409, body=s.AddBudgetRequestDocument)
 
 
 async def _read_amount(document: Body) -> Budget:
@@ -310,13 +273,14 @@ async def _read_amount(document: Body) -> Budget:
 AddedAmount = Annotated[Budget, Depends(_read_amount)]
 
 
-@budget_router.get("/budget", **answers(d.BudgetStatusDocument))
-async def read_daily_budget(operations: Reader) -> Response:
+@operation_route(budget_router, Application.get_budget)
+def read_daily_budget(operations: Reader) -> None:
     """Read what the tenant's agents may spend today (UTC), and what they have spent."""
-    return respond(await operations.get_budget())
 
 
-@budget_router.post("/budget", **_ADD_ROUTE)
+@budget_router.post(
+    "/budget", **answers(d.BudgetStatusDocument, 404, 409, body=s.AddBudgetRequestDocument)
+)
 async def add_daily_budget(
     operations: Admin, amount: AddedAmount, request_id: RequestId = None
 ) -> Response:
@@ -327,32 +291,25 @@ async def add_daily_budget(
     return respond(await operations.add_budget(None, amount, request_id=request_id))
 
 
-@budget_router.get("/jobs/{job_id}/budget", **answers(d.BudgetStatusDocument, 404))
-async def read_job_budget(operations: Reader, job_id: str) -> Response:
+@operation_route(budget_router, Application.get_budget, 404)
+def read_job_budget(operations: Reader, entity_id: JobId) -> None:
     """Read what all tasks of a job together may spend, and have spent."""
-    return respond(await operations.get_budget(job_id))
 
 
-@budget_router.post("/jobs/{job_id}/budget", **_ADD_ROUTE)
-async def add_job_budget(
-    operations: Operator, job_id: str, amount: AddedAmount, request_id: RequestId = None
-) -> Response:
+@operation_route(budget_router, Application.add_budget, 404, 409, body=s.AddBudgetRequestDocument)
+def add_job_budget(
+    operations: Operator, entity_id: JobId, amount: AddedAmount, request_id: RequestId = None
+) -> None:
     """Add to the budget of a job; its tasks that are parked because of it continue."""
-    return respond(await operations.add_budget(job_id, amount, request_id=request_id))
 
 
-@budget_router.get("/jobs/{job_id}/tasks/{task_id}/budget", **answers(d.BudgetStatusDocument, 404))
-async def read_task_budget(operations: Reader, task: TaskId) -> Response:
+@operation_route(budget_router, Application.get_budget, 404)
+def read_task_budget(operations: Reader, entity_id: TaskId) -> None:
     """Read what a task may spend in all its attempts, and has spent."""
-    return respond(await operations.get_budget(task))
 
 
-@budget_router.post("/jobs/{job_id}/tasks/{task_id}/budget", **_ADD_ROUTE)
-async def add_task_budget(
-    operations: Operator,
-    task: TaskId,
-    amount: AddedAmount,
-    request_id: RequestId = None,
-) -> Response:
+@operation_route(budget_router, Application.add_budget, 404, 409, body=s.AddBudgetRequestDocument)
+def add_task_budget(
+    operations: Operator, entity_id: TaskId, amount: AddedAmount, request_id: RequestId = None
+) -> None:
     """Add to the budget of a task; if it is parked because of it, it continues."""
-    return respond(await operations.add_budget(task, amount, request_id=request_id))

@@ -20,6 +20,7 @@ from longshore.interfaces.rest.errors import ApiProblem
 from longshore.interfaces.rest.openapi import (
     answers,
     openapi_document,
+    operation_route,
     problem_responses,
     respond,
 )
@@ -32,40 +33,41 @@ from longshore.interfaces.rest.requests import (
     parse_model,
 )
 from longshore.services import documents as d
+from longshore.services.app import Application
 
-definition_router = APIRouter(prefix="/task-definitions", tags=["definitions"])
+definition_router = APIRouter(tags=["definitions"])
 
 
-@definition_router.get("", **answers(d.DefinitionList))
-async def list_definitions(operations: Reader) -> Response:
+@operation_route(definition_router, Application.list_definitions)
+def list_definitions(operations: Reader) -> None:
     """List the newest version of each definition, by name, without those that are built in."""
-    return respond(await operations.list_definitions())
 
 
-@definition_router.get("/{name}", **answers(d.DefinitionDocument, 404))
-async def get_definition(
+@operation_route(definition_router, Application.get_definition, 404)
+def get_definition(
     operations: Reader,
     name: str,
     version: Annotated[
         int | None, Query(ge=1, le=2**31, description="Without it, the newest.")
     ] = None,
-) -> Response:
+) -> None:
     """Read a definition. A version that jobs use can be read also after it was deleted."""
-    return respond(await operations.get_definition(name, version=version))
 
 
-@definition_router.get("/{name}/versions", **answers(d.DefinitionList, 404))
-async def list_definition_versions(
+@operation_route(definition_router, Application.list_definition_versions, 404)
+def list_definition_versions(
     operations: Reader,
     name: str,
     limit: Limit = 50,
     after: Annotated[int, Query(ge=0, le=2**31, description="The last version that was read.")] = 0,
-) -> Response:
+) -> None:
     """List every version of a definition, from the first, also of a deleted one."""
-    return respond(await operations.list_definition_versions(name, limit=limit, after=after))
 
 
-@definition_router.put("/{name}", **answers(d.DefinitionDocument, body=s.DefinitionRequestDocument))
+@definition_router.put(
+    "/task-definitions/{name}",
+    **answers(d.DefinitionDocument, body=s.DefinitionRequestDocument),
+)
 async def put_definition(operations: Operator, name: str, document: Body) -> Response:
     """Store the next version; the same content again stores nothing. Running jobs keep theirs."""
     if isinstance(document, dict):
@@ -78,7 +80,10 @@ async def put_definition(operations: Operator, name: str, document: Body) -> Res
 
 
 @definition_router.delete(
-    "/{name}", status_code=204, response_description="Deleted.", responses=problem_responses(404)
+    "/task-definitions/{name}",
+    status_code=204,
+    response_description="Deleted.",
+    responses=problem_responses(404),
 )
 async def delete_definition(operations: Operator, name: str) -> Response:
     """Delete a definition: new jobs cannot use it, accepted jobs keep their version."""
@@ -86,7 +91,7 @@ async def delete_definition(operations: Operator, name: str) -> Response:
     return Response(status_code=204)
 
 
-dead_letter_router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
+dead_letter_router = APIRouter(tags=["dead letters"])
 
 
 async def _dead_letter_filter(
@@ -106,28 +111,25 @@ async def _dead_letter_filter(
 DeadFilterDep = Annotated[DeadLetterFilter, Depends(_dead_letter_filter)]
 
 
-@dead_letter_router.get("", **answers(d.DeadLetterPage))
-async def list_dead_letters(
+@operation_route(dead_letter_router, Application.list_dead_letters)
+def list_dead_letters(
     operations: Reader, dead_filter: DeadFilterDep, limit: Limit = 50, cursor: Cursor = None
-) -> Response:
+) -> None:
     """List dead letters, the latest first."""
-    return respond(await operations.list_dead_letters(dead_filter, limit=limit, cursor=cursor))
 
 
-@dead_letter_router.get("/counts", **answers(d.DeadLetterCountsDocument))
-async def count_dead_letters(operations: Reader, dead_filter: DeadFilterDep) -> Response:
+@operation_route(dead_letter_router, Application.count_dead_letters)
+def count_dead_letters(operations: Reader, dead_filter: DeadFilterDep) -> None:
     """Count dead letters by queue and category: what a replay of all that match would run."""
-    return respond(await operations.count_dead_letters(dead_filter))
 
 
-@dead_letter_router.get("/{letter_id}", **answers(d.PostMortemDocument, 404))
-async def read_dead_letter(operations: Reader, letter_id: str) -> Response:
+@operation_route(dead_letter_router, Application.get_dead_letter, 404)
+def read_dead_letter(operations: Reader, letter_id: str) -> None:
     """Read a dead letter with its attempts and the last lines of its output."""
-    return respond(await operations.get_dead_letter(letter_id))
 
 
 @dead_letter_router.post(
-    "/replay", **answers(d.ReplayResultDocument, 404, body=s.ReplayRequestDocument)
+    "/dead-letters/replay", **answers(d.ReplayResultDocument, 404, body=s.ReplayRequestDocument)
 )
 async def replay_dead_letters(operations: Operator, document: Body) -> Response:
     """Run dead tasks again: the named ones, or all that match.
@@ -143,104 +145,86 @@ async def replay_dead_letters(operations: Operator, document: Body) -> Response:
     return respond(await operations.replay_matching_dead_letters(matching))
 
 
-@dead_letter_router.delete("/{letter_id}", **answers(d.DeadLetterDocument, 404, 409))
-async def discard_dead_letter(operations: Operator, letter_id: str) -> Response:
+@operation_route(dead_letter_router, Application.discard_dead_letter, 404, 409)
+def discard_dead_letter(operations: Operator, letter_id: str) -> None:
     """Delete a message that leads to no task. A task cannot be discarded."""
-    return respond(await operations.discard_dead_letter(letter_id))
 
 
-queue_router = APIRouter(prefix="/queues", tags=["queues"])
+queue_router = APIRouter(tags=["queues"])
 QueueName = Annotated[str, Path(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
-@queue_router.get("", **answers(d.PausedQueueList))
-async def list_paused_queues(operations: Reader) -> Response:
+@operation_route(queue_router, Application.list_paused_queues)
+def list_paused_queues(operations: Reader) -> None:
     """List the queues that are paused or held: by whom, why, since when.
 
     A pause concerns all tenants, so all may read its reason. An entry with `until` is a hold: the
     model's API asked a worker to wait, and the hold ends by itself.
     """
-    return respond(await operations.list_paused_queues())
 
 
-@queue_router.post(
-    "/{name}/pause",
-    **answers(d.PausedQueueDocument, body=s.PauseRequestDocument, body_required=False),
-)
-async def pause_queue(
-    operations: OperatorAdmin, name: QueueName, document: OptionalBody
-) -> Response:
+@operation_route(queue_router, Application.pause_queue, body=s.PauseRequestDocument)
+def pause_queue(operations: OperatorAdmin, name: QueueName, document: OptionalBody) -> None:
     """Pause a queue: none of its tasks starts, running tasks continue.
 
     A queue has tasks of all tenants, so this needs a key with the scope `admin` of the tenant that
     operates the installation: the one that the machine's own key belongs to. If the queue is
     paused already, the earlier pause stays and is the answer.
     """
-    reason = parse_model(s.PauseRequestDocument, document).reason
-    return respond(await operations.pause_queue(name, reason=reason))
 
 
-@queue_router.post("/{name}/resume", **answers(d.PausedQueueDocument, 409))
-async def resume_queue(operations: OperatorAdmin, name: QueueName) -> Response:
+@operation_route(queue_router, Application.resume_queue, 409)
+def resume_queue(operations: OperatorAdmin, name: QueueName) -> None:
     """Resume a queue. The answer is the pause, or else the hold, that ended.
 
     Needs the same key as a pause. 409 if the queue is neither paused nor held.
     """
-    return respond(await operations.resume_queue(name))
 
 
 health_router = APIRouter(tags=["health"])
 
 
-@health_router.get("/health-check", **answers(d.HealthCheckDocument, 404))
-async def read_last_health_check(operations: Reader) -> Response:
+@operation_route(health_router, Application.last_health_check, 404)
+def read_last_health_check(operations: Reader) -> None:
     """Read the latest health check of the tenant's running tasks.
 
     Earlier ones are events of `SYSTEM#health-check`.
     """
-    return respond(await operations.last_health_check())
 
 
-@health_router.post("/health-check", **answers(d.HealthCheckDocument))
-async def run_health_check(operations: Operator) -> Response:
+@operation_route(health_router, Application.run_health_check)
+def run_health_check(operations: Operator) -> None:
     """Check all running tasks of the tenant now.
 
     As in a scheduled check, the result is recorded as an event, and new problems are sent as
     alerts.
     """
-    return respond(await operations.run_health_check())
 
 
-@health_router.get("/jobs/{job_id}/tasks/{task_id}/health", **answers(d.TaskHealthDocument, 404))
-async def read_task_health(operations: Reader, task: TaskId) -> Response:
+@operation_route(health_router, Application.task_health, 404)
+def read_task_health(operations: Reader, task_id: TaskId) -> None:
     """Read the health of a task now: how long it has run, and how long it was silent.
 
     Nothing is recorded and no alert is sent.
     """
-    return respond(await operations.task_health(task))
 
 
 key_router = APIRouter(tags=["keys"])
 
 
-@key_router.get("/keys", **answers(d.KeyList))
-async def list_keys(operations: Admin) -> Response:
+@operation_route(key_router, Application.list_keys)
+def list_keys(operations: Admin) -> None:
     """List all keys, oldest first, revoked ones too, without their secrets."""
-    return respond(await operations.list_keys())
 
 
-@key_router.post("/keys", **answers(d.NewKeyDocument, status=201, body=s.KeyRequestDocument))
-async def create_key(operations: Admin, document: Body) -> Response:
+@operation_route(key_router, Application.create_key, status=201, body=s.KeyRequestDocument)
+def create_key(operations: Admin, document: Body) -> None:
     """Create a key. Its secret is in this answer only."""
-    request = parse_model(s.KeyRequestDocument, document)
-    key = await operations.create_key(request.name, [scope.value for scope in request.scopes])
-    return respond(key, 201)
 
 
-@key_router.delete("/keys/{key_id}", **answers(d.KeyDocument, 404))
-async def revoke_key(operations: Admin, key_id: str) -> Response:
+@operation_route(key_router, Application.revoke_key, 404)
+def revoke_key(operations: Admin, key_id: str) -> None:
     """Revoke a key, at every server at once."""
-    return respond(await operations.revoke_key(key_id))
 
 
 schema_router = APIRouter()
