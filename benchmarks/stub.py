@@ -42,6 +42,9 @@ class EndedAttempt:
     async def stop(self, *, grace: timedelta) -> str:
         return "SIGTERM"
 
+    def trust_until(self, deadline_ns: int) -> None:
+        return
+
     def rss_bytes(self) -> int:
         return 0
 
@@ -58,7 +61,7 @@ class InstantRunner:
     async def close(self) -> None:
         return
 
-    async def start(self, spec: AttemptSpec) -> EndedAttempt:
+    async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> EndedAttempt:
         return EndedAttempt()
 
 

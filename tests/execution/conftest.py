@@ -19,6 +19,7 @@ from longshore.ports.runner import AttemptEnding, AttemptSpec, ChildReport, Outp
 
 LIMIT_S = 30
 NO_GRACE = timedelta(0)
+NEVER_NS = 2**63 - 1
 CHILDREN = "tests.execution.child_functions"
 ROOT = str(Path(__file__).parents[3])
 
@@ -82,10 +83,10 @@ async def reports_of(attempt: ProcessAttempt) -> list[ChildReport]:
 
 
 async def run_attempt(
-    runner: ProcessRunner, spec: AttemptSpec
+    runner: ProcessRunner, spec: AttemptSpec, *, deadline_ns: int = NEVER_NS
 ) -> tuple[AttemptEnding, list[ChildReport]]:
     """Run a child to its end."""
-    attempt = await runner.start(spec)
+    attempt = await runner.start(spec, deadline_ns=deadline_ns)
     try:
         reports = await reports_of(attempt)
         return await attempt.ending(), reports

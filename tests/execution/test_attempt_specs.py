@@ -14,6 +14,7 @@ from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
+    NEVER_NS,
     a_call,
     a_command,
     a_script,
@@ -92,7 +93,9 @@ async def unread_spec(runner: ProcessRunner, work: Path) -> asyncio.Future[objec
     await run_attempt(runner, a_command("true"))
     (reaper,) = reapers_of(runner)
     os.kill(reaper, signal.SIGSTOP)
-    starting = asyncio.ensure_future(runner.start(a_call("length", LONG, task_id="job-a_b")))
+    starting = asyncio.ensure_future(
+        runner.start(a_call("length", LONG, task_id="job-a_b"), deadline_ns=NEVER_NS)
+    )
     # The folder is made just before the order is written.
     await wait_until(lambda: (work / "job-a_b.1").exists())
     return starting

@@ -14,6 +14,7 @@ from longshore.execution.process_table import descendants
 from longshore.ports.runner import AttemptSpec
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
+    NEVER_NS,
     a_call,
     a_command,
     a_script,
@@ -69,7 +70,7 @@ async def test_an_attempt_whose_reaper_cannot_be_reached_is_not_started(
     with monkeypatch.context() as patch:
         patch.setattr(ForkedReaper, "request", lambda *_, **__: False)
         with pytest.raises(BackendUnavailable):
-            await runner.start(a_command("true"))
+            await runner.start(a_command("true"), deadline_ns=NEVER_NS)
     await wait_until(lambda: not reapers_of(runner))
 
     ending, _ = await run_attempt(runner, a_command("true"))

@@ -14,7 +14,15 @@ from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptSpec
-from tests.execution.conftest import a_call, a_command, a_script, output_text, run_attempt, scenario
+from tests.execution.conftest import (
+    NEVER_NS,
+    a_call,
+    a_command,
+    a_script,
+    output_text,
+    run_attempt,
+    scenario,
+)
 
 
 @scenario
@@ -257,7 +265,7 @@ async def test_an_order_that_can_never_be_carried_out_is_refused(
     runner: ProcessRunner, spec: AttemptSpec, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError):
-        await runner.start(spec)
+        await runner.start(spec, deadline_ns=NEVER_NS)
 
     assert not any((tmp_path / "work").glob("*"))
 
@@ -268,5 +276,5 @@ async def test_a_machine_that_cannot_start_a_child_now_is_out_of_reach(tmp_path:
     runner = ProcessRunner(tmp_path, {}, SystemClock())
 
     with pytest.raises(BackendUnavailable):
-        await runner.start(a_command("true"))
+        await runner.start(a_command("true"), deadline_ns=NEVER_NS)
     await runner.close()

@@ -12,6 +12,7 @@ from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.process_table import group_members, is_alive
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
+    NEVER_NS,
     NO_GRACE,
     a_call,
     a_command,
@@ -206,7 +207,7 @@ async def test_a_start_that_is_cancelled_leaves_no_child(
 ) -> None:
     for turns in range(12):
         spec = a_script("sleep 1000", attempt=turns + 1)
-        starting = asyncio.ensure_future(runner.start(spec))
+        starting = asyncio.ensure_future(runner.start(spec, deadline_ns=NEVER_NS))
         for _ in range(turns):
             await asyncio.sleep(0)
         starting.cancel()

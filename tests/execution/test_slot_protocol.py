@@ -108,7 +108,8 @@ def test_a_record_is_decoded_as_it_was_encoded(record: Any) -> None:
 
 @pytest.mark.parametrize("request_kind", list(ReaperRequest))
 def test_a_request_is_decoded_as_it_was_encoded(request_kind: ReaperRequest) -> None:
-    assert decode_request(encode_request(request_kind, 5)) == (request_kind, 5, 0)
+    packet = encode_request(request_kind, 5, memory_bytes=6, deadline_ns=7)
+    assert decode_request(packet) == (request_kind, 5, 6, 7)
 
 
 OUTPUTS = st.lists(

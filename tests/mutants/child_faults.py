@@ -14,6 +14,7 @@ _STOPPING = "execution/test_runner_stopping.py"
 _RUNNER = "execution/test_runner.py"
 _REPORTS = "execution/test_runner_reports.py"
 _ATTEMPT_SPECS = "execution/test_attempt_specs.py"
+_DEADLINES = "execution/test_attempt_deadlines.py"
 _REAPERS = "execution/test_reapers.py"
 _FOREIGN_PROCESSES = "execution/test_outsiders.py"
 _WORKER_REGISTRY = "execution/test_worker_registry_of_attempts.py"
@@ -54,6 +55,18 @@ CHILD_FAULTS = (
         at="execution.forkserver.reaper:AttemptReaper.kill_cause",
         do=Condition("used", False),
         caught_by=f"{_NASTY}::test_processes_that_together_exceed_the_limit_are_out_of_memory",
+    ),
+    _fault(
+        name="an attempt runs on after its deadline",
+        at="execution.forkserver.reaper:AttemptReaper.kill_cause",
+        do=Condition("is_late()", False),
+        caught_by=f"{_DEADLINES}::test_a_stopped_worker_does_not_keep_its_attempt_alive",
+    ),
+    _fault(
+        name="the deadline of an attempt is not moved",
+        at="execution.forkserver.reaper:Reaper.supervise",
+        do=Condition("TRUST", False),
+        caught_by=f"{_DEADLINES}::test_a_deadline_that_is_moved_is_not_enforced",
     ),
     _fault(
         name="a request to end kills",

@@ -40,6 +40,13 @@ WORKER_FAULTS = (
         caught_by=f"{_LEASES}::test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden",
     ),
     _fault(
+        name="a renewal does not move the deadline of the child",
+        at="services.worker.attempt:Attempt.apply_renewal",
+        do=Drop("trust_until()"),
+        caught_by=f"{_LEASES}::"
+        "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
+    ),
+    _fault(
         name="one who no longer trusts its lease reports all the same",
         at="services.worker.outcomes:Outcomes.stopped",
         do=Value("return None", "self.released('fenced')"),

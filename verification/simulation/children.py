@@ -70,7 +70,7 @@ class SimulatedRunner:
     async def close(self) -> None:
         self.kill_all()
 
-    async def start(self, spec: AttemptSpec) -> SimulatedChild:
+    async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> SimulatedChild:
         await self._process.wait_until_running()
         if self._simulation.faults.occurs(Fault.START_FAILS, self._rng):
             message = "cannot start a process"
@@ -347,6 +347,9 @@ class SimulatedChild:
                 await self._process.wait_until_running()
                 self.kill(signal.SIGKILL)
         return (self._signal or signal.SIGTERM).name
+
+    def trust_until(self, deadline_ns: int) -> None:
+        """Does nothing: the worker ends it in time, or the process has ended."""
 
     def rss_bytes(self) -> int:
         return 0

@@ -72,12 +72,15 @@ class KillCause(StrEnum):
 
     NONE = ""
     MEMORY = "memory"
-    DEADLINE = "deadline"  # a task was running when its lease was no longer trusted
+    DEADLINE = "deadline"  # it was running when its lease was no longer trusted
     LOST = "lost"  # the reaper has ended: nothing more is known of its last child
 
 
-LOST_REAPER = "the attempt's reaper process was killed, and the attempt with it"
-"""The failure of an attempt whose child was lost."""
+KILL_MESSAGES = {
+    KillCause.DEADLINE: "the worker did not renew its lease in time, and the attempt was ended",
+    KillCause.LOST: "the attempt's reaper process was killed, and the attempt with it",
+}
+"""The failure of an attempt that was killed for a cause."""
 
 
 def encode_message(number: int, **content: Any) -> bytes:
@@ -92,26 +95,31 @@ class ReaperRequest(IntEnum):
     TERMINATE = 1
     KILL = 2
     START = 3  # a child, for an attempt; a slot starts its children itself
+    TRUST = 4  # the child of an attempt until a new deadline
 
 
-_REQUEST = struct.Struct("<Bqq")
+_REQUEST = struct.Struct("<Bqqq")
 REQUEST_BYTES = _REQUEST.size
 
 
-def encode_request(request: ReaperRequest, generation: int, memory_bytes: int = 0) -> bytes:
+def encode_request(
+    request: ReaperRequest, generation: int, *, memory_bytes: int = 0, deadline_ns: int = 0
+) -> bytes:
     """Returns a request about a child as one packet.
 
     Args:
         generation: The number of the child among those of its reaper.
         memory_bytes: Of ``START``: what all processes of the attempt together may use; 0: no limit.
+        deadline_ns: Of ``START`` and ``TRUST``: when the reaper kills the attempt, on the clock of
+            ``slot_page.clock_ns``.
     """
-    return _REQUEST.pack(request, generation, memory_bytes)
+    return _REQUEST.pack(request, generation, memory_bytes, deadline_ns)
 
 
-def decode_request(packet: bytes) -> tuple[ReaperRequest, int, int]:
-    """Returns the request, the generation of the child and the limit of memory."""
-    request, generation, memory_bytes = _REQUEST.unpack(packet)
-    return ReaperRequest(request), generation, memory_bytes
+def decode_request(packet: bytes) -> tuple[ReaperRequest, int, int, int]:
+    """Returns the arguments of ``encode_request``."""
+    request, *numbers = _REQUEST.unpack(packet)
+    return ReaperRequest(request), *numbers
 
 
 _STATUS = struct.Struct("<?iiq8s")

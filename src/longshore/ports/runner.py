@@ -185,6 +185,10 @@ class RunningAttempt(Protocol):
         """
         ...
 
+    def trust_until(self, deadline_ns: int) -> None:
+        """Move the ``deadline_ns`` of ``Runner.start``."""
+        ...
+
     def rss_bytes(self) -> int:
         """Returns the memory that the child uses now; 0 if unknown."""
         ...
@@ -211,8 +215,12 @@ class Runner(Protocol):
         """End all remaining children. Safe to call twice."""
         ...
 
-    async def start(self, spec: AttemptSpec) -> RunningAttempt:
+    async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> RunningAttempt:
         """Start an attempt in a child process.
+
+        Args:
+            deadline_ns: The moment (``CLOCK_BOOTTIME``) at which everything that belongs to the
+                attempt is killed, also if the worker is stopped.
 
         Raises:
             UsageError: the spec can never be executed (no such command, invalid options).

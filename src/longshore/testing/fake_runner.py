@@ -86,7 +86,7 @@ class FakeRunner:
     async def close(self) -> None:
         """Nothing is left."""
 
-    async def start(self, spec: AttemptSpec) -> FakeChild:
+    async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> FakeChild:
         self.specs.append(spec)
         scripts = self._scripts.get(spec.key) or [self._default]
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
@@ -94,7 +94,12 @@ class FakeRunner:
             raise script.start_error
         folder = self._folder and self._folder / f"{spec.task_id}.{spec.attempt}"
         child = FakeChild(
-            spec, script, self._clock, process_id=next(self._process_ids), folder=folder
+            spec,
+            script,
+            self._clock,
+            process_id=next(self._process_ids),
+            deadline_ns=deadline_ns,
+            folder=folder,
         )
         self.children.append(child)
         return child
@@ -115,9 +120,11 @@ class FakeChild:
         clock: Clock,
         *,
         process_id: int,
+        deadline_ns: int,
         folder: Path | None = None,
     ) -> None:
         self.spec = spec
+        self.deadline_ns = deadline_ns
         self.folder = folder
         self.closed = False
         self.signals: list[str] = []  # those it was sent
@@ -212,6 +219,9 @@ class FakeChild:
             over.cancel()
         if self.alive:
             self.signals.append(signal.SIGKILL.name)
+
+    def trust_until(self, deadline_ns: int) -> None:
+        self.deadline_ns = deadline_ns
 
     def rss_bytes(self) -> int:
         return 0

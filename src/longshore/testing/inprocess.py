@@ -74,7 +74,7 @@ class InProcessRunner:
     async def close(self) -> None:
         """Nothing is left."""
 
-    async def start(self, spec: AttemptSpec) -> InProcessAttempt:
+    async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> InProcessAttempt:
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         folder.mkdir(parents=True)
         self._active += 1
@@ -241,6 +241,9 @@ class InProcessAttempt:
         # A function of this process cannot be stopped, only given up.
         self._end(AttemptEnding(signal=signal.SIGKILL.name))
         return signal.SIGKILL.name
+
+    def trust_until(self, deadline_ns: int) -> None:
+        """A function of this process cannot be killed."""
 
     def rss_bytes(self) -> int:
         return 0

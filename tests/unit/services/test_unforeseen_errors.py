@@ -178,8 +178,8 @@ class FaultyRunner(FakeRunner):
     method = "ending"
     times = 1
 
-    async def start(self, spec: Any) -> Any:
-        child = await super().start(spec)
+    async def start(self, spec: Any, *, deadline_ns: int) -> Any:
+        child = await super().start(spec, deadline_ns=deadline_ns)
         broken = FlakyPort(child, self.method, FAULT, self.times)
         self.times = 0
         return broken

@@ -14,6 +14,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
 from longshore.services.worker.attempt import Attempt
+from longshore.services.worker.context import to_ns
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import lose_messages
@@ -246,6 +247,8 @@ async def test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends(
             assert claimed.lease.heartbeats == renewals
             assert child.ended_at is not None
             assert child.ended_at <= lease_ends - LEASE.skew_margin
+            # Should the worker be stopped, the reaper kills it then.
+            assert child.deadline_ns == to_ns(lease_ends - LEASE.skew_margin)
             assert await harness.task("a") == claimed
 
 

@@ -3,7 +3,9 @@
 A reaper is the ancestor of every process of its child. Orphans below it become its children, in any
 session or process group, so the kernel itself reports when no process is left: there is no child to
 wait for. The reaper outlives the child until then, and only then reports its end to the worker.
-When its socket to the worker closes or the fork server ends, it kills all its descendants.
+When its socket to the worker closes, the fork server ends, or the deadline of the worker's lease
+passes, it kills all its descendants. The worker may be stopped then: it moves the deadline, it does
+not enforce it.
 
 An attempt of an agent or command, or of a function that needs a child of its own, has a reaper for
 itself, which is used again when nothing of the attempt is left. A slot has a reaper too; see
@@ -44,10 +46,13 @@ from longshore.execution.protocol import (
     ReaperRequest,
     decode_request,
 )
+from longshore.execution.slot_page import clock_ns
 
 # Above the numbers that a child uses for itself.
 _FIRST_FD = 64
 _MEMORY_CHECK_MS = 250
+# A wait does not end earlier if the machine sleeps meanwhile, so it is never longer than this.
+_MAX_WAIT_MS = 5_000
 _IS_LINUX = sys.platform == "linux"
 # How long to wait for processes that hang in the kernel before the end is reported anyway.
 KILL_TIMEOUT_S = 5.0
@@ -122,6 +127,7 @@ class _Request(NamedTuple):
     kind: ReaperRequest
     generation: int
     memory_bytes: int
+    deadline_ns: int
     files: list[int]
 
 
@@ -148,13 +154,22 @@ class Reaper:
         self._poll.register(control, select.POLLIN)
         self._poll.register(end_pipe, select.POLLIN)
 
+    deadline_ns = 0
+    """When the child has to be killed, unless it is moved before."""
+
     def check_interval_ms(self) -> int | None:
         """Returns how long ``kill_cause`` need not be called; None: until something happens."""
-        raise NotImplementedError
+        left_ns = self.deadline_ns - clock_ns()
+        # One more, as a child that has just begun may not be visible in a page at the deadline.
+        return min(left_ns // 1_000_000 + 2, _MAX_WAIT_MS) if left_ns > 0 else None
 
     def kill_cause(self, processes: ReapedProcesses) -> KillCause:
         """Returns why the child has to be killed now, if it has to."""
         raise NotImplementedError
+
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return clock_ns() >= self.deadline_ns
 
     def clean_up(self) -> None:
         """Remove what must not outlive this process; nothing is left of the child."""
@@ -195,6 +210,8 @@ class Reaper:
                         return
                     if request.kind is ReaperRequest.TERMINATE:
                         processes.signal_group(signal.SIGTERM)
+                    if request.kind is ReaperRequest.TRUST:
+                        self.deadline_ns = request.deadline_ns
                 processes.reap()
                 processes.cause = self.kill_cause(processes)
 
@@ -248,7 +265,7 @@ class AttemptReaper(Reaper):
 
     def _run_child(self, request: _Request) -> None:
         """Start the child and wait until none of the attempt's processes is left."""
-        self._memory_bytes = request.memory_bytes
+        self._memory_bytes, self.deadline_ns = request.memory_bytes, request.deadline_ns
         processes = ReapedProcesses()
         try:
             processes.child_pid = self.fork(lambda: run_child(request.files))
@@ -264,9 +281,12 @@ class AttemptReaper(Reaper):
     def check_interval_ms(self) -> int | None:
         if not _IS_LINUX:
             return int(KILL_INTERVAL_S * 1000)  # nothing reports the end of the child
-        return _MEMORY_CHECK_MS if self._memory_bytes else None
+        interval_ms = super().check_interval_ms() or 0
+        return min(interval_ms, _MEMORY_CHECK_MS) if self._memory_bytes else interval_ms
 
     def kill_cause(self, processes: ReapedProcesses) -> KillCause:
+        if self.is_late():
+            return KillCause.DEADLINE
         if not self._memory_bytes:
             return KillCause.NONE
         used = sum(descendants(os.getpid()).values())

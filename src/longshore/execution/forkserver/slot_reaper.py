@@ -18,12 +18,10 @@ from typing import Any, NoReturn
 from longshore.execution.forkserver.reaper import ReapedProcesses, Reaper
 from longshore.execution.forkserver.slot_child import SlotChild, SlotFiles, SlotSettings
 from longshore.execution.protocol import ChildStatus, KillCause
-from longshore.execution.slot_page import SlotPage, clock_ns
+from longshore.execution.slot_page import SlotPage
 
 # After a child that ended before it had begun anything, or if no child can be forked.
 _FORK_INTERVAL_MS = 100
-# A wait does not end earlier if the machine sleeps meanwhile, so it is never longer than this.
-_MAX_WAIT_MS = 5_000
 
 
 class SlotReaper(Reaper):
@@ -78,14 +76,12 @@ class SlotReaper(Reaper):
             except OSError:
                 self.wait(_FORK_INTERVAL_MS)
 
-    def check_interval_ms(self) -> int | None:
-        left_ns = self._page.deadline_ns - clock_ns()
-        # One more, as a child that has just begun may not be visible in the page at the deadline.
-        return min(left_ns // 1_000_000 + 2, _MAX_WAIT_MS) if left_ns > 0 else None
+    @property
+    def deadline_ns(self) -> int:  # type: ignore[override]
+        return self._page.deadline_ns
 
     def kill_cause(self, processes: ReapedProcesses) -> KillCause:
-        is_late = self._page.running and clock_ns() >= self._page.deadline_ns
-        return KillCause.DEADLINE if is_late else KillCause.NONE
+        return KillCause.DEADLINE if self._page.running and self.is_late() else KillCause.NONE
 
     def clean_up(self) -> None:
         """Remove what the slot has left in the work folder."""

@@ -36,8 +36,8 @@ from longshore.execution.host.report_decoder import decode_failure, decode_repor
 from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
     AGENT_FOLDER,
+    KILL_MESSAGES,
     LINE_LIMIT_BYTES,
-    LOST_REAPER,
     ChildStatus,
     KillCause,
     ReaperRequest,
@@ -279,6 +279,9 @@ class ProcessAttempt:
         await self._finished.wait()
         return self._stopped_by or signal.SIGTERM.name
 
+    def trust_until(self, deadline_ns: int) -> None:
+        self.child.trust_until(deadline_ns)
+
     def rss_bytes(self) -> int:
         return rss_bytes_of(self.process_id)
 
@@ -295,4 +298,4 @@ def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
         used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
         message = f"used {used} MB of memory; its definition allows {limit} MB"
         return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
-    return Failure(category=ErrorCategory.CRASH, message=LOST_REAPER)
+    return Failure(category=ErrorCategory.CRASH, message=KILL_MESSAGES[status.cause])

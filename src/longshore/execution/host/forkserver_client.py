@@ -69,11 +69,14 @@ class ForkedReaper:
         generation: int,
         *,
         memory_bytes: int = 0,
+        deadline_ns: int = 0,
         fds: Sequence[int] = (),
     ) -> bool:
         """Send a request; see ``protocol.encode_request``. Returns False if the reaper is ending,
         and with it its child."""
-        packet = encode_request(request, generation, memory_bytes)
+        packet = encode_request(
+            request, generation, memory_bytes=memory_bytes, deadline_ns=deadline_ns
+        )
         try:
             socket.send_fds(self._control, [packet], list(fds))
         except OSError:
@@ -136,6 +139,10 @@ class ForkedChild:
     def signal(self, request: ReaperRequest) -> None:
         """Request the end of the child or, with ``KILL``, of everything that it has started."""
         self._reaper.request(request, self._generation)
+
+    def trust_until(self, deadline_ns: int) -> None:
+        """Move the moment when the reaper kills the child and everything that it has started."""
+        self._reaper.request(ReaperRequest.TRUST, self._generation, deadline_ns=deadline_ns)
 
     def abandon(self) -> None:
         """Kill the child with its reaper; also if it has not started yet."""
@@ -233,11 +240,14 @@ class ForkServerClient:
         loop.add_reader(ours, self._receive, ours)
         return self._process, self._ready
 
-    async def start(self, fds: Sequence[int], *, memory_bytes: int | None = None) -> ForkedChild:
+    async def start(
+        self, fds: Sequence[int], *, deadline_ns: int, memory_bytes: int | None = None
+    ) -> ForkedChild:
         """Request a child, which then reads its spec from its replies pipe.
 
         Args:
             fds: The child's ends of its pipes; the caller may close its copies after this.
+            deadline_ns: See ``protocol.encode_request``.
 
         Raises:
             OSError: there are not enough files.
@@ -249,7 +259,13 @@ class ForkServerClient:
             is_new = not self._idle
             reaper = await self.fork_reaper() if is_new else self._idle.pop()
             number = next(self._numbers)
-            if reaper.request(ReaperRequest.START, number, memory_bytes=memory_bytes or 0, fds=fds):
+            if reaper.request(
+                ReaperRequest.START,
+                number,
+                memory_bytes=memory_bytes or 0,
+                deadline_ns=deadline_ns,
+                fds=fds,
+            ):
                 child = ForkedChild(reaper, number)
                 child.exited.add_done_callback(partial(self._add_idle, reaper))
                 return child

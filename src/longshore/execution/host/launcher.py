@@ -102,12 +102,12 @@ class ProcessRunner:
             cleaner=self._cleaner,
         )
 
-    async def start(self, spec: AttemptSpec) -> ProcessAttempt:
+    async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
         settings = _check_options(spec)
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         await self._cleaner.cancel_removal(folder)
         try:
-            return await self._launch(spec, settings, folder)
+            return await self._launch(spec, settings, folder, deadline_ns)
         except BaseException as error:
             self._cleaner.remove_now(folder)
             if isinstance(error, OSError):
@@ -116,14 +116,16 @@ class ProcessRunner:
             raise
 
     async def _launch(
-        self, spec: AttemptSpec, settings: dict[str, Any], folder: Path
+        self, spec: AttemptSpec, settings: dict[str, Any], folder: Path, deadline_ns: int
     ) -> ProcessAttempt:
         definition = spec.definition
         forkserver = await self._forkserver_for(definition)
         with open_child_pipes(pty=definition.pty) as (pipes, child_ends):
             reach("attempt.child_requested")
             child = await forkserver.start(
-                child_ends, memory_bytes=definition.resources.memory_bytes
+                child_ends,
+                deadline_ns=deadline_ns,
+                memory_bytes=definition.resources.memory_bytes,
             )
         attempt = ProcessAttempt(
             spec, child, pipes, folder=folder, cleaner=self._cleaner, clock=self.clock

@@ -37,7 +37,7 @@ from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
-from longshore.execution.protocol import LOST_REAPER, ChildStatus, KillCause, ReaperRequest
+from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause, ReaperRequest
 from longshore.execution.slot_page import SlotPage, clock_ns, open_page_file
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
@@ -79,8 +79,8 @@ _SEND_BUFFER_BYTES = 4 * 1024 * 1024
 _WAKE_MARGIN_NS = 1_000_000_000
 _CAUSES = {KillCause.DEADLINE: ChildEndCause.DEADLINE, KillCause.LOST: ChildEndCause.LOST}
 _MESSAGES = {
-    ChildEndCause.DEADLINE: "the worker did not renew its lease in time, and the attempt was ended",
-    ChildEndCause.LOST: LOST_REAPER,
+    ChildEndCause.DEADLINE: KILL_MESSAGES[KillCause.DEADLINE],
+    ChildEndCause.LOST: KILL_MESSAGES[KillCause.LOST],
     ChildEndCause.INVALID_REPORT: "the attempt sent an invalid report to the worker",
 }
 

@@ -52,7 +52,12 @@ from longshore.services.worker.budget_check import (
     Waiting,
     open_budget_check,
 )
-from longshore.services.worker.context import AttemptStopReason, WorkerContext, pause_before_release
+from longshore.services.worker.context import (
+    AttemptStopReason,
+    WorkerContext,
+    pause_before_release,
+    to_ns,
+)
 from longshore.services.worker.outcomes import Outcome, Outcomes, hold_queue
 from longshore.services.worker.output import AttemptReports, OutputPump
 
@@ -161,6 +166,8 @@ class Attempt:
         self._update_row(row)
         # Answers may arrive out of order: an older one must not shorten the trust.
         self._trusted_until = max(self._trusted_until, sent_at + self._context.lease.trusted_for)
+        if self._child is not None:
+            self._child.trust_until(self._deadline_ns)
         if row.cancel is not None:
             self.stop(AttemptStopReason.CANCELLED)
 
@@ -309,7 +316,7 @@ class Attempt:
         if self._stop_reason.done():
             return self._outcomes.stopped(self._stop_reason.result(), due_at=self._due_at)
         try:
-            child = self._child = await context.runner.start(spec)
+            child = self._child = await context.runner.start(spec, deadline_ns=self._deadline_ns)
             self._child_may_live = True
         except UsageError as error:
             return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)
@@ -379,6 +386,11 @@ class Attempt:
     def _lease_trusted(self) -> bool:
         """Whether no other worker can have taken over the task."""
         return self._context.backend.clock.elapsed() < self._trusted_until
+
+    @property
+    def _deadline_ns(self) -> int:
+        """When the reaper kills the child, should this worker not end it before."""
+        return to_ns(self._trusted_until + self._context.lease.kill_grace)
 
     async def _wait_for_lease_end(self) -> None:
         clock = self._context.backend.clock

@@ -31,6 +31,7 @@ from longshore.services.worker.output import OutputPolicy
 _FIRST_PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(seconds=30)
 _MOST_DOUBLINGS = 5
+MICROSECOND = timedelta(microseconds=1)
 
 
 class AgentSlots:
@@ -76,6 +77,11 @@ def pause_before_release(row: TaskRow) -> timedelta:
     """Returns how long to wait before a task without a process is released."""
     uncounted = max(row.attempt - 1 - row.attempts_used, 0)
     return min(_FIRST_PAUSE * (1 << min(uncounted, _MOST_DOUBLINGS)), _LONGEST_PAUSE)
+
+
+def to_ns(duration: timedelta) -> int:
+    """Returns a moment of the clock as children and reapers read it."""
+    return duration // MICROSECOND * 1000
 
 
 class AttemptStopReason(Enum):

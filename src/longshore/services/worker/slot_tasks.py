@@ -45,7 +45,7 @@ from longshore.ports.task_source import Answer, Applied, ClaimedTask, LeaseComma
 from longshore.services.resilience import pauses_within, retry_unavailable
 from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.attempt_specs import build_attempt_spec
-from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.context import MICROSECOND, AttemptStopReason, WorkerContext, to_ns
 from longshore.services.worker.outcomes import worker_failure
 from longshore.services.worker.output import AttemptReports, OutputPump
 
@@ -55,7 +55,6 @@ _NO_USAGE = Usage()
 NOT_BEGUN = "the worker had no time for it"
 _STOPPING = "the worker stops"
 _TOO_LATE = "the worker could not renew the lease in time"
-_MICROSECOND = timedelta(microseconds=1)
 # A slot is trusted a little shorter than its tasks, so that it is not set for each of them.
 _TRUST_STEP_NS = 1_000_000_000
 _TIMER_SLACK_NS = 1_000_000
@@ -184,7 +183,7 @@ class SlotTasks:
             claimed,
             number,
             definition,
-            _to_ns(trusted_until),
+            to_ns(trusted_until),
             SlotTask(
                 number=number,
                 fence=claimed.fence,
@@ -194,7 +193,7 @@ class SlotTasks:
                 attempt=claimed.attempt,
                 definition=definition,
             ),
-            claimed_at_ns=_to_ns(sent_at),
+            claimed_at_ns=to_ns(sent_at),
         )
         if (earlier := self._tasks.get(number)) is not None:
             # Its lease is lost, and it has not ended yet.
@@ -349,7 +348,7 @@ class SlotTasks:
     def _set_timer(self, now_ns: int) -> None:
         """Look again when a child may have stalled, or a task may have timed out."""
         waits = [
-            since + _to_ns(self._timeout_of(self._tasks[number])) - now_ns
+            since + to_ns(self._timeout_of(self._tasks[number])) - now_ns
             for number, since in self._planner.running()
             if not self._tasks[number].timed_out
         ]
@@ -367,7 +366,7 @@ class SlotTasks:
         self._timer = self._start(self._calls, self._wait_for_timer(ends_ns - now_ns))
 
     async def _wait_for_timer(self, wait_ns: int) -> None:
-        await self._clock.sleep(wait_ns // 1000 * _MICROSECOND)
+        await self._clock.sleep(wait_ns // 1000 * MICROSECOND)
         self._timer = None
         self._on_timer()
 
@@ -375,7 +374,7 @@ class SlotTasks:
         now_ns = self._now_ns()
         for number, since in self._planner.running():
             task = self._tasks[number]
-            if now_ns - since >= _to_ns(self._timeout_of(task)) and not task.timed_out:
+            if now_ns - since >= to_ns(self._timeout_of(task)) and not task.timed_out:
                 task.timed_out = True
                 self._kill(task)
         self._act()
@@ -491,7 +490,7 @@ class SlotTasks:
     def renew(self) -> None:
         """Renew the leases of tasks that have been held for a while."""
         now_ns, sent_at = self._now_ns(), self._clock.elapsed()
-        old_ns = _to_ns(self._context.lease.renew_every) // 2
+        old_ns = to_ns(self._context.lease.renew_every) // 2
         for task in list(self._tasks.values()):
             if now_ns - task.claimed_at_ns < old_ns:
                 continue
@@ -514,7 +513,7 @@ class SlotTasks:
         if isinstance(answer, Refusal):
             self.stop(task.claimed.task_id, AttemptStopReason.FENCED)
         elif isinstance(answer, Applied):
-            trusted_ns = _to_ns(sent_at + self._context.lease.trusted_for)
+            trusted_ns = to_ns(sent_at + self._context.lease.trusted_for)
             task.trusted_until_ns = max(task.trusted_until_ns, trusted_ns)
             if task.slot is not None:
                 self._update_trust(task.slot)
@@ -526,7 +525,7 @@ class SlotTasks:
     def outcome(self, slot: int, outcome: SlotOutcome) -> None:
         self._planner.finished(slot, outcome.number, outcome.duration_ns, self._now_ns())
         task = self._take_out(outcome.number)
-        duration = outcome.duration_ns // 1000 * _MICROSECOND
+        duration = outcome.duration_ns // 1000 * MICROSECOND
         result, failure = outcome.result, outcome.failure
         is_short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
         if task.stop_reason is AttemptStopReason.FENCED:
@@ -740,7 +739,7 @@ class SlotTasks:
             if task.stop_reason is AttemptStopReason.FENCED:
                 self._drop(task, ending.folder)
             else:
-                elapsed = (self._now_ns() - since_ns) // 1000 * _MICROSECOND
+                elapsed = (self._now_ns() - since_ns) // 1000 * MICROSECOND
                 self._finish_later(task, ending.folder, elapsed, _failure_of(ending))
         self._schedule()
         self._note_change()
@@ -782,7 +781,7 @@ class SlotTasks:
         self._note_change()
 
     def _now_ns(self) -> int:
-        return _to_ns(self._clock.elapsed())
+        return to_ns(self._clock.elapsed())
 
 
 def _failure(category: ErrorCategory, error: Exception) -> Failure:
@@ -812,10 +811,6 @@ async def _recorded(task: _HeldTask) -> None:
     """Return when all reports of a task are recorded."""
     while task.recording is not None:
         await asyncio.wait((task.recording,))
-
-
-def _to_ns(duration: timedelta) -> int:
-    return duration // _MICROSECOND * 1000
 
 
 def _fill(task: SlotTask, spec: AttemptSpec) -> None:
