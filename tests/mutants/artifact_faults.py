@@ -88,20 +88,20 @@ ARTIFACT_FAULTS = (
     ),
     _fault(
         name="files may take as long as the outcome may",
-        at="services.worker.attempt:Attempt._store_files",
+        at="services.worker.outcomes:store_files",
         do=Operator("/ duration", "*"),
         caught_by=f"{_WORKER}::test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome",
     ),
     _fault(
         name="the time for files is the attempt's",
         at="services.worker.attempt:Attempt._store_files",
-        do=Drop("record_child_end()"),
+        do=Drop("= ended_at"),
         caught_by=f"{_WORKER}::test_the_time_to_store_files_is_not_the_attempt_s",
     ),
     _fault(
         name="the folder goes before its files are kept",
         at="services.worker.attempt:Attempt._store_files",
-        do=After("record_child_end()", "await child.close()"),
+        do=After("= ended_at", "await child.close()"),
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
 )

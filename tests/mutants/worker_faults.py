@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Condition, Drop, Replace, Value
+from tests.planting import After, Argument, Before, Condition, Drop, Replace, Value
 
 _ATTEMPTS = "unit/services/test_worker_attempts.py"
 _LEASES = "unit/services/test_worker_leases.py"
@@ -75,8 +75,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="the outcome is committed before the output is stored",
-        at="services.worker.attempt:Attempt._store_output",
-        do=Drop("_retry_unavailable()"),
+        at="services.worker.attempt:Attempt._report",
+        do=Drop("store_output()"),
         caught_by=f"{_OUTPUT}::"
         "test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it",
     ),
@@ -95,12 +95,12 @@ WORKER_FAULTS = (
     _fault(
         name="a step is acknowledged before it is kept",
         at="services.worker.attempt:Attempt._store_checkpoint",
-        do=After("task_document_key()", "await child.confirm_step(name)"),
+        do=Before("store_step()", "await child.confirm_step(step.name)"),
         caught_by=f"{_STEPS}::test_a_step_is_not_acknowledged_before_it_is_kept",
     ),
     _fault(
         name="a step forgets those before it",
-        at="services.worker.attempt:Attempt._store_checkpoint",
+        at="services.worker.outcomes:store_step",
         do=Value("'previous':", "None"),
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
     ),

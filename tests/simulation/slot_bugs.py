@@ -39,19 +39,12 @@ SLOT_BUGS = (
     Bug(
         "an outcome of a slot is committed before its output is stored",
         at=f"{_TASKS}._store_output",
-        do=(Drop("finish()"), Drop("retry_unavailable()")),
+        do=(Drop("finish()"), Drop("store_output()")),
     ),
     Bug(
         "a step in a slot is confirmed before it is saved",
         at=f"{_TASKS}._store_checkpoint",
-        do=After(
-            "retry_unavailable()", "self._slots.confirm_step(task.slot, task.number, report.name)"
-        ),
-    ),
-    Bug(
-        "earlier steps are lost when a step is saved in a slot",
-        at=f"{_TASKS}._store_checkpoint",
-        do=Value("'previous':", "None"),
+        do=After("store_step()", "self._slots.confirm_step(task.slot, task.number, report.name)"),
     ),
     Bug(
         "slots run more tasks than the worker has units",

@@ -144,13 +144,13 @@ TASK_BUGS = (
     ),
     Bug(
         "earlier steps are lost when a step is saved",
-        at="services.worker.attempt:Attempt._store_checkpoint",
+        at="services.worker.outcomes:store_step",
         do=Value("'previous':", "None"),
     ),
     Bug(
         "a step is confirmed before it is saved",
         at="services.worker.attempt:Attempt._store_checkpoint",
-        do=After("retry_unavailable()", "await child.confirm_step(name)"),
+        do=After("store_step()", "await child.confirm_step(step.name)"),
     ),
     Bug(
         "an outcome is committed before its output is stored",

@@ -14,13 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
-from longshore.core.documents import task_document_key
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal
-from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
     BackendError,
@@ -42,9 +40,14 @@ from longshore.ports.runner import (
     UsageReport,
 )
 from longshore.ports.task_source import Answer, Applied, LeaseCommand
-from longshore.services.resilience import log_and_continue, pauses_within, race, retry_unavailable
+from longshore.services.resilience import (
+    SHORT_PAUSES,
+    log_and_continue,
+    pauses_within,
+    race,
+    retry_unavailable,
+)
 from longshore.services.transitions import refusal_error
-from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.attempt_specs import ConversationLog, build_attempt_spec
 from longshore.services.worker.budget_check import (
     BudgetCheck,
@@ -58,13 +61,20 @@ from longshore.services.worker.context import (
     pause_before_release,
     to_ns,
 )
-from longshore.services.worker.outcomes import Outcome, Outcomes, hold_queue
+from longshore.services.worker.outcomes import (
+    Outcome,
+    Outcomes,
+    failed_before_start,
+    hold_queue,
+    store_files,
+    store_output,
+    store_result,
+    store_step,
+    worker_failure,
+)
 from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
-
-
-ResultT = TypeVar("ResultT")
 
 
 class Attempt:
@@ -110,6 +120,7 @@ class Attempt:
         self._conversations = ConversationLog(context, row)
         self._outcomes = Outcomes(
             fence=self.fence,
+            clock=context.backend.clock,
             started_at=claimed_at,
             reports=self._reports,
             jitter=context.jitter,
@@ -193,7 +204,7 @@ class Attempt:
     async def _report(self, outcome: Outcome) -> None:
         """Store the output, commit the outcome, then release what the attempt held."""
         try:
-            await self._store_output()
+            await store_output(self._context, self.row, self._pump)
             # First: the turn that commits the outcome may claim the next task of the queue.
             await hold_queue(self._context, self.row, self._runner, outcome)
             await self._commit_final(outcome)
@@ -214,35 +225,31 @@ class Attempt:
         except CommandRefused:  # cancelled at the same moment, and confirmed by another process
             logger.exception("outcome.refused", extra={"task_id": self.task_id})
 
-    async def _store_output(self) -> None:
-        try:
-            await self._retry_unavailable(self._pump.settle)
-        except Exception:  # an error of the output log; _try_outcome tries again
-            logger.exception("output.unavailable", extra={"task_id": self.task_id})
-
     async def _commit_final(self, outcome: Outcome) -> None:
         """Commit the outcome; one that the source cannot store becomes a failed attempt."""
         try:
             await self._commit_outcome(outcome)
         except BackendRejected as error:
             logger.exception("outcome.rejected", extra={"task_id": self.task_id})
-            await self._commit_outcome(self._outcomes.worker_error(error))
+            await self._commit_outcome(self._outcomes.failed(worker_failure(error)))
 
     async def _commit_outcome(self, command: Outcome) -> None:
         """Commit a command that ends the attempt, through an outage."""
         change_id = self._context.transitions.new_id()
-        await self._retry_unavailable(lambda: self._try_outcome(command, change_id))
+        clock = self._context.backend.clock
+        pauses = pauses_within(clock, self._context.lease.duration)
+        await retry_unavailable(
+            clock, lambda: self._try_outcome(command, change_id), pauses, task_id=self.task_id
+        )
 
     async def _try_outcome(self, command: Outcome, change_id: str) -> None:
         """Commit the outcome. If the output log stays unavailable, name only what is stored."""
-        if not self._pump.settled:
+        pump = self._pump
+        if pump.last_stored != pump.last_sequence:
             # Go on only if the ledger is available and the log is not: both may recover together.
             await self._context.transitions.read(self.task_id)
-            try:
-                await self._context.transitions.retry_unavailable(self._pump.settle)
-            except Exception:  # an error of the output log must not cost the work
-                logger.exception("output.abandoned", extra={"task_id": self.task_id})
-                command = replace(command, last_output=self._pump.last_stored)
+            await store_output(self._context, self.row, pump, SHORT_PAUSES)
+        command = replace(command, last_output=pump.last_stored)
         self._update_row(await self._apply(command, change_id))
 
     async def _apply(self, command: c.FencedCommand, change_id: str | None = None) -> TaskRow:
@@ -258,12 +265,6 @@ class Attempt:
             return answer.row
         raise refusal_error(self.task_id, answer) if isinstance(answer, Refusal) else answer
 
-    async def _retry_unavailable(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Repeat a call through an outage, for as long as a lease lasts."""
-        clock = self._context.backend.clock
-        pauses = pauses_within(clock, self._context.lease.duration)
-        return await retry_unavailable(clock, call, pauses, task_id=self.task_id)
-
     async def _execute(self) -> Outcome | None:
         """Prepare and run the child. Returns the outcome; None if nothing may be reported.
 
@@ -274,7 +275,7 @@ class Attempt:
             outcome = await self._run(spec) if isinstance(spec, AttemptSpec) else spec
         except Exception as error:
             logger.exception("attempt.failed", extra={"task_id": self.task_id})
-            outcome = self._outcomes.worker_error(error)
+            outcome = self._outcomes.failed(worker_failure(error))
         # While the child may be alive, another worker must not start the next attempt.
         return None if self._child_may_live else outcome
 
@@ -285,10 +286,8 @@ class Attempt:
             return await context.transitions.retry_unavailable(
                 lambda: build_attempt_spec(context, self.row, self.fence)
             )
-        except (UsageError, NotFound) as error:
-            return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)
-        except BackendUnavailable as error:
-            return self._outcomes.failed_with(ErrorCategory.NETWORK, error)
+        except (UsageError, NotFound, BackendUnavailable) as error:
+            return self._outcomes.failed(failed_before_start(error))
 
     async def _run(self, spec: AttemptSpec) -> Outcome | None:
         context = self._context
@@ -319,7 +318,7 @@ class Attempt:
             child = self._child = await context.runner.start(spec, deadline_ns=self._deadline_ns)
             self._child_may_live = True
         except UsageError as error:
-            return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)
+            return self._outcomes.failed(failed_before_start(error))
         except BackendUnavailable as error:
             return await self._release_unstarted(error)
         try:
@@ -400,7 +399,7 @@ class Attempt:
     async def _read_reports(self, child: RunningAttempt) -> None:
         async for report in child.reports():
             if isinstance(report, StepReport):
-                await self._store_checkpoint(child, report.name, report.result)
+                await self._store_checkpoint(child, report)
             elif isinstance(report, ConversationReport):
                 await self._conversations.add(report)
             elif isinstance(report, SpendRequest):
@@ -432,54 +431,30 @@ class Attempt:
             self.stop(AttemptStopReason.FENCED)
 
     async def _store_files(self, child: RunningAttempt) -> None:
-        """Store the child's files if there is time, and log which are missing."""
         self._child = None  # its process id may be reused while renewals continue
-        self._outcomes.record_child_end()
-        context = self._context
-        files = AttemptFiles(
-            blobs=context.backend.blobs,
-            clock=context.backend.clock,
-            policy=context.artifacts,
-            task_id=self.task_id,
-            attempt=self.row.attempt,
-            summaries=self._reports.summaries,
-            # The outcome matters more: storing files must not delay it beyond the lease.
-            timeout=context.lease.duration / 3,
-        )
-        if (note := await files.store(child.folder, self._deadline_near)) is not None:
-            await self._pump.add(Stream.LOG, f"longshore: {note}\n".encode())
+        self._outcomes.ended_at = self._context.backend.clock.elapsed()
+        await store_files(self._context, self.row, self._reports, child.folder, self._deadline_near)
 
-    async def _store_checkpoint(self, child: RunningAttempt, name: str, result: Any) -> None:
-        spec = self.row.spec
-        number = self._context.transitions.new_id()
-        key = task_document_key(spec.job_id, spec.key, f"steps/{self.fence}-{number}")
-        document = {"step": name, "result": result, "previous": self.row.checkpoint}
-        await self._context.transitions.retry_unavailable(
-            lambda: self._context.documents.store_key(key, document)
+    async def _store_checkpoint(self, child: RunningAttempt, step: StepReport) -> None:
+        save = await store_step(
+            self._context, self.row, self.fence, step, previous=self.row.checkpoint
         )
         try:
-            self._update_row(await self._apply(c.SaveCheckpoint(fence=self.fence, key=key)))
+            self._update_row(await self._apply(save))
         except CommandRefused:
             self.stop(AttemptStopReason.FENCED)
             return
-        await child.confirm_step(name)
+        await child.confirm_step(step.name)
 
     async def _child_outcome(self, ending: AttemptEnding) -> Outcome:
         if ending.failure is not None:
             if self._budget_check is not None and (stop := self._budget_check.stop) is not None:
                 await self._pump.add(Stream.LOG, f"longshore: parked, {stop.reason}\n".encode())
                 return self._outcomes.parked(stop)
-            return self._outcomes.child_failed(ending.failure, ending)
-        spec = self.row.spec
-        key = task_document_key(spec.job_id, spec.key, f"result-{self.row.attempt}")
-        try:
-            limit = self._context.result_limit_bytes
-            result = await self._retry_unavailable(
-                lambda: self._context.documents.store(ending.result, key, limit_bytes=limit)
-            )
-        except (ValueError, UsageError) as error:
-            return self._outcomes.failed_with(ErrorCategory.PARSE, error)
-        return self._outcomes.completed(result, ending.exit_code)
+            return self._outcomes.child_failed(ending.failure, ending.peak_rss_bytes)
+        context = self._context
+        result = await store_result(context, self.row, context.documents.store, ending.result)
+        return self._outcomes.ended(result, ending.exit_code)
 
 
 class StopCause(Enum):

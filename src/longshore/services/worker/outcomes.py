@@ -1,23 +1,34 @@
-"""Commands that report the end of an attempt, with its usage and its last output."""
+"""What an attempt leaves, and the commands that report its end.
+
+Steps, the result, files and output are stored before the command that refers to them. All of it is
+the same for attempts in child slots and for those with a process of their own.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
-from longshore.core.documents import Document
+from longshore.core.documents import Document, task_document_key
+from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
-from longshore.ports.runner import AttemptEnding
-from longshore.services.resilience import log_and_continue
+from longshore.errors import BackendUnavailable, NotFound, UsageError
+from longshore.ports.clock import Clock
+from longshore.ports.output import Stream
+from longshore.ports.runner import StepReport
+from longshore.services.resilience import log_and_continue, pauses_within, retry_unavailable
+from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.budget_check import BudgetStop
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
-from longshore.services.worker.output import AttemptReports
+from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +67,8 @@ Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release
 # Long enough for another worker to claim the task, in case this worker is broken.
 _RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
 _DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
+_NO_USAGE = Usage()
+STOPPING = "the worker stops"
 
 
 def worker_failure(error: Exception) -> Failure:
@@ -67,42 +80,130 @@ def worker_failure(error: Exception) -> Failure:
     )
 
 
+def failed_before_start(error: Exception) -> Failure:
+    """The failure of an attempt for which something could not be read."""
+    match error:
+        case UsageError() | NotFound():
+            return _failure(ErrorCategory.VALIDATION, error)
+        case BackendUnavailable():
+            return _failure(ErrorCategory.NETWORK, error)
+        case _:
+            return worker_failure(error)
+
+
+def _failure(category: ErrorCategory, error: Exception) -> Failure:
+    return Failure(category=category, message=error_text(str(error)))
+
+
+async def store_step(
+    context: WorkerContext, row: TaskRow, fence: int, step: StepReport, *, previous: str | None
+) -> c.SaveCheckpoint:
+    """Store the result of a step. Returns the command that records it.
+
+    Args:
+        previous: The checkpoint of the step before.
+    """
+    number = context.transitions.new_id()
+    key = task_document_key(row.spec.job_id, row.spec.key, f"steps/{fence}-{number}")
+    document = {"step": step.name, "result": step.result, "previous": previous}
+    await context.transitions.retry_unavailable(lambda: context.documents.store_key(key, document))
+    return c.SaveCheckpoint(fence=fence, key=key)
+
+
+async def store_result(
+    context: WorkerContext, row: TaskRow, store: Callable[..., Awaitable[Document]], result: Any
+) -> Document | Failure:
+    """Store a result, through an outage; one that cannot be stored is a failure.
+
+    Args:
+        store: A method of ``DocumentStore``.
+    """
+    key = task_document_key(row.spec.job_id, row.spec.key, f"result-{row.attempt}")
+    clock, limit = context.backend.clock, context.result_limit_bytes
+    pauses = pauses_within(clock, context.lease.duration)
+    try:
+        return await retry_unavailable(
+            clock, lambda: store(result, key, limit_bytes=limit), pauses, task_id=row.id
+        )
+    except (ValueError, UsageError) as error:
+        return _failure(ErrorCategory.PARSE, error)
+
+
+async def store_files(
+    context: WorkerContext,
+    row: TaskRow,
+    reports: AttemptReports,
+    folder: Path | None,
+    deadline_near: asyncio.Event,
+) -> None:
+    """Store the files in an attempt's folder if there is time, and log which are missing."""
+    files = AttemptFiles(
+        blobs=context.backend.blobs,
+        clock=context.backend.clock,
+        policy=context.artifacts,
+        task_id=row.id,
+        attempt=row.attempt,
+        summaries=reports.summaries,
+        # The outcome matters more: storing files must not delay it beyond the lease.
+        timeout=context.lease.duration / 3,
+    )
+    if (note := await files.store(folder, deadline_near)) is not None:
+        await reports.pump.add(Stream.LOG, f"longshore: {note}\n".encode())
+
+
+async def store_output(
+    context: WorkerContext, row: TaskRow, pump: OutputPump, pauses: Iterable[timedelta] = ()
+) -> None:
+    """Store what is left of an attempt's output, through an outage of the log.
+
+    Args:
+        pauses: Between the calls; by default for as long as a lease lasts.
+    """
+    clock = context.backend.clock
+    pauses = pauses or pauses_within(clock, context.lease.duration)
+    try:
+        await retry_unavailable(clock, pump.settle, pauses, task_id=row.id)
+    except Exception:  # an error of the output log must not cost the work
+        logger.exception("output.abandoned", extra={"task_id": row.id})
+
+
 @dataclass(slots=True, kw_only=True)
 class Outcomes:
-    """Builds the command for each way in which an attempt can end."""
+    """Builds the command for each way in which an attempt can end.
+
+    Attributes:
+        reports: None: the attempt has reported nothing and printed nothing.
+        ended_at: When the child ended: what the worker does after that is not part of the duration.
+    """
 
     fence: int
+    clock: Clock
     started_at: timedelta
-    reports: AttemptReports
     jitter: Callable[[], float]
-    _ended_at: timedelta | None = None
-
-    def record_child_end(self) -> None:
-        """The child has ended: what the worker does from now on is not part of the duration."""
-        self._ended_at = self.reports.clock.elapsed()
+    reports: AttemptReports | None
+    ended_at: timedelta | None = None
 
     @property
     def _duration(self) -> timedelta:
-        return (
-            self.reports.clock.elapsed() if self._ended_at is None else self._ended_at
-        ) - self.started_at
+        ended_at = self.clock.elapsed() if self.ended_at is None else self.ended_at
+        return ended_at - self.started_at
 
     @property
     def _facts(self) -> dict[str, Any]:
         """What every outcome has."""
+        reports = self.reports
         return {
             "fence": self.fence,
-            "usage": self.reports.usage,
-            "last_output": self.reports.pump.last_sequence,
+            "usage": reports.usage if reports else _NO_USAGE,
+            "last_output": reports.pump.last_stored if reports else None,
         }
 
-    def completed(self, result: Document, exit_code: int | None) -> c.Complete:
-        """The attempt ended with a result."""
+    def ended(self, result: Document | Failure, exit_code: int | None = None) -> Outcome:
+        """The attempt ended with a result, or without."""
+        if isinstance(result, Failure):
+            return self.failed(result)
         return c.Complete(
-            result=result,
-            duration=self._duration,
-            exit_code=exit_code or 0,
-            **self._facts,
+            result=result, duration=self._duration, exit_code=exit_code or 0, **self._facts
         )
 
     def failed(self, failure: Failure) -> c.AttemptFailed:
@@ -114,18 +215,10 @@ class Outcomes:
             **self._facts,
         )
 
-    def failed_with(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
-        """The attempt could not start, or its result could not be stored."""
-        return self.failed(Failure(category=category, message=error_text(str(error))))
-
-    def worker_error(self, error: Exception) -> c.AttemptFailed:
-        """The worker itself failed; another worker may succeed."""
-        return self.failed(worker_failure(error))
-
-    def child_failed(self, failure: Failure, ending: AttemptEnding) -> c.AttemptFailed:
+    def child_failed(self, failure: Failure, peak_rss_bytes: int | None) -> c.AttemptFailed:
         """The child reported a failure or died; the peak memory may explain a death."""
         if failure.category in _DEATH_CATEGORIES and failure.peak_rss_bytes is None:
-            failure = replace(failure, peak_rss_bytes=ending.peak_rss_bytes)
+            failure = replace(failure, peak_rss_bytes=peak_rss_bytes)
         return self.failed(failure)
 
     def timed_out(self, signal: str, timeout: timedelta) -> c.TimeOut:
@@ -150,7 +243,7 @@ class Outcomes:
             case AttemptStopReason.CANCELLED:
                 return c.ConfirmCancel(**self._facts)
             case AttemptStopReason.DRAINED:
-                return self.released("the worker stops", due_at=due_at)
+                return self.released(STOPPING, due_at=due_at)
             case AttemptStopReason.FENCED:
                 return None
 

@@ -64,11 +64,6 @@ class OutputPump:
         """The sequence up to which everything is stored; None if nothing is."""
         return self._stored or None
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing waits to be stored."""
-        return not self._waiting
-
     async def add(self, stream: Stream, data: bytes) -> None:
         """Add a chunk, or several; stored soon, at the latest when ``finish`` returns."""
         if len(data) > CHUNK_LIMIT_BYTES:

@@ -23,7 +23,7 @@ from typing import Any
 
 from longshore.core.claims import DefinitionVersion
 from longshore.core.definitions.definition import Definition, Isolation
-from longshore.core.documents import INLINE_LIMIT_BYTES, Document, task_document_key
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document
 from longshore.core.events.types import Usage
 from longshore.core.slot_plan import (
     GiveTask,
@@ -42,18 +42,25 @@ from longshore.ports.child_slots import ChildEnding, ChildSlots, SlotOutcome, Sl
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptSpec, ChildReport, StepReport
 from longshore.ports.task_source import Answer, Applied, ClaimedTask, LeaseCommand
-from longshore.services.resilience import pauses_within, retry_unavailable
-from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.attempt_specs import build_attempt_spec
 from longshore.services.worker.context import MICROSECOND, AttemptStopReason, WorkerContext, to_ns
-from longshore.services.worker.outcomes import worker_failure
+from longshore.services.worker.outcomes import (
+    STOPPING,
+    Outcome,
+    Outcomes,
+    failed_before_start,
+    store_files,
+    store_output,
+    store_result,
+    store_step,
+    worker_failure,
+)
 from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 
 _NO_USAGE = Usage()
 NOT_BEGUN = "the worker had no time for it"
-_STOPPING = "the worker stops"
 _TOO_LATE = "the worker could not renew the lease in time"
 # A slot is trusted a little shorter than its tasks, so that it is not set for each of them.
 _TRUST_STEP_NS = 1_000_000_000
@@ -93,15 +100,6 @@ class _HeldTask:
     reports: AttemptReports | None = None  # None: it has reported nothing and printed nothing
     waiting_reports: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
     recording: asyncio.Task[None] | None = None  # records the reports that wait
-    output_is_stored: bool = False  # all of it
-
-    @property
-    def last_output(self) -> int | None:
-        """The sequence of the last chunk that is stored; every outcome names it."""
-        if self.reports is None:
-            return None
-        pump = self.reports.pump
-        return pump.last_sequence if self.output_is_stored else pump.last_stored
 
 
 class SlotTasks:
@@ -212,7 +210,7 @@ class SlotTasks:
 
     def _make_ready(self, task: _HeldTask) -> None:
         if self._stopping:
-            self._release(task, _STOPPING)
+            self._release(task, STOPPING)
             return
         claimed = task.claimed
         plan = SlotTaskPlan(
@@ -241,10 +239,8 @@ class SlotTasks:
             spec = await context.transitions.retry_unavailable(
                 lambda: build_attempt_spec(context, task.claimed.row, task.claimed.fence)
             )
-        except (UsageError, NotFound) as error:
-            self._fail(task, _failure(ErrorCategory.VALIDATION, error))
-        except BackendUnavailable as error:
-            self._fail(task, _failure(ErrorCategory.NETWORK, error))
+        except (UsageError, NotFound, BackendUnavailable) as error:
+            self._fail(task, failed_before_start(error))
         else:
             _fill(task.spec, spec)
             if task.stop_reason is not None:  # it was stopped meanwhile
@@ -254,7 +250,7 @@ class SlotTasks:
 
     def _fail(self, task: _HeldTask, failure: Failure) -> None:
         self._remove(task)
-        self._report(task, self._failed(task, failure, timedelta(0)))
+        self._report(task, self._outcome(task, failure, timedelta(0)))
 
     # Actions ------------------------------------------------------------------------------------
 
@@ -341,7 +337,7 @@ class SlotTasks:
         if task.stop_reason is not None:
             self._end_unbegun(task)
         elif self._stopping:
-            self._release(task, _STOPPING)
+            self._release(task, STOPPING)
         else:
             self._planner.claimed(plan)
 
@@ -421,7 +417,7 @@ class SlotTasks:
             self._return(slot, self._slots.take_back(slot))
         for number in self._planner.waiting:
             self._planner.forget(number)
-            self._release(self._tasks[number], _STOPPING)
+            self._release(self._tasks[number], STOPPING)
 
     def _kill(self, task: _HeldTask) -> None:
         slot = task.slot
@@ -439,7 +435,7 @@ class SlotTasks:
                 self._remove(task)
                 self._report(task, c.ConfirmCancel(fence=task.claimed.fence))
             case AttemptStopReason.DRAINED:
-                self._release(task, _STOPPING)
+                self._release(task, STOPPING)
             case _:
                 self._drop(task)
 
@@ -567,64 +563,38 @@ class SlotTasks:
         await self._store_output(task, folder)
         if task.error is not None:
             result = worker_failure(task.error)
+        stored: Document | Failure
         if isinstance(result, Failure):
-            command = self._failed(task, result, duration)
+            stored = result
         else:
-            command = await self._completed(task, result, duration)
+            context = self._context
+            store = context.documents.store_text
+            stored = await store_result(context, task.claimed.row, store, result)
         if task.stop_reason is AttemptStopReason.FENCED:
             self._drop(task)
         else:
             self._remove(task)
-            self._report(task, command)
+            self._report(task, self._outcome(task, stored, duration))
 
-    async def _completed(
-        self, task: _HeldTask, result: str, duration: timedelta
+    def _outcome(
+        self, task: _HeldTask, result: Document | Failure, duration: timedelta
     ) -> c.FencedCommand:
-        context, claimed = self._context, task.claimed
-        spec = claimed.row.spec
-        key = task_document_key(spec.job_id, spec.key, f"result-{claimed.attempt}")
-        pauses = pauses_within(self._clock, context.lease.duration)
-        try:
-            document = await retry_unavailable(
-                self._clock,
-                lambda: context.documents.store_text(
-                    result, key, limit_bytes=context.result_limit_bytes
-                ),
-                pauses,
-                task_id=claimed.task_id,
-            )
-        except (ValueError, UsageError) as error:
-            return self._failed(task, _failure(ErrorCategory.PARSE, error), duration)
-        return c.Complete(
-            fence=claimed.fence,
-            result=document,
-            duration=duration,
-            exit_code=0,
-            usage=task.reports.usage if task.reports else _NO_USAGE,
-            last_output=task.last_output,
+        outcomes = Outcomes(
+            fence=task.claimed.fence,
+            clock=self._clock,
+            started_at=timedelta(0),
+            ended_at=duration,
+            jitter=self._context.jitter,
+            reports=task.reports,
         )
-
-    def _failed(self, task: _HeldTask, failure: Failure, duration: timedelta) -> c.FencedCommand:
-        facts: dict[str, Any] = {
-            "fence": task.claimed.fence,
-            "usage": task.reports.usage if task.reports else _NO_USAGE,
-            "last_output": task.last_output,
-        }
-        if task.stop_reason is AttemptStopReason.CANCELLED:
-            return c.ConfirmCancel(**facts)
-        if task.stop_reason is AttemptStopReason.DRAINED:
-            return c.Release(reason=_STOPPING, **facts)
-        if task.timed_out:
-            return c.TimeOut(
-                timeout=self._timeout_of(task),
-                elapsed=duration,
-                signal=failure.signal or "SIGTERM",
-                jitter=self._context.jitter(),
-                **facts,
-            )
-        return c.AttemptFailed(
-            failure=failure, jitter=self._context.jitter(), duration=duration, **facts
-        )
+        command: Outcome | None = None
+        if isinstance(result, Failure):
+            if task.stop_reason is not None:
+                command = outcomes.stopped(task.stop_reason)
+            elif task.timed_out:
+                signal = result.signal or "SIGTERM"
+                command = outcomes.timed_out(signal, self._timeout_of(task))
+        return command or outcomes.ended(result)
 
     def too_late(self, slot: int, number: int) -> None:
         self._planner.finished(slot, number, None, self._now_ns())
@@ -637,7 +607,7 @@ class SlotTasks:
     def report(self, slot: int, number: int, report: ChildReport) -> None:
         self._add_report(self._tasks[number], report)
 
-    def _add_report(self, task: _HeldTask, report: ChildReport | tuple[Stream, bytes]) -> None:
+    def _reports_of(self, task: _HeldTask) -> AttemptReports:
         if task.reports is None:
             pump = OutputPump(
                 self._context.backend.output,
@@ -647,6 +617,10 @@ class SlotTasks:
                 self._context.output,
             )
             task.reports = AttemptReports(pump, self._clock)
+        return task.reports
+
+    def _add_report(self, task: _HeldTask, report: ChildReport | tuple[Stream, bytes]) -> None:
+        self._reports_of(task)
         task.waiting_reports.append(report)
         if len(task.waiting_reports) == _MAX_WAITING_REPORTS and task.slot is not None:
             self._slots.pause_output(task.slot)
@@ -679,20 +653,13 @@ class SlotTasks:
 
     async def _store_checkpoint(self, task: _HeldTask, report: StepReport) -> None:
         claimed, context = task.claimed, self._context
-        spec, change_id = claimed.row.spec, context.transitions.new_id()
-        key = task_document_key(spec.job_id, spec.key, f"steps/{claimed.fence}-{change_id}")
         previous = task.checkpoint or claimed.row.checkpoint
-        document = {"step": report.name, "result": report.result, "previous": previous}
-        await context.transitions.retry_unavailable(
-            lambda: context.documents.store_key(key, document)
-        )
+        save = await store_step(context, claimed.row, claimed.fence, report, previous=previous)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        command = LeaseCommand(
-            claimed.task_id, c.SaveCheckpoint(fence=claimed.fence, key=key), change_id
-        )
+        command = LeaseCommand(claimed.task_id, save, context.transitions.new_id())
         self._post(command, partial(_answer, answered))
         if isinstance(await answered, Applied):
-            task.checkpoint = key
+            task.checkpoint = save.key
             if task.slot is not None:
                 self._slots.confirm_step(task.slot, task.number, report.name)
         else:
@@ -703,31 +670,12 @@ class SlotTasks:
         context, claimed = self._context, task.claimed
         await _recorded(task)
         if folder is not None:
-            files = AttemptFiles(
-                blobs=context.backend.blobs,
-                clock=self._clock,
-                policy=context.artifacts,
-                task_id=claimed.task_id,
-                attempt=claimed.attempt,
-                summaries=task.reports.summaries if task.reports else (),
-                timeout=context.lease.duration / 3,
-            )
-            note = await files.store(folder, asyncio.Event())
+            reports = self._reports_of(task)
+            await store_files(context, claimed.row, reports, folder, asyncio.Event())
             self._slots.release_folder(folder)
-            if note is not None:
-                self._add_report(task, (Stream.LOG, f"longshore: {note}\n".encode()))
-                await _recorded(task)
-        if task.reports is None:
-            return
-        pump = task.reports.pump
-        await pump.finish()
-        try:
-            pauses = pauses_within(self._clock, context.lease.duration)
-            await retry_unavailable(self._clock, pump.settle, pauses, task_id=claimed.task_id)
-        except Exception:  # an error of the output log must not cost the work
-            logger.exception("output.abandoned", extra={"task_id": claimed.task_id})
-        else:
-            task.output_is_stored = True
+        if task.reports is not None:
+            await task.reports.pump.finish()
+            await store_output(context, claimed.row, task.reports.pump)
 
     def child_ended(self, slot: int, ending: ChildEnding) -> None:
         since_ns = dict(self._planner.running()).get(ending.begun or 0, self._now_ns())
@@ -763,7 +711,7 @@ class SlotTasks:
             logger.warning("outcome.refused", extra=extra)
         if isinstance(answer, BackendRejected) and isinstance(command, c.Complete):
             # The outcome cannot be stored: the attempt fails, and another worker may succeed.
-            self._report(task, self._failed(task, worker_failure(answer), command.duration))
+            self._report(task, self._outcome(task, worker_failure(answer), command.duration))
         self._note_change()
 
     def _start(
@@ -782,10 +730,6 @@ class SlotTasks:
 
     def _now_ns(self) -> int:
         return to_ns(self._clock.elapsed())
-
-
-def _failure(category: ErrorCategory, error: Exception) -> Failure:
-    return Failure(category=category, message=error_text(str(error)))
 
 
 def _failure_of(ending: ChildEnding) -> Failure:

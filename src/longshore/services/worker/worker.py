@@ -17,7 +17,6 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.tasks import commands as c
-from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.errors import BackendUnavailable, NotFound
 from longshore.ports.child_slots import runs_in_slot
 from longshore.ports.task_source import (
@@ -30,7 +29,7 @@ from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempt import Attempt
 from longshore.services.worker.attempt_specs import read_definition
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
-from longshore.services.worker.outcomes import worker_failure
+from longshore.services.worker.outcomes import failed_before_start
 from longshore.services.worker.slot_tasks import NOT_BEGUN, SlotTasks
 from longshore.services.worker.turns import TurnLoop
 
@@ -210,17 +209,11 @@ class Worker:
         The runner must not start it: what can run in a slot and is not in the record of the slots
         counts as not begun.
         """
-        match error:
-            case NotFound():
-                failure = Failure(category=ErrorCategory.VALIDATION, message=error_text(str(error)))
-            case BackendUnavailable():
-                failure = Failure(category=ErrorCategory.NETWORK, message=error_text(str(error)))
-            case _:
-                logger.error("attempt.failed", extra={"task_id": task.task_id}, exc_info=error)
-                failure = worker_failure(error)
+        if not isinstance(error, NotFound | BackendUnavailable):
+            logger.error("attempt.failed", extra={"task_id": task.task_id}, exc_info=error)
         command = c.AttemptFailed(
             fence=task.fence,
-            failure=failure,
+            failure=failed_before_start(error),
             jitter=self._context.jitter(),
             duration=timedelta(0),
         )
