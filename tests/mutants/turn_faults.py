@@ -17,7 +17,7 @@ TURN_FAULTS = (
     _fault(
         name="a usual claim does not count its attempt",
         at=f"{_TURN}._lease",
-        do=Value("_ATTEMPT:", "values[_ATTEMPT]"),
+        do=Drop("+= _ATTEMPT"),
         caught_by=_AS_CORE,
     ),
     _fault(
@@ -35,7 +35,7 @@ TURN_FAULTS = (
     _fault(
         name="a usual completion forgets the last output",
         at=f"{_TURN}._complete",
-        do=Value("_LAST_OUTPUT:", "None"),
+        do=Value("= _LAST_OUTPUT", "None"),
         caught_by=_AS_CORE,
     ),
     _fault(
@@ -59,7 +59,7 @@ TURN_FAULTS = (
     _fault(
         name="a usual claim lasts for no time",
         at=f"{_TURN}._lease",
-        do=Value("_LEASE:", "now_ms"),
+        do=Value("= _LEASE lease_duration", "now_ms"),
         caught_by=_AS_CORE,
     ),
     _fault(
@@ -89,13 +89,13 @@ TURN_FAULTS = (
     _fault(
         name="a completed job has no final event in the feed",
         at=f"{_TURN}._complete_jobs_of_one_task",
-        do=Drop("record()"),
+        do=Drop("_record()"),
         caught_by=_AS_CORE,
     ),
     _fault(
         name="an end that is not settled is not marked",
         at=f"{_TURN}._complete",
-        do=Value("_UNSETTLED:", "0"),
+        do=Value("= _UNSETTLED", "0"),
         caught_by=f"{_CONTRACT}::test_an_end_that_a_turn_cannot_settle_is_left_to_the_dispatcher",
     ),
     _fault(
@@ -230,6 +230,12 @@ TURN_FAULTS = (
         at=f"{_TURN}._choose",
         do=Argument("Candidate()", "line", "''"),
         caught_by=f"{_CONTRACT}::test_tenants_get_equal_parts_of_a_batch",
+    ),
+    _fault(
+        name="a task that is not known to be short is claimed ahead in SQLite",
+        at=f"{_TURN}._choose_from_line",
+        do=Condition("ahead get()", True),
+        caught_by=_AS_CORE,
     ),
     _fault(
         name="every claim begins with the most urgent lane",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -34,7 +34,7 @@ from longshore.core.budgets import (
 )
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.event import EventContext
-from longshore.core.events.types import OperatorActed, Usage
+from longshore.core.events.types import NO_USAGE, OperatorActed, Usage
 from longshore.core.ids import check_request_id
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NO_NUMBERS
@@ -179,7 +179,7 @@ class BudgetStatus:
 
     limit: Budget
     spent: Usage
-    reserved: Usage = field(default_factory=Usage)  # for responses on their way
+    reserved: Usage = NO_USAGE  # for responses on their way
     added: Budget = NO_BUDGET  # the part of the limit that operators added
 
 

@@ -411,6 +411,13 @@ def draw_commands(store: Store, draw: Random) -> list[LeaseCommand]:
     return drawn
 
 
+def draw_room(draw: Random) -> Room:
+    """Room for some tasks of known definitions beside the slots."""
+    definitions = [(tenant, name, 1) for tenant in ("acme", "bee") for name in ("resize", "crop")]
+    ahead = {definition: draw.randrange(3) for definition in definitions if draw.random() < 0.5}
+    return Room(slots=draw.randrange(3), ahead=ahead)
+
+
 def is_usual(row: TaskRow) -> bool:
     """Whether core would only change what every claim or completion changes."""
     usual = dataclasses.replace(
@@ -571,7 +578,7 @@ def test_a_turn_decides_as_core_does(job_count: int, past: int, seed: int) -> No
     local = draw.choice([True, True, True, False])
     store.worker = dataclasses.replace(store.worker, local=local)
     commands = draw_commands(store, draw)
-    room = draw.choice([None, Room(slots=1), Room(slots=3)])
+    room = draw.choice([None, Room(slots=1), Room(slots=3), draw_room(draw), draw_room(draw)])
     task_ids = [item.task_id for item in commands]
     existing, share = (
         draw.choice([before, store.values(), store.values()]),

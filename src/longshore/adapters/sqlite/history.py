@@ -43,7 +43,7 @@ from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.codec import body_from_properties, properties_of
 from longshore.core.events.event import Event, EventContext
-from longshore.core.events.types import EntityType, EventBody, Usage
+from longshore.core.events.types import NO_USAGE, EntityType, EventBody, Usage
 from longshore.core.ids import REQUEST_PREFIX, task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
@@ -75,7 +75,6 @@ SEGMENT_BYTES = 1024
 
 _LONG = 255
 _MILLISECOND = timedelta(milliseconds=1)
-_NO_USAGE = Usage()
 _USAGE_FIELDS = tuple(item.name for item in fields(Usage))
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -186,7 +185,7 @@ def _compact_properties(
             if row.state is not TaskState.COMPLETED or body.output != row.result:
                 return None
             usage = None
-            if body.usage != _NO_USAGE:
+            if body.usage != NO_USAGE:
                 usage = tuple(getattr(body.usage, name) for name in _USAGE_FIELDS)
             return (
                 body.attempt_number,
@@ -378,7 +377,7 @@ class HistoryReader:
             duration=timedelta(milliseconds=duration_ms),
             exit_code=exit_code,
             last_output=last_output,
-            usage=_NO_USAGE
+            usage=NO_USAGE
             if usage is None
             else Usage(**dict(zip(_USAGE_FIELDS, usage, strict=True))),
         ), None

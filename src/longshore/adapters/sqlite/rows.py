@@ -21,7 +21,7 @@ from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.store_file import rows
 from longshore.core.budgets import NO_BUDGET
 from longshore.core.documents import Document
-from longshore.core.events.types import Usage
+from longshore.core.events.types import NO_USAGE
 from longshore.core.ids import (
     ID_BYTES,
     JOB_PREFIX,
@@ -98,7 +98,6 @@ either, as ``+j.no``. For ``j.no`` all of it would be scanned.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
-_NO_USAGE = Usage()
 _CHANGE_ID_LENGTH = 16
 _HASH_LENGTH = 32
 
@@ -292,7 +291,7 @@ def _implied_task_fields(values: Sequence[Any], worker_id: str) -> dict[str, Any
         "feedback": None,
         "previous_result": None,
         "cancel": None,
-        "usage": _NO_USAGE,
+        "usage": NO_USAGE,
         "parked": None,
         "allowance": None,
         "last_sequence": sequence,
@@ -353,7 +352,7 @@ def _implied_job_fields(values: Sequence[Any]) -> dict[str, Any]:
         "intents": (),
         "cancel": None,
         "allowance": None,
-        "usage": _NO_USAGE,
+        "usage": NO_USAGE,
         "finished_at": _moment(finished_ms),
         "last_sequence": sequence,
         "last_event_at": last_event_at if sequence else None,

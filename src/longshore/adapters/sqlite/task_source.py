@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -32,7 +33,7 @@ from longshore.adapters.sqlite.history import (
     pack_record,
     pack_started,
 )
-from longshore.adapters.sqlite.names import Names, TaskKind
+from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
@@ -57,7 +58,7 @@ from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.claims import Candidate, ClaimPosition, DefinitionVersion, Room, choose
 from longshore.core.documents import Document
-from longshore.core.events.types import Usage
+from longshore.core.events.types import NO_USAGE
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
@@ -79,12 +80,12 @@ from longshore.ports.task_source import (
 
 logger = logging.getLogger(__name__)
 
-Values = tuple[Any, ...]
+Values = Sequence[Any]
+"""The columns of ``SELECT_TASK``."""
 
 _NO_TURN = ""  # the id of work that is no turn of the worker
 _MAX_CLAIMED_ROWS = 10_000  # rows of claimed tasks in memory; others are read again
 _RETRY_PAUSE = timedelta(seconds=30)  # before a row that cannot be read is tried again
-_NO_USAGE = Usage()
 _MICROSECOND, _MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 _PENDING, _PROCESSING, _COMPLETED = (
     TASK_STATE_NUMBERS[state]
@@ -111,6 +112,13 @@ _RAN, _LAST_OUTPUT, _RESULT, _UNSETTLED = (
     _COLUMN[name] for name in ("ran_us", "last_output", "result", "unsettled")
 )
 
+
+def _update(*names: str) -> tuple[str, Callable[[Values], Values]]:
+    """A statement that changes columns of a task, and what takes its bindings from a row."""
+    sql = f"UPDATE tasks SET {', '.join(f'{name}=?' for name in names)} WHERE no=?"
+    return sql, itemgetter(*map(_COLUMN.__getitem__, names), _NO)
+
+
 _TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
 
 _READY = (
@@ -126,15 +134,14 @@ _EARLIEST = (
     "SELECT min(due_us) FROM tasks INDEXED BY tasks_ready"
     f" WHERE state = {_PENDING} AND queue = ? AND lane = ? AND tenant = ?"
 )
-_CLAIM = (
-    "UPDATE tasks SET state=?, version=?, change_id=?, updated_ms=?, event_ms=?, sequence=?,"
-    " attempt=?, fence=?, worker=?, lease_ms=?, due_us=?, started_ms=?, ran_us=?, last_output=?,"
-    " history=? WHERE no=?"
+_CHANGED = ("state", "version", "change_id", "updated_ms", "event_ms", "sequence", "history")
+_CLAIM, _claim_values = _update(
+    *(*_CHANGED, "attempt", "fence", "worker", "lease_ms", "due_us", "started_ms", "ran_us"),
+    "last_output",
 )
-_COMPLETE = (
-    "UPDATE tasks SET state=?, version=?, change_id=?, updated_ms=?, event_ms=?, sequence=?,"
-    " worker=?, lease_ms=?, finished_ms=?, ran_us=?, last_output=?, result=?, unsettled=?,"
-    " history=? WHERE no=?"
+_COMPLETE, _complete_values = _update(
+    *(*_CHANGED, "worker", "lease_ms", "finished_ms", "ran_us", "last_output", "result"),
+    "unsettled",
 )
 _VERSIONS = "SELECT no, version, change_id FROM tasks WHERE no IN (SELECT value FROM json_each(?))"
 _JOBS_OF_ONE_TASK = (
@@ -153,15 +160,17 @@ _CLAIMED_IN = f"{_LEASED_TO} AND t.change_id = ? ORDER BY t.due_us, t.no"
 class SqliteClaimedTask:
     """See ``ports.task_source.ClaimedTask``; the row is decoded when it is needed."""
 
-    def __init__(self, values: Values, due_us: int, kind: TaskKind, reader: RowReader) -> None:
+    def __init__(
+        self, values: Values, due_us: int, definition: DefinitionVersion, reader: RowReader
+    ) -> None:
         self.values = values
+        self.definition = definition
         self._due_us = due_us
         self._reader = reader
         self.job_id = unpack_job_id(values[-1])
         self.task_id = task_id_of(self.job_id, values[_KEY])
         self.fence: int = values[_FENCE]
         self.attempt: int = values[_ATTEMPT]
-        self._kind = kind
 
     @cached_property
     def row(self) -> TaskRow:
@@ -170,11 +179,6 @@ class SqliteClaimedTask:
     @property
     def due_at(self) -> datetime:
         return codec.from_us(self._due_us)
-
-    @cached_property
-    def definition(self) -> DefinitionVersion:
-        tenant = self._reader.name(self.values[_TENANT])
-        return tenant, self._kind.definition, self._kind.definition_version
 
     @property
     def leased_at(self) -> datetime:
@@ -435,6 +439,14 @@ def _tenants(connection: apsw.Connection, queue: int, lane: int) -> list[int]:
     return tenants
 
 
+class _Facts(NamedTuple):
+    """What tasks of the same kind and tenant have in common."""
+
+    definition: DefinitionVersion
+    app: int
+    requires_review: bool
+
+
 class TurnWork:
     """A turn, as work for the writer."""
 
@@ -463,7 +475,7 @@ class TurnWork:
         self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
         self.durable = len(renewals) < len(commands) or not worker.local
         self.durable |= any(
-            isinstance(item.command, c.Renew) and item.command.usage != _NO_USAGE
+            isinstance(item.command, c.Renew) and item.command.usage != NO_USAGE
             for item in renewals
         )
         self.topics: set[Topic] = set()  # of what the turn has changed
@@ -473,11 +485,15 @@ class TurnWork:
         database = self._database
         self._transaction = StoreTransaction(connection, database.names)
         self._reader = RowReader(database.names, connection)
+        self._late_reader = database.point_reader  # for after the turn
         self._now = database.clock.now()
         self._now_ms = to_ms(self._now)
         self._name = self._transaction.number_of(self._worker.worker_id)
-        self._completions: dict[int, dict[int, Any]] = {}  # changed columns, by task
+        self._facts: dict[tuple[int, int], _Facts] = {}  # by kind and tenant
+        self._completions: dict[int, list[Any]] = {}  # rows, not yet written, by task
         self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
+        # Entities with an event, by its type, tenant, app and sequence.
+        self._events: dict[tuple[int, int, int, int], list[int]] = {}
         self.topics.clear()
         last = self._last_turn()
         if not self._turn_id:
@@ -582,74 +598,83 @@ class TurnWork:
             and values[_REST] is None
             and values[_STATE] == _PROCESSING
             and values[_FENCE] == command.fence
-            and command.usage == _NO_USAGE
+            and (command.usage is NO_USAGE or command.usage == NO_USAGE)
             and command.exit_code == 0
-            and not self._kind(values).requires_review
+            and not self._facts_of(values).requires_review
         )
 
-    def _kind(self, values: Values) -> TaskKind:
-        return self._database.names.kind(self._transaction.connection, values[_KIND])
+    def _facts_of(self, values: Values) -> _Facts:
+        key = (values[_KIND], values[_TENANT])
+        facts = self._facts.get(key)
+        if facts is None:
+            names, connection = self._database.names, self._transaction.connection
+            kind = names.kind(connection, key[0])
+            tenant = names.text_of(connection, key[1])
+            facts = self._facts[key] = _Facts(
+                (tenant, kind.definition, kind.definition_version),
+                names.number_of(connection, kind.app),
+                requires_review=kind.requires_review,
+            )
+        return facts
 
     def _complete(self, values: Values, item: LeaseCommand) -> Applied:
         """Complete a task with usual values; see ``core.tasks.task.complete``."""
-        command = item.command
+        command, row = item.command, list(values)
         assert isinstance(command, c.Complete)  # noqa: S101 - for the type checker
-        transaction, now_ms = self._transaction, self._now_ms
-        at_ms = self._event_ms(values)
-        record = pack_record(
+        duration, last_output = command.duration, command.last_output
+        self._change(
+            row,
             COMPLETED,
-            at_ms - values[_CREATED] // 1000,
-            transaction.position,
-            values[_WORKER],
-            (
-                values[_ATTEMPT],
-                command.duration // _MILLISECOND,
-                0,
-                command.last_output,
-                None,
-            ),
+            pack_change_id(item.change_id),
+            row[_WORKER],
+            (row[_ATTEMPT], duration // _MILLISECOND, 0, last_output, None),
         )
-        no, sequence = values[_NO], values[_SEQUENCE] + 1
-        history = transaction.grown_history(no, values[_HISTORY], sequence - 1, (record,))
-        changed = {
-            _STATE: _COMPLETED,
-            _VERSION: values[_VERSION] + 1,
-            _CHANGE: pack_change_id(item.change_id),
-            _UPDATED: now_ms,
-            _EVENT: None if at_ms == now_ms else at_ms,
-            _SEQUENCE: sequence,
-            _WORKER: None,
-            _LEASE: None,
-            _FINISHED: now_ms,
-            _RAN: command.duration // _MICROSECOND,
-            _LAST_OUTPUT: command.last_output,
-            _RESULT: pack_document(command.result),
-            _UNSETTLED: 1,
-            _HISTORY: history,
-        }
-        after = list(values)
-        for index, value in changed.items():
-            after[index] = value
-        app = self._app(values)
-        self._completions[no] = changed
-        transaction.record(COMPLETED, values[_TENANT], app, no, sequence)
-        self._ended.setdefault(no >> NUMBER_BITS, []).append(tuple(after))
-        return LazilyApplied(self._database.point_reader, tuple(after))
+        row[_STATE] = _COMPLETED
+        row[_WORKER] = row[_LEASE] = None
+        row[_FINISHED] = self._now_ms
+        row[_RAN] = duration // _MICROSECOND
+        row[_LAST_OUTPUT] = last_output
+        row[_RESULT] = pack_document(command.result)
+        row[_UNSETTLED] = 1
+        self._completions[row[_NO]] = row
+        self._ended.setdefault(row[_NO] >> NUMBER_BITS, []).append(row)
+        return LazilyApplied(self._late_reader, row)
+
+    def _change(
+        self, row: list[Any], type_: int, change_id: str | bytes, worker: int, properties: Values
+    ) -> None:
+        """Change what every change of a task with one event changes."""
+        now_ms, no, sequence = self._now_ms, row[_NO], row[_SEQUENCE]
+        at_ms = self._event_ms(sequence, row[_UPDATED], row[_EVENT])
+        ms = at_ms - row[_CREATED] // 1000
+        record = pack_record(type_, ms, self._transaction.position, worker, properties)
+        row[_HISTORY] = self._transaction.grown_history(no, row[_HISTORY], sequence, (record,))
+        row[_VERSION] += 1
+        row[_CHANGE] = change_id
+        row[_UPDATED] = now_ms
+        row[_EVENT] = None if at_ms == now_ms else at_ms
+        row[_SEQUENCE] = sequence = sequence + 1
+        self._record(type_, row, no, sequence)
+
+    def _record(self, type_: int, task: Values, entity: int, sequence: int) -> None:
+        key = (type_, task[_TENANT], self._facts_of(task).app, sequence)
+        self._events.setdefault(key, []).append(entity)
+
+    def _record_events(self) -> None:
+        for key, entities in self._events.items():
+            self._transaction.record_events(*key, entities)
+        self._events.clear()
 
     def _write_completions(self) -> None:
-        completions = [(*changed.values(), no) for no, changed in self._completions.items()]
+        connection = self._transaction.connection
+        connection.executemany(_COMPLETE, map(_complete_values, self._completions.values()))
         self._completions.clear()
-        self._transaction.connection.executemany(_COMPLETE, completions)
+        self._record_events()
 
-    def _event_ms(self, values: Values) -> int:
+    def _event_ms(self, sequence: int, updated_ms: int, event_ms: int | None) -> int:
         """The time of a row's next event; see ``core.events.event.next_moment``."""
-        if not values[_SEQUENCE]:
-            return self._now_ms
-        last: int = values[_UPDATED] if values[_EVENT] is None else values[_EVENT]
-        return max(self._now_ms, last + 1)
-
-    def _app(self, values: Values) -> int:
-        return self._transaction.number_of(self._kind(values).app)
+        last_ms = updated_ms if event_ms is None else event_ms
+        return self._now_ms if last_ms < self._now_ms or not sequence else last_ms + 1
 
     # Jobs ---------------------------------------------------------------------------------------
 
@@ -671,8 +696,7 @@ class TurnWork:
         for job_no, created_us, updated_ms, event_ms, sequence, history in jobs:
             (task,) = self._ended.pop(job_no)
             self._completions[task[_NO]][_UNSETTLED] = 0
-            last_ms = updated_ms if event_ms is None else event_ms
-            at_ms = max(now_ms, last_ms + 1) if sequence else now_ms
+            at_ms = self._event_ms(sequence, updated_ms, event_ms)
             record = pack_record(
                 JOB_COMPLETED,
                 at_ms - created_us // 1000,
@@ -690,8 +714,7 @@ class TurnWork:
                     job_no,
                 )
             )
-            app = self._app(task)
-            transaction.record(JOB_COMPLETED, task[_TENANT], app, -job_no, sequence + 1)
+            self._record(JOB_COMPLETED, task, -job_no, sequence + 1)
         transaction.connection.executemany(_COMPLETE_JOB, completed)
 
     def _settle(self, job_no: int, ended: Sequence[Values]) -> None:
@@ -730,26 +753,40 @@ class TurnWork:
         lines = _open_lines(self._database.names, connection, self._worker, self._now)
         groups = [transaction.select(_READY, (*line, due_us, room.total)) for line in lines]
         groups = [group for group in groups if group]
-        if len(groups) == 1 and not room.ahead:
-            chosen = groups[0][: room.slots]
+        if len(groups) == 1:
+            chosen = self._choose_from_line(groups[0], room)
         else:
             chosen = self._choose(groups, room)
         self._leased: list[Values] = []
         self._packed_claim_id = pack_change_id(self._claim_id)
         claimed = tuple([task for values in chosen if (task := self._try_lease(values))])
-        if self._leased:
-            connection.executemany(_CLAIM, self._leased)
+        connection.executemany(_CLAIM, map(_claim_values, self._leased))
+        self._record_events()
         return claimed
+
+    def _choose_from_line(self, line: Sequence[Values], room: Room) -> list[Values]:
+        """Choose from tasks of which none has to take turns; see ``core.claims.choose``."""
+        slots, ahead = room.slots, dict(room.ahead)
+        chosen = []
+        for values in line:
+            definition = self._facts_of(values).definition
+            if slots:
+                slots -= 1
+            elif ahead.get(definition, 0):
+                ahead[definition] -= 1
+            else:
+                continue
+            chosen.append(values)
+        return chosen
 
     def _choose(self, groups: Sequence[Sequence[Values]], room: Room) -> list[Values]:
         names, connection = self._database.names, self._transaction.connection
         candidates: dict[str, Values] = {}
         listed = []
         for group in groups:
-            tenant = names.text_of(connection, group[0][_TENANT])
             queue = names.text_of(connection, group[0][_QUEUE])
             for values in group:
-                kind = self._kind(values)
+                definition = self._facts_of(values).definition
                 key = str(values[_NO])
                 candidates[key] = values
                 listed.append(
@@ -757,9 +794,9 @@ class TurnWork:
                         task_id=key,
                         queue=queue,
                         lane=Priority(values[_LANE]),
-                        line=tenant,
+                        line=definition[0],
                         due_at=self._now,
-                        definition=(tenant, kind.definition, kind.definition_version),
+                        definition=definition,
                     )
                 )
         chosen, self.position = choose(listed, room, self.position)
@@ -781,50 +818,32 @@ class TurnWork:
 
     def _lease(self, values: Values) -> ClaimedTask:
         """Claim a pending task; see ``core.tasks.task.claim``."""
-        transaction, now_ms, worker = self._transaction, self._now_ms, self._worker
-        no, reader = values[_NO], self._database.point_reader
-        due_us, kind = values[_DUE], self._kind(values)
+        worker, due_us = self._worker, values[_DUE]
+        definition, reader = self._facts_of(values).definition, self._late_reader
         if values[_REST] is not None or not worker.local:
             self._lease_by_core(values)
-            leased = transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (no,))[0]
-            return SqliteClaimedTask(leased, due_us, kind, reader)
-        fence = next_fence(values[_FENCE], self._database.epoch)
-        at_ms, sequence = self._event_ms(values), values[_SEQUENCE] + 1
-        until_ms = now_ms + worker.lease_duration // _MILLISECOND
+            leased = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))[0]
+            return SqliteClaimedTask(leased, due_us, definition, reader)
+        row, now_ms = list(values), self._now_ms
+        row[_STATE] = _PROCESSING
+        row[_ATTEMPT] += 1
+        row[_FENCE] = next_fence(row[_FENCE], self._database.epoch)
+        row[_WORKER] = self._name
+        row[_LEASE] = now_ms + worker.lease_duration // _MILLISECOND
+        row[_STARTED] = now_ms
+        row[_DUE] = row[_RAN] = row[_LAST_OUTPUT] = None
         started = pack_started(
             self._name,
-            at_ms,
+            self._event_ms(row[_SEQUENCE], row[_UPDATED], row[_EVENT]),
             started_ms=now_ms,
-            until_ms=until_ms,
+            until_ms=row[_LEASE],
             process_id=worker.process_id,
-            attempt=values[_ATTEMPT] + 1,
-            fence=fence,
+            attempt=row[_ATTEMPT],
+            fence=row[_FENCE],
         )
-        ms, position = at_ms - values[_CREATED] // 1000, transaction.position
-        record = pack_record(STARTED, ms, position, self._name, started)
-        changed = {
-            _STATE: _PROCESSING,
-            _VERSION: values[_VERSION] + 1,
-            _CHANGE: self._packed_claim_id,
-            _UPDATED: now_ms,
-            _EVENT: None if at_ms == now_ms else at_ms,
-            _SEQUENCE: sequence,
-            _ATTEMPT: values[_ATTEMPT] + 1,
-            _FENCE: fence,
-            _WORKER: self._name,
-            _LEASE: until_ms,
-            _DUE: None,
-            _STARTED: now_ms,
-            _RAN: None,
-            _LAST_OUTPUT: None,
-            _HISTORY: transaction.grown_history(no, values[_HISTORY], sequence - 1, (record,)),
-        }
-        after = list(values)
-        for index, value in changed.items():
-            after[index] = value
-        transaction.record(STARTED, values[_TENANT], self._app(values), no, sequence)
-        self._leased.append((*changed.values(), no))
-        return SqliteClaimedTask(tuple(after), due_us, kind, reader)
+        self._change(row, STARTED, self._packed_claim_id, self._name, started)
+        self._leased.append(row)
+        return SqliteClaimedTask(row, due_us, definition, reader)
 
     def _lease_by_core(self, values: Values) -> None:
         worker = self._worker
@@ -851,7 +870,10 @@ class TurnWork:
         values = (self._name, pack_change_id(self._claim_id))
         return tuple(
             SqliteClaimedTask(
-                matches, matches[_UPDATED] * 1000, self._kind(matches), self._database.point_reader
+                matches,
+                matches[_UPDATED] * 1000,
+                self._facts_of(matches).definition,
+                self._late_reader,
             )
             for matches in self._transaction.select(_CLAIMED_IN, values)
         )

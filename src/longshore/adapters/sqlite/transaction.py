@@ -58,8 +58,8 @@ class StoreTransaction:
         self.execute = connection.execute
         self.names = names
         self._position = position  # 0: not read yet
-        # Type, tenant, app, entity and sequence of the events.
-        self._recorded: list[tuple[int, int, int, int, int]] = []
+        # Type, tenant, app and sequence of events, and their entities.
+        self._recorded: list[tuple[int, int, int, int, Sequence[int]]] = []
 
     @property
     def position(self) -> int:
@@ -79,7 +79,13 @@ class StoreTransaction:
 
     def record(self, type_: int, tenant: int, app: int, entity: int, sequence: int) -> None:
         """An event was added to a history; ``entity`` as in ``FeedEntry``, 0 for other entities."""
-        self._recorded.append((type_, tenant, app, entity, sequence))
+        self._recorded.append((type_, tenant, app, sequence, (entity,)))
+
+    def record_events(
+        self, type_: int, tenant: int, app: int, sequence: int, entities: Sequence[int]
+    ) -> None:
+        """Events of one kind, with the same sequence, were added to different histories."""
+        self._recorded.append((type_, tenant, app, sequence, entities))
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
@@ -133,20 +139,22 @@ def feed_entries(data: bytes) -> Iterator[FeedEntry]:
             yield FeedEntry(type_, tenant, entity or None, sequence)
 
 
-def _grouped(recorded: Sequence[tuple[int, int, int, int, int]]) -> list[tuple[Any, ...]]:
+def _grouped(
+    recorded: Sequence[tuple[int, int, int, int, Sequence[int]]],
+) -> list[tuple[Any, ...]]:
     """The entities by type, tenant and sequence, in the order of recording."""
     groups: list[tuple[tuple[int, int, int], list[int]]] = []
     latest_group: dict[tuple[int, int, int], int] = {}
     group_of_entity: dict[int, int] = {}  # the last one with an event of the entity
-    for type_, tenant, _, entity, sequence in recorded:
+    for type_, tenant, _, sequence, entities in recorded:
         key = (type_, tenant, sequence)
         number = latest_group.get(key, -1)
-        if number <= group_of_entity.get(entity, -1):
-            # There is no such group yet, or it comes before another event of the entity.
+        if number <= max([group_of_entity.get(entity, -1) for entity in entities]):
+            # There is no such group yet, or it comes before another event of an entity.
             number = latest_group[key] = len(groups)
             groups.append((key, []))
-        groups[number][1].append(entity)
-        group_of_entity[entity] = number
+        groups[number][1].extend(entities)
+        group_of_entity.update(dict.fromkeys(entities, number))
     return [(*key, _differences(entities)) for key, entities in groups]
 
 

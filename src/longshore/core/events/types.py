@@ -7,7 +7,6 @@ have the wire format. ``None`` means that the property is omitted.
 
 from __future__ import annotations
 
-from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
@@ -52,6 +51,9 @@ class Usage:
             cost_usd=self.cost_usd + sign * other.cost_usd,
             seconds=self.seconds + sign * other.seconds,
         )
+
+
+NO_USAGE = Usage()
 
 
 @value
@@ -219,7 +221,7 @@ class TaskCompleted(TaskEvent):
     duration: timedelta
     exit_code: int = 0
     last_output: int | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
 
 
 @value

@@ -52,7 +52,7 @@ class EndedTask:
     round: int
     state: TaskState
     blocks: NumberSet = NO_NUMBERS  # all its dependents, if it did not complete
-    usage: e.Usage = field(default_factory=e.Usage)  # in all its rounds
+    usage: e.Usage = e.NO_USAGE  # in all its rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ResumeJob:
     keys: Sequence[str]
     blocked: NumberSet
     by: str
-    usage: e.Usage = field(default_factory=e.Usage)  # of these tasks; counted again at their end
+    usage: e.Usage = e.NO_USAGE  # of these tasks; counted again at their end
     intent: Intent | None = None
 
 

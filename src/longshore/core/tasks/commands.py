@@ -6,12 +6,11 @@ the change.
 
 from __future__ import annotations
 
-from dataclasses import field
 from datetime import datetime, timedelta
 
 from longshore.core.budgets import Allowance, Budget, BudgetScope, BudgetUnit
 from longshore.core.documents import Document
-from longshore.core.events.types import Activity, Usage
+from longshore.core.events.types import NO_USAGE, Activity, Usage
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.records import value
 from longshore.core.tasks.failures import Failure
@@ -33,7 +32,7 @@ class FencedCommand(Command):
 class AttemptCommand(FencedCommand):
     """A command of the lease holder that ends its attempt."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     last_output: int | None = None  # sequence of the attempt's last output
 
 
@@ -63,7 +62,7 @@ class Renew(FencedCommand):
     process_id: int = 0
     rss_bytes: int = 0
     activity: Activity | None = None
-    usage: Usage = field(default_factory=Usage)  # so far in this attempt
+    usage: Usage = NO_USAGE  # so far in this attempt
 
 
 @value

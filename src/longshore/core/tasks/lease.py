@@ -10,10 +10,10 @@ and other workers take over late (``is_over``): the two never overlap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from longshore.core.events.types import Usage
+from longshore.core.events.types import NO_USAGE, Usage
 from longshore.core.records import value
 from longshore.core.text.durations import format_duration
 
@@ -34,7 +34,7 @@ class Lease:
     expires_at: datetime
     heartbeats: int = 0
     local: bool = True  # held on the machine of the store
-    usage: Usage = field(default_factory=Usage)  # that the attempt last reported
+    usage: Usage = NO_USAGE  # that the attempt last reported
 
     def is_live(self, now: datetime) -> bool:
         """Whether the lease is live: before ``expires_at``, not at it."""

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from longshore.core.budgets import NO_BUDGET, Allowance, Budget, BudgetScope, BudgetUnit
 from longshore.core.documents import Document
-from longshore.core.events.types import Usage
+from longshore.core.events.types import NO_USAGE, Usage
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.records import row, value
 from longshore.core.tasks.backoff import RetryPolicy
@@ -98,7 +98,7 @@ class TaskRow:
     feedback: str | None = None
     previous_result: Document | None = None  # what the reviewer saw
     cancel: CancelRequest | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     parked: ParkRecord | None = None
     allowance: Allowance | None = None  # what operators added to its budget
     last_sequence: int = 0
@@ -167,7 +167,7 @@ class JobRow:
     intents: tuple[Intent, ...] = ()
     cancel: CancelRequest | None = None
     allowance: Allowance | None = None  # what operators added to its budget
-    usage: Usage = field(default_factory=Usage)  # of the tasks that have ended
+    usage: Usage = NO_USAGE  # of the tasks that have ended
     finished_at: datetime | None = None
     last_sequence: int = 0
     last_event_at: datetime | None = None

@@ -36,7 +36,7 @@ from longshore.core.budgets import (
     with_allowance,
 )
 from longshore.core.definitions.definition import RunnerKind
-from longshore.core.events.types import Usage
+from longshore.core.events.types import NO_USAGE, Usage
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import BackendUnavailable, LeaseLost
 from longshore.ports.clock import Clock
@@ -46,7 +46,6 @@ from longshore.services.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
-NO_USAGE = Usage()
 _RETRY_PAUSE = timedelta(seconds=1)
 _dollars = attrgetter("cost_usd", "seconds")
 

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from longshore.core.events.types import Activity, Usage
+from longshore.core.events.types import NO_USAGE, Activity, Usage
 from longshore.errors import BackendError
 from longshore.ports.clock import Clock
 from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, OutputLog, Stream
@@ -167,7 +167,7 @@ class AttemptReports:
     pump: OutputPump
     clock: Clock
     activity: Activity = field(default_factory=Activity)
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     summaries: list[str] = field(default_factory=list)
 
     async def record(

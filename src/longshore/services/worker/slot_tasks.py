@@ -24,7 +24,7 @@ from typing import Any
 from longshore.core.claims import DefinitionVersion
 from longshore.core.definitions.definition import Definition, Isolation
 from longshore.core.documents import INLINE_LIMIT_BYTES, Document
-from longshore.core.events.types import Usage
+from longshore.core.events.types import NO_USAGE
 from longshore.core.slot_plan import (
     GiveTask,
     GiveUp,
@@ -59,7 +59,6 @@ from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 
-_NO_USAGE = Usage()
 NOT_BEGUN = "the worker had no time for it"
 _TOO_LATE = "the worker could not renew the lease in time"
 # A slot is trusted a little shorter than its tasks, so that it is not set for each of them.
@@ -496,7 +495,7 @@ class SlotTasks:
                 lease_duration=self._context.lease.duration,
                 process_id=pid,
                 activity=task.reports.activity if task.reports else None,
-                usage=task.reports.usage if task.reports else _NO_USAGE,
+                usage=task.reports.usage if task.reports else NO_USAGE,
             )
             command = LeaseCommand(
                 task.claimed.task_id, renewal, self._context.transitions.new_id()
