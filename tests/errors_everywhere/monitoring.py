@@ -18,10 +18,9 @@ from longshore.errors import AlertFailed, UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
-from longshore.services import output_follow
+from longshore.services import event_follow, output_follow
 from longshore.services.health import AlertSender, HealthCheck
-from longshore.services.queries import FeedCursor, Queries
-from longshore.services.spill import DocumentStore
+from longshore.services.reads import get_job_of, get_task_of
 from longshore.testing.fake_runner import Script, fails, prints
 from longshore.testing.flaky_port import FlakyPort
 from tests.errors_everywhere.harness import ErrorHarness
@@ -73,27 +72,20 @@ async def readers(harness: ErrorHarness) -> None:
         assert await _read(harness, stream) == await _collect(stream(harness.raw))
 
     async def of_entity(backend: Backend) -> AsyncIterator[Any]:
-        queries = _queries(backend)
-        row = await queries.task(TENANT, chatty)
-        async for item in queries.follow_task(row, 0, poll=timedelta(0)):
+        row = await get_task_of(backend.ledger, TENANT, chatty)
+        async for item in event_follow.follow_task(backend, row, 0, poll=timedelta(0)):
             yield item
 
     async def of_all(backend: Backend) -> AsyncIterator[Any]:
-        queries = _queries(backend)
-        job = await queries.job(TENANT, job_id("printing"))
-        feed = queries.job_feed(job, tasks=True)
-        async for item in queries.follow_job(
-            job, feed, FeedCursor(), follow=True, poll=timedelta(0)
+        job = await get_job_of(backend.ledger, TENANT, job_id("printing"))
+        feed = event_follow.job_feed(backend.events, job, tasks=True)
+        async for item in event_follow.follow_job(
+            backend, job.id, feed, follow=True, poll=timedelta(0)
         ):
             yield item
 
     for history in (of_entity, of_all):
         assert await _read(harness, history) == await _collect(history(harness.raw))
-
-
-def _queries(backend: Backend) -> Queries:
-    documents = DocumentStore(backend.blobs)
-    return Queries(backend=backend, documents=documents, environment="test", events_ttl_days=0)
 
 
 async def _read(harness: ErrorHarness, read: Callable[[Backend], AsyncIterator[Any]]) -> list[Any]:

@@ -7,7 +7,6 @@ from typing import Any
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import NotFound
 from longshore.services.app import Application, Caller
-from longshore.services.queries import Queries
 from longshore.testing.fake_runner import Script, fails, prints
 from tests.errors_everywhere.harness import ErrorHarness
 from tests.unit.services.harness import TENANT, job_id, make_task, task_id
@@ -51,9 +50,6 @@ async def _read_jobs(harness: ErrorHarness, app: Application) -> None:
     await ask(lambda: app.list_events())
     await ask(lambda: _collect_output(app, job))
     await ask(lambda: _last_health_check(app))
-    queries, row = _queries(harness), await harness.raw.ledger.get_job(job)
-    assert row is not None
-    await ask(lambda: queries.tasks_of(row))
 
 
 async def _read_task(harness: ErrorHarness, app: Application) -> None:
@@ -101,16 +97,6 @@ async def _collect(items: AsyncIterator[Any]) -> list[Any]:
 
 
 def _application(harness: ErrorHarness) -> Application:
-    parts: Any = SimpleNamespace(
-        **{name: getattr(harness.faulty, name) for name in _USED}, queries=_queries(harness)
-    )
-    return Application(parts, Caller(tenant=TENANT, name="ann"))
-
-
-def _queries(harness: ErrorHarness) -> Queries:
-    return Queries(
-        backend=harness.faulty.backend,
-        documents=harness.faulty.documents,
-        environment="test",
-        events_ttl_days=0,
-    )
+    used: Any = {name: getattr(harness.faulty, name) for name in _USED}
+    services = SimpleNamespace(**used, environment="test", events_ttl_days=0)
+    return Application(services, Caller(tenant=TENANT, name="ann"))

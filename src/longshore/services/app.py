@@ -8,6 +8,7 @@ interface that received the key.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -34,10 +35,11 @@ from longshore.services import output_follow
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, read_post_mortem
+from longshore.services.event_follow import EventFeed, follow_job, follow_task, job_feed
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.queries import EventFeed, Queries
+from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer, Submission
 from longshore.services.transitions import Transitions
@@ -116,13 +118,10 @@ class ApplicationServices(Protocol):
 
     @property
     def backend(self) -> Backend: ...
-
     @property
     def transitions(self) -> Transitions: ...
     @property
     def documents(self) -> DocumentStore: ...
-    @property
-    def queries(self) -> Queries: ...
     @property
     def producer(self) -> Producer: ...
     @property
@@ -137,6 +136,15 @@ class ApplicationServices(Protocol):
     def health_check(self) -> HealthCheck: ...
     @property
     def api_keys(self) -> ApiKeys: ...
+    @property
+    def environment(self) -> str:
+        """The deployment environment, part of every event document."""
+        ...
+
+    @property
+    def events_ttl_days(self) -> int:
+        """How long the event store keeps events; 0: forever."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,13 +279,13 @@ class Application:
             limit=limit,
             cursor=cursor,
         )
-        jobs = [await self.services.queries.job_document(job) for job in page.items]
+        jobs = [await self._job_document(job) for job in page.items]
         return d.JobPage(jobs=jobs, cursor=page.cursor)
 
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         """A job with its first ``limit`` tasks; ``list_tasks`` continues at its cursor."""
         ledger = self.services.backend.ledger
-        job = await self.services.queries.job(self.caller.tenant, job_id)
+        job = await self._job(job_id)
         page = await ledger.list_tasks(self.caller.tenant, job_id=job_id, limit=limit)
         states = [row.state for row in page.items]
         if page.cursor is not None:
@@ -287,7 +295,7 @@ class Application:
             job,
             page.items,
             states=d.state_counts(states),
-            tasks=await self.services.queries.task_documents(page.items),
+            tasks=await self._task_documents(page.items),
             cursor=page.cursor,
         )
 
@@ -302,13 +310,11 @@ class Application:
     ) -> d.TaskPage:
         """The tasks of a job in its order, or the tasks of all jobs, newest first."""
         if job_id is not None:
-            await self.services.queries.job(self.caller.tenant, job_id)
+            await self._job(job_id)
         page = await self.services.backend.ledger.list_tasks(
             self.caller.tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
         )
-        return d.TaskPage(
-            tasks=await self.services.queries.task_documents(page.items), cursor=page.cursor
-        )
+        return d.TaskPage(tasks=await self._task_documents(page.items), cursor=page.cursor)
 
     @over_http(d.TaskDocument, "GET", "{task_id}")
     async def get_task(self, task_id: str) -> d.TaskDocument:
@@ -318,7 +324,7 @@ class Application:
     @over_http(d.TaskStatusesDocument, "GET", "{job_id}/statuses")
     async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
         """The state of every task of a job."""
-        await self.services.queries.job(self.caller.tenant, job_id)
+        await self._job(job_id)
         return d.TaskStatusesDocument(
             statuses=await self.services.backend.ledger.task_states(job_id)
         )
@@ -346,9 +352,7 @@ class Application:
         await self.services.operator_commands.cancel_job(
             job_id, by=self.caller.name, reason=reason, tenant=self.caller.tenant
         )
-        return await self.services.queries.job_document(
-            await self.services.queries.job(self.caller.tenant, job_id)
-        )
+        return await self._job_document(await self._job(job_id))
 
     @over_http(d.TaskDocument, "POST", "{task_id}/cancel")
     async def cancel_task(self, task_id: str, *, reason: str | None = None) -> d.TaskDocument:
@@ -375,7 +379,7 @@ class Application:
         Raises:
             CommandRefused: no task is named, and none failed or was cancelled.
         """
-        await self.services.queries.job(self.caller.tenant, job_id)
+        await self._job(job_id)
         keys = tasks
         if keys is None:
             states = await self.services.backend.ledger.task_states(job_id)
@@ -424,7 +428,7 @@ class Application:
         row = await self.services.operator_commands.revise(
             self.caller.tenant, task_id, by=self.caller.name, feedback=feedback, attempt=attempt
         )
-        (event,) = await self.services.queries.latest_events([row])
+        (event,) = await self._latest_events([row])
         return d.task_document(d.RevisedTaskDocument, row, event)
 
     @over_http(d.WhyDocument, "GET", "{entity_id}/why")
@@ -433,12 +437,45 @@ class Application:
         reasons = await self.services.explainer.why(self.caller.tenant, entity_id)
         return d.WhyDocument(reasons=[d.reason_document(reason) for reason in reasons])
 
+    async def _job(self, job_id: str) -> JobRow:
+        return await get_job_of(self.services.backend.ledger, self.caller.tenant, job_id)
+
     async def _task(self, task_id: str) -> TaskRow:
-        return await self.services.queries.task(self.caller.tenant, task_id)
+        return await get_task_of(self.services.backend.ledger, self.caller.tenant, task_id)
+
+    async def _job_document(self, job: JobRow) -> d.JobDocument:
+        tasks: Sequence[TaskRow] = ()
+        if job.total == 1 and job.state.terminal:
+            ledger = self.services.backend.ledger
+            tasks = (await ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)).items
+        return d.job_document(d.JobDocument, job, tasks)
 
     async def _task_document(self, row: TaskRow) -> d.TaskDocument:
-        (document,) = await self.services.queries.task_documents([row])
+        (document,) = await self._task_documents([row])
         return document
+
+    async def _task_documents(self, rows: Sequence[TaskRow]) -> list[d.TaskDocument]:
+        events = await self._latest_events(rows)
+        return [
+            d.task_document(d.TaskDocument, row, event)
+            for row, event in zip(rows, events, strict=True)
+        ]
+
+    async def _latest_events(self, rows: Sequence[TaskRow]) -> list[Event | None]:
+        log = self.services.backend.events
+        return await asyncio.gather(
+            *(log.latest(row.spec.tenant, f"TASK#{row.id}") for row in rows)
+        )
+
+    async def _event_document(self, event: Event) -> d.EventDocument:
+        """An event, with large properties that were moved out of it put back."""
+        properties = await self.services.documents.restore(properties_of(event))
+        return d.event_document(
+            event,
+            properties,
+            environment=self.services.environment,
+            ttl_days=self.services.events_ttl_days,
+        )
 
     # Artifacts, output, events ------------------------------------------------------------------
 
@@ -512,7 +549,7 @@ class Application:
         self, job_id: str, *, follow: bool = True, attempt: int | None = None
     ) -> AsyncIterator[d.StreamItem]:
         """Output of all tasks of a job by time; with ``follow`` until the job has ended."""
-        await self.services.queries.job(self.caller.tenant, job_id)
+        await self._job(job_id)
 
         async def stream() -> AsyncIterator[d.StreamItem]:
             async for key, chunk in output_follow.read_job_output(
@@ -559,10 +596,9 @@ class Application:
         self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
     ) -> d.EventPage:
         """The events of a job; with ``tasks`` those of its tasks too."""
-        job = await self.services.queries.job(self.caller.tenant, job_id)
-        return await self._event_page(
-            self.services.queries.job_feed(job, tasks=tasks), cursor, limit
-        )
+        job = await self._job(job_id)
+        feed = job_feed(self.services.backend.events, job, tasks=tasks)
+        return await self._event_page(feed, cursor, limit)
 
     @over_http(d.TaskEventPage, "GET", "{task_id}/events")
     async def list_task_events(
@@ -573,28 +609,25 @@ class Application:
         events = await self.services.backend.events.history(
             self.caller.tenant, f"TASK#{row.id}", after=after, limit=limit
         )
-        return d.TaskEventPage(
-            events=[await self.services.queries.event_document(event) for event in events]
-        )
+        return d.TaskEventPage(events=[await self._event_document(event) for event in events])
 
     @over_http(d.StreamItem, "GET", "{job_id}/events/stream")
     async def follow_job_events(
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a job, stored and new, until the job has ended."""
-        queries = self.services.queries
-        job = await queries.job(self.caller.tenant, job_id)
-        feed = queries.job_feed(job, tasks=tasks)
+        backend = self.services.backend
+        feed = job_feed(backend.events, await self._job(job_id), tasks=tasks)
         # A cursor that is not valid is refused here, before a stream begins.
         await feed.fetch(1, feed.decode(cursor).cursor)
 
         async def stream() -> AsyncIterator[d.StreamItem]:
-            async for item in queries.follow_job(
-                job, feed, feed.decode(cursor), follow=True, poll=self.poll
+            async for item in follow_job(
+                backend, job_id, feed, feed.decode(cursor), follow=True, poll=self.poll
             ):
                 if isinstance(item, tuple):
                     position, event = item
-                    data = await queries.event_document(event)
+                    data = await self._event_document(event)
                     yield d.StreamItem(kind="event", id=feed.encode(position), data=data)
                 else:
                     yield _stream_end(item)
@@ -609,9 +642,9 @@ class Application:
         row = await self._task(task_id)
 
         async def stream() -> AsyncIterator[d.StreamItem]:
-            async for item in self.services.queries.follow_task(row, after, poll=self.poll):
+            async for item in follow_task(self.services.backend, row, after, poll=self.poll):
                 if isinstance(item, Event):
-                    data = await self.services.queries.event_document(item)
+                    data = await self._event_document(item)
                     yield d.StreamItem(kind="event", id=str(item.sequence), data=data)
                 else:
                     yield _stream_end(item)
@@ -623,7 +656,7 @@ class Application:
         position = feed.encode(end)
         return d.EventPage(
             events=[
-                await self.services.queries.event_document(event)
+                await self._event_document(event)
                 for _, event in items
                 if self.caller.is_admin or event.entity != _KEYS_ENTITY
             ],

@@ -50,7 +50,6 @@ from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.output_follow import follow_task
-from longshore.services.queries import Queries
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
@@ -243,18 +242,15 @@ class Services:
             app=self.settings.app,
         )
 
-    @cached_property
-    def queries(self) -> Queries:
+    @property
+    def environment(self) -> str:
+        return self.settings.environment
+
+    @property
+    def events_ttl_days(self) -> int:
         settings = self.settings
         on_aws = settings.backend == "aws"
-        return Queries(
-            backend=self.backend,
-            documents=self.documents,
-            environment=settings.environment,
-            events_ttl_days=settings.aws.keep_events.days
-            if on_aws
-            else settings.sizes.events_ttl_days,
-        )
+        return settings.aws.keep_events.days if on_aws else settings.sizes.events_ttl_days
 
     @cached_property
     def producer(self) -> Producer:

@@ -187,7 +187,7 @@ class AsyncClient:
     async def work_on(self, job: AsyncJob[Any]) -> AsyncIterator[WorkerGroup]:
         """Run a worker for the queues of a job inside the ``with`` block."""
         connection = self.connection()
-        tasks = await connection.services.queries.tasks_of(await connection.job(job.id))
+        tasks = await connection.tasks_of(await connection.job(job.id))
         queues = dict.fromkeys(task.spec.queue for task in tasks)
         async with connection.services.worker_group(tuple(queues)) as worker_group:
             yield worker_group

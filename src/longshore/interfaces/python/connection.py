@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.services import documents as d
 from longshore.services.app import Application, Caller
+from longshore.services.reads import get_job_of
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings
 
@@ -141,4 +143,10 @@ class Connection:
         return await (work if self.worker_group is None else self.worker_group.run_alongside(work))
 
     async def job(self, job_id: str) -> JobRow:
-        return await self.services.queries.job(self.tenant, job_id)
+        return await get_job_of(self.services.backend.ledger, self.tenant, job_id)
+
+    async def tasks_of(self, job: JobRow) -> list[TaskRow]:
+        """The rows of all tasks of a job, in the job's order."""
+        keys = (await self.services.documents.load_graph(job)).keys
+        ids = [task_id_of(job.id, key) for key in keys]
+        return await self.services.backend.ledger.get_tasks(ids)

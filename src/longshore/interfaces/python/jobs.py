@@ -19,7 +19,8 @@ from longshore.interfaces.python.calls import Call, CallGraph
 from longshore.interfaces.python.connection import Connection, JobOutputChunk, JobStatus
 from longshore.services import documents as d
 from longshore.services.app import POLL_INTERVAL
-from longshore.services.queries import FeedCursor
+from longshore.services.event_follow import follow_job, job_feed
+from longshore.services.reads import get_task_of
 from longshore.settings import Settings
 
 ResultT = TypeVar("ResultT")
@@ -73,18 +74,18 @@ class AsyncJob(Generic[ResultT]):
     async def status(self) -> JobStatus:
         """The job and each of its tasks as they are now."""
         job = await self._row()
-        tasks = await self._connection().services.queries.tasks_of(job)
-        return JobStatus.from_rows(job, tasks)
+        return JobStatus.from_rows(job, await self._connection().tasks_of(job))
 
     async def _row(self) -> JobRow:
         return await self._connection().job(self.id)
 
     async def _task_row(self, key: str) -> TaskRow:
         connection = self._connection()
-        return await connection.services.queries.task(connection.tenant, task_id_of(self.id, key))
+        ledger = connection.services.backend.ledger
+        return await get_task_of(ledger, connection.tenant, task_id_of(self.id, key))
 
     async def _graph_of(self, job: JobRow) -> Graph:
-        return await self._connection().services.queries.graph(job)
+        return await self._connection().services.documents.load_graph(job)
 
     async def wait(self, timeout: Timeout = None) -> JobState:
         """Wait until the job has ended, in any state.
@@ -226,9 +227,9 @@ class AsyncJob(Generic[ResultT]):
             follow: Continue with new events until the job has ended.
         """
         connection, job = self._connection(), await self._row()
-        queries = connection.services.queries
-        feed = queries.job_feed(job, tasks=True)
-        stream = queries.follow_job(job, feed, FeedCursor(), follow=follow, poll=POLL_INTERVAL)
+        backend = connection.services.backend
+        feed = job_feed(backend.events, job, tasks=True)
+        stream = follow_job(backend, job.id, feed, follow=follow, poll=POLL_INTERVAL)
         while isinstance(item := await connection.while_worker_runs(anext(stream)), tuple):
             yield item[1]
 
