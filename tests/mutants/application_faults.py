@@ -22,7 +22,7 @@ APPLICATION_FAULTS = (
     _fault(
         name="the states of tasks are read across tenants",
         at="services.app:Application.resume",
-        do=(Drop("await job()"), Argument("resume()", "tenant", None)),
+        do=(Drop("await _job()"), Argument("resume()", "tenant", None)),
         caught_by=_TENANTS,
     ),
     _fault(

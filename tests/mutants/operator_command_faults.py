@@ -61,12 +61,12 @@ OPERATOR_COMMAND_FAULTS = (
     _fault(
         name="a resume is closed before its tasks are resumed",
         at="services.operator_commands:OperatorCommands.finish_resume",
-        do=Before("load_graph()", "await self.transitions.close_intent(job.id, intent)"),
+        do=Before("Resume()", "await self.transitions.close_intent(job.id, intent)"),
         caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
     ),
     _fault(
         name="a resume is counted by everybody who met it",
-        at="services.operator_commands:OperatorCommands.finish_resume",
+        at="services.operator_commands:OperatorCommands._finish",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_RESUMING}::test_two_who_finish_one_resume_count_it_once",
     ),
@@ -122,7 +122,7 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a cancellation is counted by everybody who met it",
-        at="services.operator_commands:OperatorCommands.finish_cancel",
+        at="services.operator_commands:OperatorCommands._finish",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
     ),

@@ -39,9 +39,10 @@ from longshore.core.ids import check_request_id
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NO_NUMBERS
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import CommandRefused, NotFound, UsageError, VersionConflict
+from longshore.errors import CommandRefused, UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.reads import AT_ONCE, iter_tasks, list_all
 from longshore.services.resilience import log_and_continue
@@ -351,11 +352,8 @@ class BudgetOperations:
         return await self.transitions.close_intent(job.id, intent) is not None
 
     async def _unpark(self, task_id: str, command: c.Unpark) -> bool:
-        try:
-            await self.transitions.apply_to_task(task_id, command)
-        except (CommandRefused, NotFound):
-            return False  # it waits for another budget, or is no longer parked
-        return True
+        # Refused: it waits for another budget, or is no longer parked.
+        return not isinstance(await self.transitions.try_command(task_id, command), Refusal)
 
     async def unpark_ready(self) -> int:
         """Unpark tasks that may run again, and return how many.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import ParentsCompleted
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import BackendUnavailable, CommandRefused, NotFound, VersionConflict
+from longshore.errors import BackendUnavailable, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
@@ -133,10 +133,8 @@ class Dispatcher:
         async for page in pages:
             results = (await self._settle_jobs(dict.fromkeys(page, _ANY_SEQUENCE))).values()
             settled += sum(result for result in results if isinstance(result, int))
-            errors = [result for result in results if isinstance(result, BaseException)]
             with log_and_continue(logger, "dispatch.skipped", tasks=page):
-                if errors:
-                    raise _most_severe(errors)
+                _raise_most_severe(results)
         self._ends.complete = True
         return settled > 0
 
@@ -192,10 +190,8 @@ class Dispatcher:
     async def _settle(self, sequences: Mapping[str, int]) -> int:
         """Settle tasks whose rows must be at least as new as these sequences."""
         settled = (await self._settle_jobs(sequences)).values()
-        errors = [result for result in settled if isinstance(result, BaseException)]
-        if errors:
-            raise _most_severe(errors)
-        return sum(result or 0 for result in settled if not isinstance(result, BaseException))
+        _raise_most_severe(settled)
+        return sum(result for result in settled if isinstance(result, int))
 
     async def _settle_jobs(
         self, sequences: Mapping[str, int]
@@ -277,16 +273,12 @@ class Dispatcher:
             await self._notify_task(task_id, done)
 
     async def _notify_task(self, task_id: str, done: ParentsCompleted) -> bool:
-        try:
-            await self.transitions.apply_to_task(task_id, done)
-        except CommandRefused:
-            logger.debug("dependent.already_notified", extra={"task_id": task_id})
-            return False
-        except NotFound:
-            # It is being added, and the process that adds it checks its parents at the end.
-            logger.debug("dependent.not_created", extra={"task_id": task_id})
-            return False
-        return True
+        notified = await self.transitions.try_command(task_id, done)
+        if isinstance(notified, Refusal):
+            # A task that is not found is being added: that process checks its parents at the end.
+            extra = {"task_id": task_id, "reason": notified.detail}
+            logger.debug("dependent.not_notified", extra=extra)
+        return isinstance(notified, TaskRow)
 
     async def _notify_atomically(self, commands: Mapping[str, ParentsCompleted]) -> bool:
         now, change_id = self.backend.clock.now(), self.transitions.new_id()
@@ -334,13 +326,16 @@ def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:
     return sequences
 
 
-def _most_severe(errors: Sequence[BaseException]) -> BaseException:
-    """Returns the error to raise; the others are logged.
+def _raise_most_severe(results: Iterable[object]) -> None:
+    """Raise the most severe error among these results, if any; the others are logged.
 
     ``BackendUnavailable`` comes first: then everything is delivered again.
     """
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if not errors:
+        return
     first = next((error for error in errors if isinstance(error, BackendUnavailable)), errors[0])
     for error in errors:
         if error is not first:
             logger.error("job.settle_failed", exc_info=error)
-    return first
+    raise first

@@ -859,14 +859,12 @@ def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputCh
     """A chunk of output of the task ``key`` of a job."""
     text = chunk.data.decode(errors="replace")
     is_text = text.encode() == chunk.data
-    return OutputChunkDocument(
+    return from_record(
+        OutputChunkDocument,
+        chunk,
         id=f"{chunk.attempt}.{chunk.end}",
         job_id=job_id,
         task_id=key,
-        attempt=chunk.attempt,
-        sequence=chunk.sequence,
-        at=format_timestamp(chunk.at),
-        stream=chunk.stream,
         text=text,
         base64=None if is_text else base64.b64encode(chunk.data).decode(),
         last_sequence=chunk.last,

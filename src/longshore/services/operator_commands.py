@@ -192,11 +192,15 @@ class OperatorCommands:
         """Finish a cancellation. Returns False if another process closed the intent first."""
         reason = job.cancel.reason if job.cancel else None
         command = RequestCancel(by=intent.by, reason=reason, round=intent.round)
+        return await self._finish(job, intent, command)
+
+    async def _finish(self, job: JobRow, intent: Intent, command: c.Command) -> bool:
+        """Apply a command to the tasks of an intent, and close it."""
         for task_id in await self._open_tasks(job, intent.numbers):
             try:
                 await self.transitions.apply_to_task(task_id, command)
             except CommandRefused:
-                logger.debug("task.already_ended", extra={"task_id": task_id})
+                logger.debug("task.already_changed", extra={"task_id": task_id})
         return await self.transitions.close_intent(job.id, intent) is not None
 
     # Resume ---------------------------------------------------------------------------------------
@@ -324,15 +328,8 @@ class OperatorCommands:
 
     async def finish_resume(self, job: JobRow, intent: Intent) -> bool:
         """Finish a resume. Returns False if another process closed the intent first."""
-        graph = await self.documents.load_graph(job)
         command = c.Resume(round=intent.round, by=intent.by, completed=job.completed)
-        for number in intent.numbers:
-            task_id = task_id_of(job.id, graph.keys[number])
-            try:
-                await self.transitions.apply_to_task(task_id, command)
-            except CommandRefused:
-                logger.debug("task.already_resumed", extra={"task_id": task_id})
-        return await self.transitions.close_intent(job.id, intent) is not None
+        return await self._finish(job, intent, command)
 
     # Review ---------------------------------------------------------------------------------------
 

@@ -20,11 +20,7 @@ from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import (
-    CommandRefused,
-    NotFound,
-    VersionConflict,
-)
+from longshore.errors import NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.child_slots import runs_in_slot
 from longshore.ports.task_source import TaskSource
@@ -191,16 +187,13 @@ class Sweeper:
 
     async def _end_lease(self, task_id: str, lease: Lease) -> bool:
         command = LeaseEnded(fence=lease.fence, margin=self.skew_margin)
-        row = None
-        with (
-            log_and_continue(logger, "lease.end_failed", task_id=task_id),
-            contextlib.suppress(CommandRefused, NotFound),  # the task has moved on
-        ):
-            row = await self.transitions.apply_to_task(task_id, command)
-        if row is None:
-            return False
-        await self._record_ended_lease(row, lease.worker_id, holder_gone=False)
-        return True
+        with log_and_continue(logger, "lease.end_failed", task_id=task_id):
+            row = await self.transitions.try_command(task_id, command)
+            if isinstance(row, Refusal):
+                return False  # the task has moved on
+            await self._record_ended_lease(row, lease.worker_id, holder_gone=False)
+            return True
+        return False
 
     async def _record_ended_lease(self, row: TaskRow, worker_id: str, *, holder_gone: bool) -> None:
         with log_and_continue(logger, "reservation.release_failed", task_id=row.id):
