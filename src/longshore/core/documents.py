@@ -38,12 +38,16 @@ class Document:
     size: int = 0  # bytes of the JSON text
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:
     """Returns a value as a document, and the bytes to store under ``key`` if it is too long."""
-    text = _encode(value)
+    return text_document(encode_json(value), key)
+
+
+def text_document(text: str, key: str) -> tuple[Document, bytes | None]:
+    """Returns JSON text as a document, and the bytes to store; see ``make_document``."""
     data = text.encode()
     if len(data) <= INLINE_LIMIT_BYTES:
         return Document(text=text, size=len(data)), None

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longshore.core.documents import INLINE_LIMIT_BYTES, Document, make_document
+from longshore.core.documents import Document, encode_json, text_document
 from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.tasks.changes import Change
@@ -32,19 +32,11 @@ class DocumentStore:
             UsageError: it is larger than ``limit_bytes``.
             ValueError: it is not JSON.
         """
-        document, data = make_document(value, key)
-        return await self._put(document, data, key, limit_bytes)
+        return await self.store_text(encode_json(value), key, limit_bytes=limit_bytes)
 
     async def store_text(self, text: str, key: str, *, limit_bytes: int | None = None) -> Document:
         """Store JSON text; see ``store``."""
-        data = text.encode()
-        if len(data) <= INLINE_LIMIT_BYTES:
-            return await self._put(Document(text=text, size=len(data)), None, key, limit_bytes)
-        return await self._put(Document(key=key, size=len(data)), data, key, limit_bytes)
-
-    async def _put(
-        self, document: Document, data: bytes | None, key: str, limit_bytes: int | None
-    ) -> Document:
+        document, data = text_document(text, key)
         if limit_bytes is not None and document.size > limit_bytes:
             message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
             raise UsageError(message)
@@ -78,13 +70,14 @@ class DocumentStore:
         for event in change.events:
             properties = properties_of(event)
             data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
-            # Two processes that emit the same entity's next event use the same id. Only one
-            # commits, and the other must not overwrite its payload.
-            folder = f"{event.entity_id}/{change.row.change_id}"
-            overflow = overflow_of(properties, entity_id=folder, event_id=event.id, size=len(data))
-            if overflow is not None:
-                await self.store_key(overflow.key, overflow.fields)
-            spilled.append(replace(event, overflow=overflow.key) if overflow else event)
+            if (overflow := overflow_of(properties, size=len(data))) is not None:
+                # Two processes that emit the same entity's next event use the same id. Only one
+                # commits, and the other must not overwrite its payload.
+                folder = f"{event.entity_id}/{change.row.change_id}"
+                key = f"events/{folder}/{event.id}-payload.json"
+                await self.store_key(key, overflow)
+                event = replace(event, overflow=key)
+            spilled.append(event)
         return replace(change, events=tuple(spilled))
 
     async def restore(self, properties: dict[str, Any]) -> dict[str, Any]:

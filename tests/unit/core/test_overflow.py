@@ -7,7 +7,6 @@ from longshore.core.events.codec import (
     EVENT_SIZE_LIMIT_BYTES,
     LARGE_FIELDS,
     REFERENCE_FIELD,
-    Overflow,
     join_overflow,
     overflow_key,
     overflow_of,
@@ -24,29 +23,25 @@ json_values = st.recursive(
 property_names = st.sampled_from([*LARGE_FIELDS, "requestId", "state"]) | st.text(max_size=6)
 
 
-def overflow_of_big(properties: dict[str, object]) -> Overflow | None:
-    return overflow_of(properties, entity_id="job-a", event_id="e-1", size=TOO_BIG)
+def overflow_of_big(properties: dict[str, object]) -> dict[str, object] | None:
+    return overflow_of(properties, size=TOO_BIG)
 
 
 def test_an_event_of_exactly_the_limit_stays_whole() -> None:
-    overflow = overflow_of(
-        {"output": "x"}, entity_id="job-a", event_id="e-1", size=EVENT_SIZE_LIMIT_BYTES
-    )
-
-    assert overflow is None
+    assert overflow_of({"output": "x"}, size=EVENT_SIZE_LIMIT_BYTES) is None
 
 
 def test_the_large_fields_of_a_bigger_event_are_moved_out() -> None:
     overflow = overflow_of_big({"output": "x", "tasks": [1], "state": "done"})
 
-    assert overflow == Overflow(key=KEY, fields={"output": "x", "tasks": [1]})
+    assert overflow == {"output": "x", "tasks": [1]}
 
 
 def test_every_large_field_is_moved_out() -> None:
     overflow = overflow_of_big(dict.fromkeys(LARGE_FIELDS, "x"))
 
     assert overflow is not None
-    assert set(overflow.fields) == set(LARGE_FIELDS)
+    assert set(overflow) == set(LARGE_FIELDS)
 
 
 def test_an_event_without_large_fields_stays_whole() -> None:
@@ -58,9 +53,7 @@ def test_an_event_whose_fields_were_moved_out_already_stays_as_it_is() -> None:
 
 
 def test_a_lower_limit_moves_fields_of_smaller_events() -> None:
-    overflow = overflow_of({"output": "x"}, entity_id="job-a", event_id="e-1", size=11, limit=10)
-
-    assert overflow is not None
+    assert overflow_of({"output": "x"}, size=11, limit=10) is not None
 
 
 def test_joining_does_not_change_the_properties_of_the_caller() -> None:
@@ -81,8 +74,7 @@ def test_whole_properties_have_no_key_of_moved_fields() -> None:
 
 @given(st.dictionaries(property_names, json_values))
 def test_moved_fields_join_to_the_original_properties(properties) -> None:
-    overflow = overflow_of_big(properties)
-    fields = {} if overflow is None else overflow.fields
+    fields = overflow_of_big(properties) or {}
     carried = {name: value for name, value in properties.items() if name not in fields}
 
     assert join_overflow(carried | {REFERENCE_FIELD: {"key": KEY}}, fields) == properties

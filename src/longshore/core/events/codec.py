@@ -14,7 +14,6 @@ in the event. The caller stores the overflow *before* the event that refers to i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -189,31 +188,16 @@ def _read_entity_type(value: Any) -> EntityType:
         raise expected_error(f"one of {', '.join(EntityType)}") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overflow:
-    """The large fields of an event, and the blob key under which they are stored."""
-
-    key: str
-    fields: dict[str, Any]
-
-
 def overflow_of(
-    properties: Mapping[str, Any],
-    *,
-    entity_id: str,
-    event_id: str,
-    size: int,
-    limit: int = EVENT_SIZE_LIMIT_BYTES,
-) -> Overflow | None:
-    """Returns what must be moved out of an event, or None if the event is small enough.
+    properties: Mapping[str, Any], *, size: int, limit: int = EVENT_SIZE_LIMIT_BYTES
+) -> dict[str, Any] | None:
+    """Returns the fields to move out of an event, or None if the event is small enough.
 
     Args:
         size: Bytes of the whole event.
     """
     large = {name: properties[name] for name in LARGE_FIELDS if name in properties}
-    if size <= limit or not large:
-        return None
-    return Overflow(key=f"events/{entity_id}/{event_id}-payload.json", fields=large)
+    return large if size > limit and large else None
 
 
 def overflow_key(properties: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ stale. A task that has ended exists, so its creation needs no separate commit to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -296,15 +296,13 @@ def _resume(step: _JobTransition, command: ResumeJob) -> JobDecision:
 
 
 def _add_budget(step: _JobTransition, command: AddJobBudget) -> JobDecision:
-    row, more = step.row, command.amount
+    row = step.row
     if row.state in (JobState.COMPLETED, JobState.CANCELLED):
         return Refusal(RefusalReason.ENDED, f"the job is {row.state}")
-    allowance = add_allowance(row.allowance, more, command.request_id)
+    allowance = add_allowance(row.allowance, command.amount, command.request_id)
     if allowance is None:
         return Refusal(RefusalReason.NOTHING_TO_DO, "this was added already")
-    added = e.JobBudgetAdded(
-        job_id=row.id, by=command.by, usd=more.usd, tokens=more.tokens, minutes=more.minutes
-    )
+    added = e.JobBudgetAdded(job_id=row.id, by=command.by, **asdict(command.amount))
     return step.change(added, allowance=allowance, intents=_with_intent(row, command.intent))
 
 

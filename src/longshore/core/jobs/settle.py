@@ -166,5 +166,4 @@ def _is_too_large(event: Event) -> bool:
     """Whether the event's large fields must be written to the blob store first."""
     properties = properties_of(event)
     size = len(json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode())
-    overflow = overflow_of(properties, entity_id=event.entity_id, event_id=event.id, size=size)
-    return overflow is not None
+    return overflow_of(properties, size=size) is not None

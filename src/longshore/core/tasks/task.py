@@ -21,7 +21,7 @@ is decided only if the fence is that of the current lease.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
@@ -183,53 +183,45 @@ def release(step: TaskTransition, command: c.Release) -> TaskDecision:
     # Not later than now: another clock may have written ``due_at``.
     due_at = step.now if command.due_at is None else min(to_tick(command.due_at), step.now)
     released = e.TaskReleased(
-        **step.ids,
+        **_attempt_report(step, command),
         reason=command.reason,
-        attempt_number=row.attempt,
-        last_output=command.last_output,
-        usage=command.usage,
         due_at=due_at if due_at < step.now else None,
     )
-    return step.pending(
-        released,
-        at=due_at,
-        lease=None,
-        last_output=command.last_output,
-        usage=row.usage + command.usage,
-    )
+    return step.pending(released, at=due_at, **_attempt_fields(row, command))
+
+
+def _attempt_report(step: TaskTransition, command: c.AttemptCommand) -> dict[str, Any]:
+    """Returns what every event of an ended attempt says."""
+    return {
+        **step.ids,
+        "attempt_number": step.row.attempt,
+        "last_output": command.last_output,
+        "usage": command.usage,
+    }
+
+
+def _attempt_fields(row: TaskRow, command: c.AttemptCommand) -> dict[str, Any]:
+    """Returns what the end of an attempt changes in the row, however it ended."""
+    usage = row.usage + command.usage
+    return {"lease": None, "last_output": command.last_output, "usage": usage}
 
 
 def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
     row = step.row
     ended: dict[str, Any] = {
-        "lease": None,
+        **_attempt_fields(row, command),
         "result": command.result,
         "exit_code": command.exit_code,
         "failure": None,
         "ran_for": command.duration,
-        "last_output": command.last_output,
-        "usage": row.usage + command.usage,
         "cancel": None,  # the outcome came first
     }
+    report = _attempt_report(step, command)
+    report |= {"output": command.result, "duration": command.duration}
     if row.spec.requires_review:
-        submitted = e.TaskSubmittedForReview(
-            **step.ids,
-            attempt_number=row.attempt,
-            output=command.result,
-            duration=command.duration,
-            last_output=command.last_output,
-            usage=command.usage,
-        )
+        submitted = e.TaskSubmittedForReview(**report)
         return step.change(submitted, state=TaskState.IN_REVIEW, **ended)
-    completed = e.TaskCompleted(
-        **step.ids,
-        attempt_number=row.attempt,
-        output=command.result,
-        duration=command.duration,
-        exit_code=command.exit_code,
-        last_output=command.last_output,
-        usage=command.usage,
-    )
+    completed = e.TaskCompleted(**report, exit_code=command.exit_code)
     return step.change(completed, state=TaskState.COMPLETED, finished_at=step.now, **ended)
 
 
@@ -251,13 +243,10 @@ def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
         signal=command.signal,
     )
     timed_out = e.TaskTimeout(
-        **step.ids,
-        attempt_number=step.row.attempt,
+        **_attempt_report(step, command),
         timeout=command.timeout,
         elapsed=command.elapsed,
         signal=command.signal,
-        last_output=command.last_output,
-        usage=command.usage,
     )
     return _end_attempt(
         step,
@@ -511,27 +500,22 @@ def park(step: TaskTransition, command: c.Park) -> TaskDecision:
         )
         return release(step, instead)
     parked = e.TaskParked(
-        **step.ids,
-        attempt_number=row.attempt,
+        **_attempt_report(step, command),
         scope=command.scope.value,
         reason=command.reason,
         due_at=command.until,
         duration=command.duration,
-        last_output=command.last_output,
-        usage=command.usage,
     )
     return step.change(
         parked,
         state=TaskState.PARKED,
-        lease=None,
         parked=ParkRecord(
             scope=command.scope, unit=command.unit, reason=command.reason, at=step.now
         ),
         due_at=command.until,
         enqueued_at=None,
         ran_for=command.duration,
-        last_output=command.last_output,
-        usage=row.usage + command.usage,
+        **_attempt_fields(row, command),
     )
 
 
@@ -555,16 +539,8 @@ def add_budget(step: TaskTransition, command: c.AddBudget) -> TaskDecision:
         return Refusal(RefusalReason.ENDED, detail)
     allowance = add_allowance(row.allowance, command.amount, command.request_id)
     if allowance is None:
-        detail = "this request was already counted"
-        return Refusal(RefusalReason.NOTHING_TO_DO, detail)
-    more = command.amount
-    added = e.TaskBudgetAdded(
-        **step.ids,
-        by=command.by,
-        usd=more.usd,
-        tokens=more.tokens,
-        minutes=more.minutes,
-    )
+        return Refusal(RefusalReason.NOTHING_TO_DO, "this request was already counted")
+    added = e.TaskBudgetAdded(**step.ids, by=command.by, **asdict(command.amount))
     if row.parked is None or row.parked.scope not in TASK_SCOPES:
         return step.change(added, allowance=allowance)
     unparked = e.TaskUnparked(**step.ids, by=command.by)
