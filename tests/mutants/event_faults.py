@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Condition, Drop, Operator, Replace, Text, Value
+from tests.planting import Argument, Drop, Operator, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventLog"
 _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
@@ -11,19 +11,6 @@ _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
 _fault = partial(Fault, part=Part.EVENTS)
 
 EVENT_FAULTS = (
-    _fault(
-        name="another event in the same place is passed over",
-        at="adapters.sqlite.events:SqliteEventLog.record.work",
-        do=Condition("!=", False),
-        caught_by=f"{_SQLITE}::"
-        "test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written",
-    ),
-    _fault(
-        name="the same event twice is refused",
-        at="adapters.sqlite.events:SqliteEventLog.record.work",
-        do=Condition("!=", True),
-        caught_by=f"{_SQLITE}::test_the_same_event_twice_is_one",
-    ),
     _fault(
         name="the next place is read before the write",
         at="adapters.sqlite.events:SqliteEventLog.append.work",
@@ -49,12 +36,6 @@ EVENT_FAULTS = (
         caught_by=f"{_SQLITE}::test_history_goes_on_after_a_sequence_up_to_the_limit",
     ),
     _fault(
-        name="history in the order of arrival",
-        at="adapters.sqlite.events:FeedReader.of_entity",
-        do=Value("return sorted()", "own"),
-        caught_by=f"{_SQLITE}::test_events_are_recorded_in_any_order",
-    ),
-    _fault(
         name="history of every tenant",
         at="adapters.sqlite.events:FeedReader.of_entity",
         do=(Text("AND tenant = ?", "AND ? IS NOT NULL"), Drop("== tenant")),
@@ -76,13 +57,7 @@ EVENT_FAULTS = (
         name="a job's events with those of a longer name",
         at="adapters.sqlite.events:_matches",
         do=Replace("== split_task_id()", "event.entity_id.startswith(job_id)"),
-        caught_by=f"{_SQLITE}::test_a_jobs_events_are_its_own_and_those_of_its_tasks",
-    ),
-    _fault(
-        name="the reference to large fields is dropped",
-        at="adapters.sqlite.events:FeedReader._other",
-        do=Argument("Event()", "overflow", "None"),
-        caught_by=f"{_SQLITE}::test_an_event_whose_large_fields_are_elsewhere_keeps_the_reference",
+        caught_by=f"{_SQLITE}::test_only_events_that_fit_every_condition_are_found",
     ),
     _fault(
         name="a query in memory reads every tenant",
@@ -95,12 +70,5 @@ EVENT_FAULTS = (
         at="adapters.memory.logs:MemoryEventLog.history",
         do=Operator("> sequence", ">="),
         caught_by=f"{_MEMORY}::test_history_goes_on_after_a_sequence_up_to_the_limit",
-    ),
-    _fault(
-        name="half of a refused record stays in memory",
-        at="adapters.memory.ledger:MemoryStore.unrecorded",
-        do=After("= fresh", "self.record([event])", nth=3),
-        caught_by=f"{_MEMORY}::"
-        "test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written",
     ),
 )

@@ -31,7 +31,6 @@ from verification.crash.tasks import append_note, read_notes
 from verification.crash.workload import (
     BROKEN,
     DEAF,
-    QUICK,
     SLOW,
     SPAWNED,
     TENANT,
@@ -82,11 +81,7 @@ class CrashClient:
         await self._use_other_ports()
         for expected in self._jobs:
             await self._submit(expected)
-        await asyncio.gather(
-            self._cancel_deaf(),
-            self._replay_broken(),
-            self._record_twice(),
-        )
+        await asyncio.gather(self._cancel_deaf(), self._replay_broken())
         for expected in self._jobs:
             if expected.request_id != SLOW or until_done:
                 await self._poll(partial(self._has_ended, expected))
@@ -157,12 +152,6 @@ class CrashClient:
             replayed = await self._services.dead_letters.replay(TENANT, [task_id], by=_BY)
             rounds = [item.round for item in replayed.replayed]
             self._record_answer(f"replayed in rounds {rounds}")
-
-    async def _record_twice(self) -> None:
-        """Record stored events once more."""
-        entity = f"JOB#{job_id_of(TENANT, QUICK)}"
-        events = await self._backend.events.history(TENANT, entity)
-        await self._backend.events.record(events)
 
     async def _has_started(self, key: str) -> bool:
         """Whether the task is running or has ended."""

@@ -12,7 +12,7 @@ WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "ledger": ("commit", "create_jobs"),
     "source": ("join", "leave", "claim", "turn", "end_worker"),
     "queue_controls": ("pause", "hold", "resume"),
-    "events": ("record", "append"),
+    "events": ("append",),
     "output": ("append",),
     "blobs": ("put", "delete"),
     "definitions": ("put", "delete"),

@@ -171,10 +171,6 @@ class StreamEventLog(MemoryEventLog):
         """Save events that the bus delivers."""
         self._stream_store.save(events)
 
-    async def record(self, events: Sequence[Event]) -> None:
-        self._stream_store.save(events)
-        await self._bus.publish(events)
-
     async def append(
         self,
         *,

@@ -27,14 +27,6 @@ class EventLog(Protocol):
     sees only its events.
     """
 
-    async def record(self, events: Sequence[Event]) -> None:
-        """Write events that have a sequence; writing an event twice has no effect.
-
-        Raises:
-            AlreadyExists: another event has that entity and sequence; nothing was written.
-        """
-        ...
-
     async def append(self, **new: Unpack[NewEvent]) -> Event:
         """Write the next event of an entity that has no row. Returns the event."""
         ...

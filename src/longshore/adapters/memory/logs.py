@@ -22,9 +22,6 @@ class MemoryEventLog:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    async def record(self, events: Sequence[Event]) -> None:
-        self._store.record(self._store.unrecorded(events))
-
     async def append(self, **new: Unpack[NewEvent]) -> Event:
         last = await self.latest(new["tenant"], f"{new['body'].ENTITY}#{new['entity_id']}")
         event = next_event(new, last.sequence if last else 0, last.at if last else None)

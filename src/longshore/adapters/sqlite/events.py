@@ -49,7 +49,6 @@ from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.ids import split_task_id
 from longshore.core.pages import Page, decode_cursor, encode_cursor
-from longshore.errors import AlreadyExists
 from longshore.ports.events import EventConditions
 
 NEAR_END_POSITIONS = 1_000
@@ -87,16 +86,19 @@ class FeedReader:
         if kind == EntityType.TASK:
             job_id, key = split_task_id(entity_id)
             for (no,) in self.execute(TASK_NO, (pack_job_id(job_id), key)):
-                events += self._of_number(no)
+                events = self._of_number(no)
         elif kind == EntityType.JOB:
             sql = "SELECT no FROM jobs WHERE id = ? AND version > 0"
             for (no,) in self.execute(sql, (pack_job_id(entity_id),)):
-                events += self._of_number(-no)
-        owner = self._names.find(self._connection, tenant)
-        sql = f"SELECT {_OTHER_FIELDS} FROM other_events WHERE entity = ? AND tenant = ?"
-        events += [(row[0], self._other(row)) for row in self.execute(sql, (entity, owner))]
-        own = [numbered for numbered in events if numbered[1].tenant == tenant]
-        return sorted(own, key=lambda numbered: numbered[1].sequence)
+                events = self._of_number(-no)
+        else:
+            owner = self._names.find(self._connection, tenant)
+            sql = (
+                f"SELECT {_OTHER_FIELDS} FROM other_events WHERE entity = ? AND tenant = ?"
+                " ORDER BY sequence"
+            )
+            events = [(row[0], self._other(row)) for row in self.execute(sql, (entity, owner))]
+        return [numbered for numbered in events if numbered[1].tenant == tenant]
 
     def _of_number(self, entity: int, only: int | None = None) -> list[tuple[int, Event]]:
         """The events of the task, or of the job with the negated number; ``only``: one of them."""
@@ -109,7 +111,7 @@ class FeedReader:
     def _other(self, row: Row) -> Event:
         _, entity, sequence, tenant, app, type_, at_ms, origin, source, worker_id, text = row
         kind, _, entity_id = entity.partition("#")
-        body, overflow = body_from_properties(EVENT_NAMES[type_], codec.value_from_json(text))
+        body, _ = body_from_properties(EVENT_NAMES[type_], codec.value_from_json(text))
         text_of = self._names.text_of
         return Event(
             entity_type=EntityType(kind),
@@ -120,7 +122,6 @@ class FeedReader:
             at=from_ms(at_ms),
             body=body,
             context=EventContext(origin=origin, source=source, worker_id=worker_id),
-            overflow=overflow,
         )
 
     def along_feed(
@@ -187,13 +188,6 @@ class FeedReader:
 
     def _positions_of_job(self, job_id: str) -> Iterator[int]:
         """The positions of the events of a job and its tasks, in any order."""
-        # Events of a job and its tasks that were recorded without their rows.
-        sql = (
-            "SELECT position FROM other_events WHERE entity = 'JOB#' || ?1"
-            " OR (entity >= 'TASK#' || ?1 || '_' AND entity < 'TASK#' || ?1 || '`')"
-        )
-        for (other,) in self.execute(sql, (job_id,)):
-            yield other
         job = self.job_number(job_id)
         first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
         for sql, values in (
@@ -274,21 +268,6 @@ class SqliteEventLog:
     """See ``ports.events.EventLog``."""
 
     _database: Database
-
-    async def record(self, events: Sequence[Event]) -> None:
-        def work(connection: apsw.Connection) -> None:
-            transaction = StoreTransaction(connection, self._database.names)
-            reader = FeedReader(self._database, connection)
-            for event in events:
-                history = reader.of_entity(event.tenant, event.entity)
-                stored = {item.sequence: item for _, item in history}
-                if event.sequence not in stored:
-                    _insert_other(transaction, event)
-                elif _content(stored[event.sequence]) != _content(event):
-                    raise AlreadyExists("event", f"{event.entity} {event.sequence}")
-            transaction.close()
-
-        await self._database.write(work)
 
     async def append(self, **new: Unpack[NewEvent]) -> Event:
         entity = f"{new['body'].ENTITY.value}#{new['entity_id']}"
@@ -377,11 +356,6 @@ class SqliteEventLog:
         else:
             rows_after = partial(reader.rows_of_types, tenant, conditions)
         return reader.along_feed(tenant, conditions, after, limit, rows_after)
-
-
-def _content(event: Event) -> tuple[Any, ...]:
-    """What a stored event says, in its stored form."""
-    return event.type, event.app, to_ms(event.at), event.context, properties_of(event)
 
 
 def _insert_other(transaction: StoreTransaction, event: Event) -> None:

@@ -57,7 +57,7 @@ class EventBusContract(PortContract):
         created, job = new_task(), new_job()
         await commit(backend, created)
         await commit_job(backend, job)
-        await backend.events.record([an_event(1, task_id="job-one_b")])
+        await backend.require_bus().publish([an_event(1, task_id="job-one_b")])
         appended = await append_event(backend)
 
         types = ["Task Pending", "Job Created", RELEASED, "Message Rejected"]
@@ -68,9 +68,9 @@ class EventBusContract(PortContract):
 
     @clause
     async def test_a_new_consumer_starts_with_the_first_event(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(2)])
+        await backend.require_bus().publish([an_event(1), an_event(2)])
         await _receive_all(backend, "first")
-        await backend.events.record([an_event(3)])
+        await backend.require_bus().publish([an_event(3)])
 
         came = await _receive_all(backend, "second")
 
@@ -78,7 +78,7 @@ class EventBusContract(PortContract):
 
     @clause
     async def test_events_of_every_tenant_come(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(1, tenant="evil")])
+        await backend.require_bus().publish([an_event(1), an_event(1, tenant="evil")])
 
         came = await _receive_all(backend)
 
@@ -98,7 +98,7 @@ class EventBusContract(PortContract):
     async def test_asking_for_one_type_passes_over_no_event_of_another(
         self, backend: Backend
     ) -> None:
-        await backend.events.record([an_event(1)])
+        await backend.require_bus().publish([an_event(1)])
 
         assert await _receive(backend, types=["Job Completed"]) is None
         assert _numbers(await _receive_all(backend, types=[RELEASED])) == [1]
@@ -107,7 +107,7 @@ class EventBusContract(PortContract):
     async def test_a_delivery_has_no_more_events_than_the_limit_and_all_come(
         self, backend: Backend
     ) -> None:
-        await backend.events.record([an_event(sequence) for sequence in range(1, 8)])
+        await backend.require_bus().publish([an_event(sequence) for sequence in range(1, 8)])
 
         came: list[Event] = []
         while delivery := await _receive(backend, limit=3):
@@ -121,7 +121,7 @@ class EventBusContract(PortContract):
     async def test_a_delivery_comes_again_until_it_is_acknowledged(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        await backend.events.record([an_event(1), an_event(2)])
+        await backend.require_bus().publish([an_event(1), an_event(2)])
         first = await _receive(backend)
         clock.advance(timedelta(hours=1))
 
@@ -135,7 +135,7 @@ class EventBusContract(PortContract):
     async def test_an_acknowledged_delivery_does_not_come_again(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        await backend.events.record([an_event(1)])
+        await backend.require_bus().publish([an_event(1)])
         delivery = await _receive(backend)
         assert delivery is not None
 
@@ -143,12 +143,12 @@ class EventBusContract(PortContract):
 
         clock.advance(timedelta(hours=1))
         assert await _receive(backend) is None
-        await backend.events.record([an_event(2)])
+        await backend.require_bus().publish([an_event(2)])
         assert _numbers(await _receive_all(backend)) == [2]
 
     @clause
     async def test_consumers_do_not_take_events_from_each_other(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(2)])
+        await backend.require_bus().publish([an_event(1), an_event(2)])
 
         first = await _receive_all(backend, "dispatcher")
         second = await _receive_all(backend, "alerts")
@@ -161,7 +161,7 @@ class EventBusContract(PortContract):
     ) -> None:
         async with running(_receive(backend, wait=20 * SECOND)) as waiting:
             assert not waiting.done()
-            await backend.events.record([an_event(1)])
+            await backend.require_bus().publish([an_event(1)])
 
             delivery = await without_time_passing(waiting)
 
@@ -181,7 +181,7 @@ class EventBusContract(PortContract):
     @clause
     async def test_an_event_of_another_type_ends_no_wait(self, backend: Backend) -> None:
         async with running(_receive(backend, types=["Job Completed"], wait=SECOND)) as waiting:
-            await backend.events.record([an_event(1)])
+            await backend.require_bus().publish([an_event(1)])
             await settle()
 
             assert not waiting.done()
@@ -205,7 +205,7 @@ class EventBusContract(PortContract):
             # The event comes a little later each time, to meet every step of the receiver.
             for _ in range(number % 20):
                 await asyncio.sleep(0)
-            await backend.events.record([an_event(number)])
+            await backend.require_bus().publish([an_event(number)])
 
             delivery = await without_time_passing(receive)
 
@@ -226,7 +226,7 @@ class LogBusContract(PortContract):
 
     @clause
     async def test_acknowledging_covers_everything_before(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(2), an_event(3)])
+        await backend.require_bus().publish([an_event(1), an_event(2), an_event(3)])
         await _receive(backend, limit=1)
         longer = await _receive(backend, limit=2)
         assert longer is not None
@@ -237,7 +237,7 @@ class LogBusContract(PortContract):
 
     @clause
     async def test_acknowledging_late_or_twice_does_not_go_back(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(2), an_event(3)])
+        await backend.require_bus().publish([an_event(1), an_event(2), an_event(3)])
         shorter = await _receive(backend, limit=1)
         longer = await _receive(backend, limit=2)
         assert shorter is not None
@@ -264,7 +264,7 @@ class LogBusContract(PortContract):
     async def test_an_event_that_is_not_accepted_is_returned_and_delays_no_other(
         self, backend: Backend
     ) -> None:
-        await backend.events.record([an_event(1)])
+        await backend.require_bus().publish([an_event(1)])
         impostor = an_event(1, reason="another reason")
 
         refused = await backend.require_bus().publish([impostor, an_event(2)])
@@ -281,7 +281,7 @@ class EventBusSharedContract(PortContract):
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as before:
-            await before.events.record([an_event(1), an_event(2), an_event(3)])
+            await before.require_bus().publish([an_event(1), an_event(2), an_event(3)])
             delivery = await _receive(before, limit=2)
             assert delivery is not None
             await before.require_bus().acknowledge("dispatcher", delivery.receipt)
@@ -296,7 +296,7 @@ class EventBusSharedContract(PortContract):
     ) -> None:
         async with open_backend() as first, open_backend() as second:
             async with running(_receive(second, wait=60 * SECOND)) as waiting:
-                await first.events.record([an_event(1)])
+                await first.require_bus().publish([an_event(1)])
 
                 delivery = await advance_until_done(waiting, clock, step=SECOND)
 
@@ -307,7 +307,7 @@ class EventBusSharedContract(PortContract):
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            await first.events.record([an_event(1)])
+            await first.require_bus().publish([an_event(1)])
             delivery = await _receive(first)
             assert delivery is not None
 

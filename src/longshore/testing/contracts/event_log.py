@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from longshore.core.events.event import Event
+from longshore.core.events.types import EntityType
 from longshore.core.pages import Page
-from longshore.errors import AlreadyExists, UsageError
+from longshore.errors import UsageError
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     TENANT,
-    an_event,
     append_event,
     claim,
     commit,
@@ -34,8 +33,8 @@ from longshore.testing.contracts.suite import (
 )
 from longshore.testing.full_samples import full_events
 
-ENTITY = "TASK#job-one_a"
-"""Whose events ``an_event`` gives."""
+ENTITY = "QUEUE#default"
+"""Whose events ``append_event`` appends."""
 
 
 class RecordedOrderContract(PortContract):
@@ -45,15 +44,15 @@ class RecordedOrderContract(PortContract):
     async def test_events_come_in_the_order_in_which_they_were_recorded(
         self, backend: Backend
     ) -> None:
-        for sequence, task_id in ((1, "job-one_b"), (2, "job-one_a"), (1, "job-one_a")):
-            await backend.events.record([an_event(sequence, task_id=task_id)])
+        for second, queue in ((3, "b"), (2, "a"), (4, "a")):
+            await append_event(backend, queue=queue, now=START + timedelta(seconds=second))
         pending = await commit(backend, new_task("c"))
         await append_event(backend)
 
         assert await _query(backend) == [
-            ("TASK#job-one_b", 1),
-            ("TASK#job-one_a", 2),
-            ("TASK#job-one_a", 1),
+            ("QUEUE#b", 1),
+            ("QUEUE#a", 1),
+            ("QUEUE#a", 2),
             (f"TASK#{pending.id}", 1),
             ("QUEUE#default", 1),
         ]
@@ -65,21 +64,21 @@ class QueryClauses(PortContract):
     @clause
     async def test_events_come_as_they_happened_and_were_recorded(self, backend: Backend) -> None:
         pending = await commit(backend, new_task("c"))
-        for sequence, task_id in ((1, "job-one_b"), (2, "job-one_a"), (3, "job-one_b")):
-            await backend.events.record([an_event(sequence, task_id=task_id)])
-        await append_event(backend, now=START + timedelta(seconds=4))
+        for second, queue in enumerate(("b", "a", "b", "default"), start=1):
+            await append_event(backend, queue=queue, now=START + timedelta(seconds=second))
 
         assert await _query(backend) == [
             (f"TASK#{pending.id}", 1),
-            ("TASK#job-one_b", 1),
-            ("TASK#job-one_a", 2),
-            ("TASK#job-one_b", 3),
+            ("QUEUE#b", 1),
+            ("QUEUE#a", 1),
+            ("QUEUE#b", 2),
             ("QUEUE#default", 1),
         ]
 
     @clause
     async def test_events_are_found_by_app(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(2, app="other"), an_event(3)])
+        for app in ("shop", "other", "shop"):
+            await append_event(backend, app=app)
 
         sequences = await backend.events.query(TENANT, app="shop")
 
@@ -102,11 +101,12 @@ class QueryClauses(PortContract):
 
     @clause
     async def test_events_are_found_by_entity(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(1, task_id="job-one_b"), an_event(2)])
+        for queue in ("default", "other", "default"):
+            await append_event(backend, queue=queue)
 
-        sequences = await _query(backend, entity="TASK#job-one_a")
+        sequences = await _query(backend, entity=ENTITY)
 
-        assert sequences == [("TASK#job-one_a", 1), ("TASK#job-one_a", 2)]
+        assert sequences == [(ENTITY, 1), (ENTITY, 2)]
 
     @clause
     async def test_a_jobs_events_are_its_own_and_those_of_its_tasks(self, backend: Backend) -> None:
@@ -136,15 +136,14 @@ class QueryClauses(PortContract):
         assert await _query(backend, **everything) == [(f"TASK#{pending.id}", 1)]
         for name in everything:
             assert await _query(backend, **(everything | {name: "another"})) == []
+        assert await _query(backend, **(everything | {"job_id": "job-on"})) == []
 
     @clause
     async def test_the_pages_of_a_query_give_each_event_once_and_end(
         self, backend: Backend
     ) -> None:
-        events = [
-            an_event(sequence, app="shop" if sequence % 3 else "other") for sequence in range(1, 31)
-        ]
-        await backend.events.record(events)
+        for sequence in range(1, 31):
+            await append_event(backend, app="shop" if sequence % 3 else "other")
 
         sequences: list[int] = []
         cursor: str | None = None
@@ -163,9 +162,9 @@ class QueryClauses(PortContract):
     async def test_events_that_are_recorded_while_paging_move_no_other(
         self, backend: Backend
     ) -> None:
-        await backend.events.record([an_event(sequence) for sequence in range(1, 5)])
+        await _append(backend, 4)
         first = await backend.events.query(TENANT, limit=2)
-        await backend.events.record([an_event(5)])
+        await append_event(backend)
 
         second = await backend.events.query(TENANT, limit=10, cursor=first.cursor)
 
@@ -173,7 +172,7 @@ class QueryClauses(PortContract):
 
     @clause
     async def test_a_query_that_finds_nothing_is_an_empty_page(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1)])
+        await append_event(backend)
 
         assert await backend.events.query(TENANT, app="none") == Page(items=(), cursor=None)
 
@@ -196,83 +195,6 @@ async def _query(backend: Backend, **conditions: Any) -> list[tuple[str, int]]:
     return [(event.entity, event.sequence) for event in page.items]
 
 
-class RecordClauses(PortContract):
-    """``record``."""
-
-    @clause
-    async def test_an_event_of_every_type_is_kept_with_every_field(self, backend: Backend) -> None:
-        events = full_events(TENANT)
-
-        await backend.events.record(events)
-
-        for event in events:
-            stored = await backend.events.history(TENANT, event.entity)
-            assert events_to_wire(stored) == events_to_wire([event]), event.type
-
-    @clause
-    async def test_an_event_whose_large_fields_are_elsewhere_keeps_the_reference(
-        self, backend: Backend
-    ) -> None:
-        events = [
-            replace(event, overflow=f"events/{event.entity_id}/{event.id}-payload.json")
-            for event in full_events(TENANT)
-        ]
-
-        await backend.events.record(events)
-
-        for event in events:
-            stored = await backend.events.history(TENANT, event.entity)
-            assert events_to_wire(stored) == events_to_wire([event]), event.type
-            assert stored[0].overflow == event.overflow
-
-    @clause
-    async def test_the_same_event_twice_is_one(self, backend: Backend) -> None:
-        event = an_event(1)
-        await backend.events.record([event])
-
-        await backend.events.record([event])
-        await backend.events.record([an_event(2), an_event(2), event])
-
-        assert await _sequences(backend) == [1, 2]
-
-    @clause
-    async def test_an_event_that_was_committed_with_its_row_is_not_doubled(
-        self, backend: Backend
-    ) -> None:
-        created = new_task()
-        await commit(backend, created)
-
-        await backend.events.record(created.events)
-
-        history = await backend.events.history(TENANT, f"TASK#{created.row.id}")
-        assert events_to_wire(history) == events_to_wire(created.events)
-
-    @clause
-    async def test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written(
-        self, backend: Backend
-    ) -> None:
-        await backend.events.record([an_event(1), an_event(2)])
-
-        with pytest.raises(AlreadyExists):
-            await backend.events.record([an_event(3), an_event(2, reason="another reason")])
-
-        history = await backend.events.history(TENANT, ENTITY)
-        assert events_to_wire(history) == events_to_wire([an_event(1), an_event(2)])
-
-    @clause
-    async def test_events_are_recorded_in_any_order(self, backend: Backend) -> None:
-        await backend.events.record([an_event(3), an_event(1)])
-        await backend.events.record([an_event(2)])
-
-        assert await _sequences(backend) == [1, 2, 3]
-
-    @clause
-    async def test_recording_nothing_is_no_mistake(self, backend: Backend) -> None:
-        await backend.events.record([])
-
-        assert await backend.events.query(TENANT) == Page(items=(), cursor=None)
-
-
 class AppendClauses(PortContract):
     """``append``."""
 
@@ -284,6 +206,23 @@ class AppendClauses(PortContract):
         assert {event.entity for event in appended} == {"QUEUE#default"}
         history = await backend.events.history(TENANT, "QUEUE#default")
         assert events_to_wire(history) == events_to_wire(appended)
+
+    @clause
+    async def test_an_event_of_every_type_is_kept_with_every_field(self, backend: Backend) -> None:
+        for event in full_events(TENANT):
+            if event.entity_type in (EntityType.QUEUE, EntityType.SYSTEM):
+                appended = await backend.events.append(
+                    tenant=event.tenant,
+                    app=event.app,
+                    entity_id=event.entity_id,
+                    body=event.body,
+                    context=event.context,
+                    now=event.at,
+                )
+                assert (appended.body, appended.context) == (event.body, event.context)
+                stored = await backend.events.latest(TENANT, event.entity)
+                assert stored is not None
+                assert events_to_wire([stored]) == events_to_wire([appended]), event.type
 
     @clause
     async def test_appended_events_are_strictly_later_than_those_before(
@@ -324,7 +263,7 @@ class HistoryClauses(PortContract):
 
     @clause
     async def test_history_goes_on_after_a_sequence_up_to_the_limit(self, backend: Backend) -> None:
-        await backend.events.record([an_event(sequence) for sequence in range(1, 11)])
+        await _append(backend, 10)
 
         first = await backend.events.history(TENANT, ENTITY, limit=4)
         second = await backend.events.history(TENANT, ENTITY, after=4, limit=4)
@@ -338,32 +277,33 @@ class HistoryClauses(PortContract):
 
     @clause
     async def test_history_is_of_one_entity_only(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1), an_event(1, task_id="job-one_ab")])
+        for queue in ("default", "defaults"):
+            await append_event(backend, queue=queue)
 
         assert [e.entity for e in await backend.events.history(TENANT, ENTITY)] == [ENTITY]
 
     @clause
     async def test_the_latest_event_is_the_last_by_sequence(self, backend: Backend) -> None:
-        await backend.events.record([an_event(sequence) for sequence in (2, 11, 3, 1)])
+        appended = await _append(backend, 11)
 
         latest = await backend.events.latest(TENANT, ENTITY)
 
         assert latest is not None
-        assert events_to_wire([latest]) == events_to_wire([an_event(11)])
+        assert events_to_wire([latest]) == events_to_wire(appended[-1:])
 
     @clause
     async def test_events_of_another_tenant_are_not_seen(self, backend: Backend) -> None:
-        await backend.events.record([an_event(1, tenant="evil")])
+        await append_event(backend, queue="ours")
+        await append_event(backend, tenant="evil")
 
         assert await backend.events.history(TENANT, ENTITY) == []
         assert await backend.events.latest(TENANT, ENTITY) is None
-        assert await backend.events.query(TENANT) == Page(items=(), cursor=None)
+        assert await _query(backend) == [("QUEUE#ours", 1)]
 
     @clause
     async def test_one_sequence_in_two_tenants_is_two_events(self, backend: Backend) -> None:
-        ours, theirs = an_event(1), an_event(1, tenant="evil", reason="another reason")
-
-        await backend.events.record([ours, theirs])
+        ours = await append_event(backend)
+        theirs = await append_event(backend, tenant="evil", reason="another reason")
 
         assert events_to_wire(await backend.events.history(TENANT, ENTITY)) == events_to_wire(
             [ours]
@@ -373,7 +313,7 @@ class HistoryClauses(PortContract):
         )
 
 
-class EventLogContract(RecordClauses, AppendClauses, HistoryClauses, QueryClauses):
+class EventLogContract(AppendClauses, HistoryClauses, QueryClauses):
     """What holds for every event log."""
 
 
@@ -396,7 +336,7 @@ class EventLogSharedContract(PortContract):
     @clause
     async def test_events_and_cursors_are_good_after_a_restart(self, open_backend: Opener) -> None:
         async with open_backend() as before:
-            await before.events.record([an_event(sequence) for sequence in range(1, 6)])
+            await _append(before, 5)
             page = await before.events.query(TENANT, limit=3)
 
         async with open_backend() as again:
@@ -407,8 +347,8 @@ class EventLogSharedContract(PortContract):
                 await again.events.query(TENANT, cursor="nonsense")
 
 
-async def _sequences(backend: Backend) -> list[int]:
-    return _numbers(await backend.events.history(TENANT, ENTITY))
+async def _append(backend: Backend, count: int) -> list[Event]:
+    return [await append_event(backend) for _ in range(count)]
 
 
 def _numbers(events: list[Event]) -> list[int]:

@@ -239,14 +239,20 @@ def an_event(
 
 
 async def append_event(
-    backend: Backend, *, tenant: str = TENANT, reason: str = "not JSON", now: datetime = START
+    backend: Backend,
+    *,
+    tenant: str = TENANT,
+    app: str = "shop",
+    queue: str = "default",
+    reason: str = "not JSON",
+    now: datetime = START,
 ) -> Event:
     """Append an event of a queue."""
     return await backend.events.append(
         tenant=tenant,
-        app="shop",
-        entity_id="default",
-        body=MessageRejected(queue="default", message_id="m1", reason=reason),
+        app=app,
+        entity_id=queue,
+        body=MessageRejected(queue=queue, message_id="m1", reason=reason),
         context=EventContext(origin="worker"),
         now=now,
     )

@@ -40,7 +40,7 @@ from longshore.core.events.event import Event, NewEvent, next_event
 from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import Page, decode_cursor, encode_cursor
-from longshore.errors import AlreadyExists, BackendUnavailable
+from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock
 from longshore.ports.events import EventBus
 
@@ -132,29 +132,14 @@ class DynamoEventLog:
         self._history_timeout = history_timeout
         self._indexes = indexes
 
-    async def record(self, events: Sequence[Event]) -> None:
-        for event in events:
-            await self._check_sequence(event)
-        await self.save(events)
-        await self._publish(events)
-
     async def _publish(self, events: Sequence[Event]) -> None:
         if self._bus is not None and (refused := await self._bus.publish(events)):
             logger.warning(
                 "events.not_published", extra={"events": [event.id for event in refused]}
             )
 
-    async def _check_sequence(self, event: Event) -> None:
-        existing = await anext(
-            self._entity_events(event.tenant, event.entity, after=event.sequence - 1), None
-        )
-        if existing is None or existing.sequence != event.sequence:
-            return
-        if to_wire(existing, environment="") != to_wire(event, environment=""):
-            raise AlreadyExists("event", event.id)
-
     async def save(self, events: Sequence[Event]) -> None:
-        """Write events whose sequence no other event has.
+        """Write events that the bus has delivered.
 
         An event that exists already, because it was published twice, stays unchanged.
         """
