@@ -49,10 +49,14 @@ class DeliveryFailed(Exception):
     retry_after: timedelta | None = None
 
 
-def failure_from_status(
-    status: int, retry_after: str | None, error_code: str = ""
-) -> DeliveryFailed:
-    """The failure that a status means; ``error_code`` must be safe to print."""
+# httpx logs every URL, and httpcore at level DEBUG the headers of answers: both may have a secret.
+_sending: ContextVar[bool] = ContextVar("sending", default=False)
+for _name in ("httpx", "httpcore.http11"):
+    logging.getLogger(_name).addFilter(lambda _: not _sending.get())
+
+
+def _failure_of(status: int, retry_after: str | None, error_code: str) -> DeliveryFailed:
+    """The failure that a status means; ``error_code`` is safe to print."""
     if httpx.codes.is_redirect(status):
         # The target of a redirect would receive the alert and the credentials.
         return DeliveryFailed(f"it redirects ({status}), which is not followed", retryable=False)
@@ -60,64 +64,6 @@ def failure_from_status(
     retryable = status in _RETRYABLE_STATUSES or httpx.codes.is_server_error(status)
     wait = _parse_retry_after(retry_after) if retryable else None
     return DeliveryFailed(reason, retryable=retryable, retry_after=wait)
-
-
-_sending: ContextVar[bool] = ContextVar("sending", default=False)
-# At level DEBUG, httpcore logs the headers of answers, which may repeat a secret.
-logging.getLogger("httpcore.http11").addFilter(lambda _: not _sending.get())
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a request, with the beginning of its body."""
-
-    status: int
-    retry_after: str | None
-    body: str
-
-
-async def post(
-    url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, read_bytes: int = 0
-) -> Answer:
-    """Send a request by httpx's transport.
-
-    Its client would log every URL, use proxies and ``.netrc``, and follow redirects.
-
-    Args:
-        read_bytes: How much of the answer's body is read.
-
-    Raises:
-        DeliveryFailed: there was no answer.
-    """
-    timeouts = {"timeout": httpx.Timeout(timeout_s).as_dict()}
-    received = bytearray()
-    sending = _sending.set(True)
-    try:
-        request = httpx.Request("POST", url, content=body, headers=headers, extensions=timeouts)
-        async with httpx.AsyncHTTPTransport() as transport:
-            response = await transport.handle_async_request(request)
-            try:
-                if read_bytes:
-                    async for chunk in response.aiter_raw():
-                        received += chunk
-                        if len(received) >= read_bytes:
-                            break
-            finally:
-                await response.aclose()
-    except httpx.TimeoutException:
-        raise DeliveryFailed("it did not answer in time", retryable=True) from None
-    except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.LocalProtocolError, ValueError):
-        raise DeliveryFailed("the request is not valid", retryable=False) from None
-    except httpx.TransportError as error:
-        reason = f"it is unreachable ({type(error).__name__})"
-        raise DeliveryFailed(reason, retryable=True) from None
-    finally:
-        _sending.reset(sending)
-    return Answer(
-        status=response.status_code,
-        retry_after=response.headers.get("Retry-After"),
-        body=received[:read_bytes].decode(errors="replace"),
-    )
 
 
 def _parse_retry_after(retry_after: str | None) -> timedelta | None:
@@ -160,18 +106,38 @@ class HttpAlerts:
 
     async def _try_once(self, body: bytes, deadline: timedelta) -> None:
         left = min(_MAX_TRY, deadline - self.clock.elapsed()).total_seconds()
-        left = max(left, _MIN_TRY_S)
+        sending = _sending.set(True)
         try:
             # The event loop's clock, because this waits for a socket.
-            async with asyncio.timeout(left):
-                answer = await post(
-                    self.url, body, self.headers(body), left, read_bytes=self.read_bytes
-                )
-        except TimeoutError:
+            async with asyncio.timeout(max(left, _MIN_TRY_S)):
+                response, text = await self._post(body)
+        except (TimeoutError, httpx.TimeoutException):
             raise DeliveryFailed("it did not answer in time", retryable=True) from None
-        code = self.error_in(answer.body)
-        if not httpx.codes.is_success(answer.status):
-            raise failure_from_status(answer.status, answer.retry_after, code or "")
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.LocalProtocolError, ValueError):
+            raise DeliveryFailed("the request is not valid", retryable=False) from None
+        except httpx.TransportError as error:
+            reason = f"it is unreachable ({type(error).__name__})"
+            raise DeliveryFailed(reason, retryable=True) from None
+        finally:
+            _sending.reset(sending)
+        code, status = self.error_in(text), response.status_code
+        if not httpx.codes.is_success(status):
+            raise _failure_of(status, response.headers.get("Retry-After"), code or "")
         if code is not None:
             reason = f"it answered {code or 'an unknown error'}"
             raise DeliveryFailed(reason, retryable=code in self.retryable_errors)
+
+    async def _post(self, body: bytes) -> tuple[httpx.Response, str]:
+        """The answer, and the beginning of its body."""
+        received = bytearray()
+        # Neither proxies nor .netrc.
+        async with (
+            httpx.AsyncClient(trust_env=False) as client,
+            client.stream("POST", self.url, content=body, headers=self.headers(body)) as response,
+        ):
+            if self.read_bytes:
+                async for chunk in response.aiter_raw():
+                    received += chunk
+                    if len(received) >= self.read_bytes:
+                        break
+        return response, received[: self.read_bytes].decode(errors="replace")

@@ -196,15 +196,13 @@ class AwsDoctor:
         if problem := subject.unavailable(reply, "a rule: without it, its consumer gets nothing"):
             return [problem]
         actual = reply.response or {}
-        problems = []
-        if actual.get("State") != "ENABLED":
-            problems.append(
-                subject.fail("it is disabled: its consumer receives nothing", "ENABLED")
-            )
-        pattern = json.loads(actual.get("EventPattern") or "{}")
-        if _normalised(pattern) != _normalised(expected["EventPattern"]):
-            detail = f"it takes {json.dumps(pattern)}"
-            problems.append(subject.fail(detail, json.dumps(expected["EventPattern"])))
+        pattern = _pattern_text(json.loads(actual.get("EventPattern") or "{}"))
+        problems = [
+            *subject.compare(
+                actual.get("State"), "ENABLED", "it is {}: its consumer receives nothing"
+            ),
+            *subject.compare(pattern, _pattern_text(expected["EventPattern"]), "it takes {}"),
+        ]
         if targets.response is None:
             problems.append(targets.unexpected_check(subject.name))
         else:
@@ -236,10 +234,8 @@ class AwsDoctor:
         if problem := subject.unavailable(reply, rate):
             return [problem]
         actual = reply.response or {}
-        if (actual.get("ScheduleExpression"), actual.get("State")) != (rate, "ENABLED"):
-            detail = f"it is {actual.get('ScheduleExpression')}, {actual.get('State')}"
-            return [subject.fail(detail, f"{rate}, ENABLED")]
-        return [subject.ok(rate)]
+        state = f"{actual.get('ScheduleExpression')}, {actual.get('State')}"
+        return [*subject.compare(state, f"{rate}, ENABLED", "it is {}")] or [subject.ok(rate)]
 
     # Tables and the bucket ----------------------------------------------------------------------
 
@@ -253,8 +249,10 @@ class AwsDoctor:
         if problem := subject.unavailable(reply, "a table"):
             return [problem]
         description = (reply.response or {})["Table"]
+        expected_keys, actual_keys = (_key_names(item, item) for item in (schema, description))
+        recreate = _RECREATE_REMEDY + subject.deploy_command
         problems = [
-            *_key_problems(subject, schema, description),
+            *subject.compare(actual_keys, expected_keys, "its keys are {}", recreate),
             *_index_problems(subject, schema, description),
             *_stream_problems(subject, schema, description),
             *_ttl_problems(subject, schema, expiry),
@@ -266,13 +264,7 @@ class AwsDoctor:
         if billing != "PAY_PER_REQUEST" and throughput.get("WriteCapacityUnits"):
             detail = "its capacity is provisioned, and more is throttled"
             problems.append(subject.warn(detail, "pay per request"))
-        if problems:
-            return problems
-        count = len(schema.get("GlobalSecondaryIndexes", ()))
-        parts = ["keys"] + ([f"{count} indexes"] if count else [])
-        parts += ["a stream"] if "StreamSpecification" in schema else []
-        parts += ["expiry"] if "TimeToLiveSpecification" in schema else []
-        return [subject.ok(f"as deployed: {', '.join(parts)}")]
+        return problems or [subject.ok("as deployed: keys, indexes, stream and expiry")]
 
     async def _check_bucket(self, account: str, head: ProbeResult) -> list[Check]:
         bucket, subject = self.names.bucket, self._subject(f"bucket {self.names.bucket}")
@@ -405,8 +397,12 @@ def _check_limits(queues: Iterable[_Queue]) -> Check:
     return Check("limits", CheckStatus.WARN, detail, remedy=remedy)
 
 
-def _normalised(pattern: Any) -> Any:
+def _pattern_text(pattern: Any) -> str:
     """A pattern with sorted lists, because the order in them has no meaning."""
+    return json.dumps(_normalised(pattern), sort_keys=True)
+
+
+def _normalised(pattern: Any) -> Any:
     if isinstance(pattern, dict):
         return {name: _normalised(value) for name, value in pattern.items()}
     return sorted(pattern, key=json.dumps) if isinstance(pattern, list) else pattern
@@ -415,51 +411,42 @@ def _normalised(pattern: Any) -> Any:
 # Tables and the bucket --------------------------------------------------------------------------
 
 
-def _key_names(schema: list[Json]) -> str:
-    parts = sorted(schema, key=lambda part: part["KeyType"])  # HASH, then RANGE
-    return ", ".join(part["AttributeName"] for part in parts)
-
-
-def _key_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
-    expected, actual = _key_names(schema["KeySchema"]), _key_names(description["KeySchema"])
-    if expected != actual:
-        yield subject.fail(
-            f"its keys are {actual}",
-            expected,
-            _RECREATE_REMEDY + subject.deploy_command,
-        )
+def _key_names(item: Json, table: Json) -> str:
+    """The keys of a table or of its index; those of the templates are strings."""
     kinds = {
         definition["AttributeName"]: definition["AttributeType"]
-        for definition in description["AttributeDefinitions"]
+        for definition in table["AttributeDefinitions"]
     }
-    for definition in schema["AttributeDefinitions"]:
-        attribute, kind = definition["AttributeName"], definition["AttributeType"]
-        if kinds.get(attribute, kind) != kind:
-            detail = f"{attribute} is of type {kinds[attribute]}"
-            yield subject.fail(detail, f"type {kind}", _RECREATE_REMEDY + subject.deploy_command)
+    keys = sorted(item["KeySchema"], key=lambda key: key["KeyType"])  # HASH, then RANGE
+    names = [key["AttributeName"] for key in keys]
+    return ", ".join(
+        name if kinds[name] == "S" else f"{name} of type {kinds[name]}" for name in names
+    )
 
 
 def _index_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
-    expected = {item["IndexName"]: item for item in schema.get("GlobalSecondaryIndexes", ())}
-    actual = {item["IndexName"]: item for item in description.get("GlobalSecondaryIndexes", ())}
+    expected, actual = (
+        {item["IndexName"]: item for item in table.get("GlobalSecondaryIndexes", ())}
+        for table in (schema, description)
+    )
     for index, item in expected.items():
-        label = f"index {index}"
+        text = _index_text(item, schema)
         if index not in actual:
-            yield subject.fail(f"{label} is missing", _index_text(item))
-        elif _index_text(item) != _index_text(actual[index]):
-            yield subject.fail(f"{label} has {_index_text(actual[index])}", _index_text(item))
+            yield subject.fail(f"index {index} is missing", text)
+        elif text != (there := _index_text(actual[index], description)):
+            yield subject.fail(f"index {index} has {there}", text)
         elif (status := actual[index].get("IndexStatus", "ACTIVE")) != "ACTIVE":
-            yield subject.warn(f"{label} is {status}", "ACTIVE", "wait until it is built")
+            yield subject.warn(f"index {index} is {status}", "ACTIVE", "wait until it is built")
     for index in actual.keys() - expected.keys():
         detail = f"index {index} is not used and costs a write each time"
         yield subject.warn(detail, "no such index", "delete it")
 
 
-def _index_text(index: Json) -> str:
+def _index_text(index: Json, table: Json) -> str:
     projection = index["Projection"]
     others = sorted(projection.get("NonKeyAttributes") or ())
     attributes = " ".join([projection["ProjectionType"], *others])
-    return f"{_key_names(index['KeySchema'])} ({attributes})"
+    return f"{_key_names(index, table)} ({attributes})"
 
 
 def _stream_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
@@ -467,12 +454,11 @@ def _stream_problems(subject: Subject, schema: Json, description: Json) -> Itera
         return
     expected = schema["StreamSpecification"]["StreamViewType"]
     stream = description.get("StreamSpecification") or {}
-    actual = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
-    if actual != expected:
-        detail = (
-            f"its stream shows {actual}" if actual else "it has no stream: no event is published"
-        )
+    if not stream.get("StreamEnabled"):
+        detail = "it has no stream: no event is published"
         yield subject.fail(detail, f"a stream of {expected}")
+    else:
+        yield from subject.compare(stream["StreamViewType"], expected, "its stream shows {}")
 
 
 def _ttl_problems(subject: Subject, schema: Json, result: ProbeResult) -> Iterator[Check]:

@@ -7,6 +7,7 @@ answers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -110,6 +111,13 @@ class Subject:
 
     def fail(self, detail: str, expected: str | None = None, remedy: str | None = None) -> Check:
         return Check(self.name, CheckStatus.FAIL, detail, expected, remedy or self.deploy_command)
+
+    def compare(
+        self, actual: str | None, expected: str, detail: str, remedy: str | None = None
+    ) -> Iterator[Check]:
+        """A failure if a property is not as expected; ``{}`` in the detail is what it is."""
+        if actual != expected:
+            yield self.fail(detail.format(actual), expected, remedy)
 
 
 @dataclass(frozen=True, slots=True)
