@@ -23,7 +23,7 @@ ADAPTERS = PACKAGE / "adapters" / "aws"
 FILES = (*sorted(ADAPTERS.rglob("*.py")), PACKAGE / "audit" / "dynamo_reader.py")
 
 ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "client": {"AwsClient": ("call",)},
+    "client": {"AwsClient": ("call", "pages")},
     "tables": {"Table": ("get", "query", "page", "put", "update", "write", "transact")},
     "sqs": {
         "SqsClient": (

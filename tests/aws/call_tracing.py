@@ -50,7 +50,9 @@ def trace_callers() -> Iterator[None]:
         for module, kinds in ENTRY_POINTS.items():
             home = import_module(_MODULES[module])
             for kind, names in kinds.items():
-                for name in names if kind != "AwsClient" else ():
+                for name in names:
+                    if (kind, name) == ("AwsClient", "call"):
+                        continue  # the call itself, which records its sites
                     owner = getattr(home, kind)
                     way = _traced_probe if kind == "Probe" else _traced
                     stack.enter_context(patch.object(owner, name, way(getattr(owner, name))))

@@ -23,16 +23,16 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "ledger:DynamoLedger._query",
         "ledger:DynamoLedger._get_batch",
         "tables:Table.get",
-        "tables:Table.page",
         "tables:Table.query",
+        "client:AwsClient.pages",
     ),
     "a_failure_a_resume_a_cancellation_and_a_review": (
         "event_bus:EventBridgeBus._return_messages",
         "event_bus:EventBridgeBus._poll",
         "event_bus:EventBridgeBus._put_events",
         "event_bus:EventBridgeBus.acknowledge",
-        "config_stores:DynamoDefinitions._put",
-        "config_stores:DynamoDefinitions._put#2",
+        "config_stores:DynamoDefinitions.put",
+        "config_stores:DynamoDefinitions.put#2",
         "config_stores:DynamoDefinitions._write_version",
         "config_stores:DynamoDefinitions.get",
         "event_log:DynamoEventLog.save",
@@ -94,6 +94,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     ),
     "output_that_is_repeated_and_large": (
         "segments:SegmentTable.page",
+        "tables:Table.page",
         "segments:SegmentTable.put",
     ),
     "a_blob_that_breaks_off": (

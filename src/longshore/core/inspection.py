@@ -59,27 +59,6 @@ class CloudAccount:
     region: str
 
 
-class DeployProgressKind(StrEnum):
-    """The kind of a progress report."""
-
-    STARTED = "started"
-    WAITING = "waiting"  # for an earlier operation
-    RESOURCE = "resource"
-    UNCHANGED = "unchanged"
-    DONE = "done"
-    RETAINED = "retained"
-
-
-@dataclass(frozen=True, slots=True)
-class DeployProgress:
-    """A progress report of a deployment."""
-
-    stack: str
-    kind: DeployProgressKind
-    text: str = ""
-    resource: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackState:
     """The state of a stack."""
@@ -92,4 +71,5 @@ class StackState:
     outputs: Mapping[str, str]
 
 
-ReportProgress = Callable[[DeployProgress], None]
+ReportProgress = Callable[[str], None]
+"""Takes the lines that say how far a deployment is."""

@@ -58,7 +58,6 @@ PART_BYTES = 8 * 1024 * 1024
 
 _PARALLEL_PARTS = 4
 _PARTS_PER_SIZE = 1000
-_PART_ATTEMPTS = 3
 _CHUNK_BYTES = 256 * 1024
 _READ_ATTEMPTS = 3
 _LIST_LIMIT = 1000  # S3's limit
@@ -145,20 +144,23 @@ class S3BlobStore:
 
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         keys: list[str] = []
-        start = {"StartAfter": after} if after else {}
-        while len(keys) < limit:
-            # S3 orders by UTF-8 bytes, which is the order of code points.
-            answer = await self._call(
-                "list_objects_v2",
-                Prefix=prefix,
-                MaxKeys=min(limit - len(keys), _LIST_LIMIT),
-                **start,
-            )
-            keys += [item["Key"] for item in answer.get("Contents", ())]
-            if not (token := answer.get("NextContinuationToken")):
+        if limit <= 0:
+            return keys
+        # S3 orders by UTF-8 bytes, which is the order of code points.
+        pages = self.aws.pages(
+            "s3",
+            "list_objects_v2",
+            token=("NextContinuationToken", "ContinuationToken"),
+            Bucket=self.names.bucket,
+            Prefix=prefix,
+            MaxKeys=min(limit, _LIST_LIMIT),
+            **({"StartAfter": after} if after else {}),
+        )
+        async for page in pages:
+            keys += [item["Key"] for item in page.get("Contents", ())]
+            if len(keys) >= limit:
                 break
-            start = {"ContinuationToken": token}
-        return keys
+        return keys[:limit]
 
     async def _put_multipart(self, key: str, parts: AsyncIterator[bytes]) -> int:
         token = new_token()
@@ -203,21 +205,17 @@ class S3BlobStore:
             await asyncio.gather(*sending, return_exceptions=True)
 
     async def _upload_part(self, upload: dict[str, str], number: int, part: bytes) -> AwsResponse:
-        for attempts_left in reversed(range(_PART_ATTEMPTS)):
-            try:
-                answer = await self._call(
-                    "upload_part",
-                    alters=True,
-                    PartNumber=number,
-                    Body=part,
-                    ChecksumAlgorithm=_CHECKSUM,
-                    **upload,
-                )
-                break
-            except BackendUnavailable:
-                # Retried even if throttled: one part must not fail the whole upload.
-                if not attempts_left:
-                    raise
+        answer = await retry_unknown_outcome(
+            lambda: self._call(
+                "upload_part",
+                alters=True,
+                PartNumber=number,
+                Body=part,
+                ChecksumAlgorithm=_CHECKSUM,
+                **upload,
+            ),
+            even_unavailable=True,  # one part must not fail the whole upload
+        )
         sums = {name: answer[name] for name in answer if name.startswith("Checksum")}
         return {"PartNumber": number, "ETag": answer["ETag"], **sums}
 

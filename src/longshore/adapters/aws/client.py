@@ -138,6 +138,27 @@ class AwsClient:
             raise BackendUnavailable(text) from error
         return answer
 
+    async def pages(
+        self,
+        service: str,
+        operation: str,
+        *,
+        token: tuple[str, str] = ("NextToken", "NextToken"),
+        **parameters: Any,
+    ) -> AsyncIterator[AwsResponse]:
+        """The answers of an operation that answers in pages.
+
+        Args:
+            token: Where an answer says that there is more, and where the next call repeats it.
+        """
+        there, here = token
+        while True:
+            answer = await self.call(service, operation, **parameters)
+            yield answer
+            if not (following := answer.get(there)):
+                return
+            parameters[here] = following
+
     async def client(self, service: str) -> Any:
         """The library's client of a service; it raises the library's errors."""
         if service not in self._clients:
@@ -201,22 +222,29 @@ async def attempts(clock: Clock, number: int, first_backoff: timedelta) -> Async
         yield attempt
 
 
-async def retry_unknown_outcome(call: Callable[[], Awaitable[T]]) -> T:
+async def retry_unknown_outcome(
+    call: Callable[[], Awaitable[T]], *, even_unavailable: bool = False
+) -> T:
     """Repeat an idempotent call while its outcome is unknown.
+
+    Args:
+        even_unavailable: Repeat it also if nothing happened.
 
     Raises:
         OutcomeUnknown: all answers were lost, or one was lost and then AWS was unavailable.
     """
-    for attempt in range(1, _UNKNOWN_OUTCOME_ATTEMPTS + 1):
+    lost = False
+    for attempts_left in reversed(range(_UNKNOWN_OUTCOME_ATTEMPTS)):
         try:
             return await call()
-        except OutcomeUnknown:
-            if attempt == _UNKNOWN_OUTCOME_ATTEMPTS:
-                raise
         except BackendUnavailable as error:
-            if attempt > 1:  # an earlier attempt may have succeeded
+            unknown = isinstance(error, OutcomeUnknown)
+            if attempts_left and (unknown or even_unavailable):
+                lost = lost or unknown
+            elif lost and not unknown:  # an earlier attempt may have succeeded
                 raise OutcomeUnknown(str(error)) from error
-            raise
+            else:
+                raise
     raise AssertionError  # the last attempt returns or raises
 
 
@@ -231,21 +259,16 @@ async def read_parameters(aws: AwsClient, stage: str) -> dict[str, str]:
         BackendRejected: the role may not read them.
     """
     folder = f"/longshore/{stage}/"
-    settings: dict[str, str] = {}
-    page: dict[str, Any] = {}
-    while True:
-        answer = await aws.call(
-            "ssm",
-            "get_parameters_by_path",
-            Path=folder,
-            Recursive=True,
-            WithDecryption=True,
-            MaxResults=_PARAMETERS_PER_PAGE,
-            **page,
-        )
-        for parameter in answer["Parameters"]:
-            name = parameter["Name"].removeprefix(folder).replace("/", ".")
-            settings[name] = parameter["Value"]
-        if not (token := answer.get("NextToken")):
-            return settings
-        page = {"NextToken": token}
+    pages = aws.pages(
+        "ssm",
+        "get_parameters_by_path",
+        Path=folder,
+        Recursive=True,
+        WithDecryption=True,
+        MaxResults=_PARAMETERS_PER_PAGE,
+    )
+    return {
+        parameter["Name"].removeprefix(folder).replace("/", "."): parameter["Value"]
+        async for page in pages
+        for parameter in page["Parameters"]
+    }

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
-from weakref import WeakValueDictionary
 
 from longshore.adapters.aws.attributes import (
     Item,
@@ -60,16 +59,10 @@ class DynamoDefinitions:
 
     def __init__(self, aws: AwsClient, names: Names) -> None:
         self._config_table = Table(aws, names.config)
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, tenant: str, definition: Definition) -> Definition:
         # Through JSON, as it will be read, so that both sides of a comparison are alike.
-        stored = codec.definition_from_json(_encode_definition(replace(definition, version=0)))
-        # Concurrent writers of one process would only conflict.
-        async with self._locks.setdefault((tenant, stored.name), asyncio.Lock()):
-            return await self._put(tenant, stored)
-
-    async def _put(self, tenant: str, definition: Definition) -> Definition:
+        definition = codec.definition_from_json(_encode_definition(replace(definition, version=0)))
         key = _head_key(tenant, definition.name)
         head = await self._config_table.get(key)
         if head and _is_active(head) and _same_content(newest := _decode(head), definition):

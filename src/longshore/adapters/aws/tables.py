@@ -97,23 +97,21 @@ class Table:
 
     async def query(self, query: Query) -> AsyncIterator[Item]:
         """The items of a query, in order."""
-        after: Item | None = None
-        while True:
-            items, after = await self.page(query, after=after)
-            for item in items:
+        pages = self.aws.pages(
+            "dynamodb",
+            "query",
+            token=("LastEvaluatedKey", "ExclusiveStartKey"),
+            TableName=self.name,
+            **query.parameters(),
+        )
+        async for page in pages:
+            for item in page["Items"]:
                 yield item
-            if after is None:
-                return
 
-    async def page(
-        self, query: Query, *, after: Item | None = None
-    ) -> tuple[list[Item], Item | None]:
-        """The first items of a query, and the key of the last one if there may be more."""
-        parameters = query.parameters()
-        if after is not None:
-            parameters["ExclusiveStartKey"] = after
-        answer = await self.aws.call("dynamodb", "query", TableName=self.name, **parameters)
-        return answer["Items"], answer.get("LastEvaluatedKey")
+    async def page(self, query: Query) -> tuple[list[Item], bool]:
+        """The first items of a query. Returns True if there may be more."""
+        answer = await self.aws.call("dynamodb", "query", TableName=self.name, **query.parameters())
+        return answer["Items"], "LastEvaluatedKey" in answer
 
     async def put(
         self, item: Item, *, condition: str = "", values: Item | None = None

@@ -26,13 +26,7 @@ from longshore.adapters.aws.deploy.stacks.template import (
     stack_parameters,
     templates,
 )
-from longshore.core.inspection import (
-    CloudAccount,
-    DeployProgress,
-    ReportProgress,
-    StackState,
-)
-from longshore.core.inspection import DeployProgressKind as Kind
+from longshore.core.inspection import CloudAccount, ReportProgress, StackState
 from longshore.errors import BackendRejected, BackendUnavailable, ConfigurationError, Conflict
 from longshore.ports.clock import Clock
 
@@ -40,12 +34,7 @@ _POLL_INTERVAL: Final = timedelta(seconds=2)
 _STAND_IN_POLL_INTERVAL: Final = timedelta(milliseconds=100)
 _DELETE_LIMIT: Final = 1000
 _SIZE_LIMIT_BYTES: Final = 51_200
-_CODE, _DATA = "code", "data"
 _TRANSIENT_CODES: Final = {"InternalError", "ServiceUnavailable", "SlowDown"}
-
-
-def _ignore(_: DeployProgress) -> None:
-    """For calls that change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +64,7 @@ class CloudFormationDeployment:
         """
         config = with_bucket(self.config, await self.account())
         texts = _template_texts(config, self.dispatcher_events)
-        report(DeployProgress(_CODE, Kind.STARTED, "build"))
+        report("code: build")
         package = self.package
         if package is None:
             runtime = None if self.stand_in else config.functions
@@ -85,13 +74,15 @@ class CloudFormationDeployment:
                 continue
             stack = self._stack(short_name, report)
             changed = await stack.apply(text, stack_parameters(config, short_name, package.key))
-            report(DeployProgress(short_name, Kind.DONE if changed else Kind.UNCHANGED))
+            report(f"{short_name}: {'done' if changed else 'no changes'}")
             await stack.protect(on=config.protected)
             if short_name == INFRASTRUCTURE:
                 await self._upload_package(package, str(config.bucket), report)
         return {key: text for state in await self.status() for key, text in state.outputs.items()}
 
-    def _stack(self, short_name: str, report: ReportProgress = _ignore) -> CloudFormationStack:
+    def _stack(
+        self, short_name: str, report: ReportProgress = lambda _: None
+    ) -> CloudFormationStack:
         return CloudFormationStack(
             self.aws,
             self.clock,
@@ -108,12 +99,11 @@ class CloudFormationDeployment:
         try:
             await self.aws.call("s3", "head_object", expects=("404", "NoSuchKey"), **target)
         except CallRefused:
-            size = f"{len(package.data) / 1e6:.0f} MB"
-            report(DeployProgress(_CODE, Kind.RESOURCE, size, package.key))
+            report(f"  {package.key}  {len(package.data) / 1e6:.0f} MB")
             await self.aws.call("s3", "put_object", alters=True, Body=package.data, **target)
-            report(DeployProgress(_CODE, Kind.DONE))
+            report("code: done")
         else:
-            report(DeployProgress(_CODE, Kind.UNCHANGED))
+            report("code: no changes")
 
     async def destroy(self, report: ReportProgress, *, with_data: bool) -> None:
         """Delete all stacks; tables and blobs only ``with_data``.
@@ -131,12 +121,12 @@ class CloudFormationDeployment:
                 raise Conflict(message)
         for short_name in reversed(STACKS):
             if await self._stack(short_name, report).delete():
-                report(DeployProgress(short_name, Kind.DONE))
+                report(f"{short_name}: done")
         if with_data:
             await self._remove_data(config, report)
             return
         for name in [*config.names.tables, f"bucket {config.bucket}"]:
-            report(DeployProgress(_DATA, Kind.RETAINED, resource=name))
+            report(f"  {name}  retained")
 
     async def _remove_data(self, config: StageConfig, report: ReportProgress) -> None:
         for name in config.names.tables:
@@ -148,14 +138,14 @@ class CloudFormationDeployment:
                     expects=("ResourceNotFoundException",),
                     TableName=name,
                 )
-                report(DeployProgress(_DATA, Kind.RESOURCE, "deleted", name))
+                report(f"  {name}  deleted")
         bucket = str(config.bucket)
         with suppress(CallRefused):
             await self._empty_bucket(bucket)
             await self.aws.call(
                 "s3", "delete_bucket", alters=True, expects=("NoSuchBucket",), Bucket=bucket
             )
-            report(DeployProgress(_DATA, Kind.RESOURCE, "deleted", bucket))
+            report(f"  {bucket}  deleted")
 
     async def _empty_bucket(self, bucket: str) -> None:
         target: dict[str, Any] = {"expects": ("NoSuchBucket",), "Bucket": bucket}

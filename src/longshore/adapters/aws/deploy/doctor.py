@@ -426,8 +426,8 @@ def _key_names(item: Json, table: Json) -> str:
 
 def _index_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
     expected, actual = (
-        {item["IndexName"]: item for item in table.get("GlobalSecondaryIndexes", ())}
-        for table in (schema, description)
+        {item["IndexName"]: item for item in side.get("GlobalSecondaryIndexes", ())}
+        for side in (schema, description)
     )
     for index, item in expected.items():
         text = _index_text(item, schema)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
-from longshore.core.inspection import DeployProgress, DeployProgressKind, ReportProgress
+from longshore.core.inspection import ReportProgress
 from longshore.errors import LongshoreError
 from longshore.ports.clock import Clock
 
@@ -94,7 +94,7 @@ class CloudFormationStack:
             await self._delete_change_set()
             return False
         token = f"deploy-{uuid.uuid4()}"
-        self._report(DeployProgressKind.STARTED, kind.lower())
+        self.report(f"{self.short_name}: {kind.lower()}")
         await self._call(
             "execute_change_set",
             alters=True,
@@ -130,7 +130,7 @@ class CloudFormationStack:
             return False
         await self._wait_until_settled(stack)
         token = f"destroy-{uuid.uuid4()}"
-        self._report(DeployProgressKind.STARTED, "delete")
+        self.report(f"{self.short_name}: delete")
         await self._call("delete_stack", alters=True, StackName=self.name, ClientRequestToken=token)
         status = await self._follow(stack["StackId"], token)
         if status != _DELETED:
@@ -145,7 +145,7 @@ class CloudFormationStack:
             return False
         status = await self._wait_until_settled(stack)
         if status == _ROLLBACK_FAILED:
-            self._report(DeployProgressKind.WAITING, "continues the rollback of an update")
+            self.report(f"{self.short_name}: waiting: continues the rollback of an update")
             await self._call("continue_update_rollback", alters=True, StackName=self.name)
             status = await self._follow(stack["StackId"])
         if status in _UNUSABLE:
@@ -157,7 +157,7 @@ class CloudFormationStack:
         status = str(stack["StackStatus"])
         if not status.endswith(_IN_PROGRESS) or status == _REVIEW_IN_PROGRESS:
             return status
-        self._report(DeployProgressKind.WAITING, status)
+        self.report(f"{self.short_name}: waiting: {status}")
         return await self._follow(stack["StackId"])
 
     async def _delete_change_set(self) -> None:
@@ -208,16 +208,15 @@ class CloudFormationStack:
     async def _events(self, stack_id: str, token: str) -> list[AwsResponse]:
         """The events of one operation, in order."""
         result: list[AwsResponse] = []
-        page: AwsResponse = {}
-        while True:
-            following = {"NextToken": page["NextToken"]} if page else {}
-            page = await self._call("describe_stack_events", StackName=stack_id, **following)
+        pages = self.aws.pages("cloudformation", "describe_stack_events", StackName=stack_id)
+        async for page in pages:
             events = page["StackEvents"]
             own = [event for event in events if event.get("ClientRequestToken") == token]
             result += own
             # Newest first: an event of another operation is older than all of this one.
-            if len(own) < len(events) or not page.get("NextToken"):
-                return result[::-1]
+            if len(own) < len(events):
+                break
+        return result[::-1]
 
     async def _first_reason(self, stack_id: str, token: str, status: str) -> tuple[str, str]:
         for event in await self._events(stack_id, token):
@@ -229,13 +228,9 @@ class CloudFormationStack:
     async def _call(self, operation: str, **parameters: Any) -> AwsResponse:
         return await self.aws.call("cloudformation", operation, **parameters)
 
-    def _report(self, kind: DeployProgressKind, text: str) -> None:
-        self.report(DeployProgress(self.short_name, kind, text))
-
     def _report_event(self, event: AwsResponse) -> None:
         status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
-        if event["PhysicalResourceId"] == event["StackId"]:
+        if event["PhysicalResourceId"] == event["StackId"] or status.endswith(_IN_PROGRESS):
             return
         text = f"{status}: {reason}" if status.endswith("_FAILED") and reason else status
-        resource = f"{event['LogicalResourceId']} ({event['ResourceType']})"
-        self.report(DeployProgress(self.short_name, DeployProgressKind.RESOURCE, text, resource))
+        self.report(f"  {event['LogicalResourceId']} ({event['ResourceType']})  {text}")

@@ -134,8 +134,8 @@ class SegmentTable:
             consistent=consistent,
             page_size=count,
         )
-        items, last = await self.table.page(query)
-        return [_segment_of(item) for item in items], last is not None
+        items, more = await self.table.page(query)
+        return [_segment_of(item) for item in items], more
 
 
 def _position_key(position: OutputPosition) -> str:

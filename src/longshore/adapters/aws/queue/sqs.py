@@ -107,16 +107,8 @@ class SqsClient:
 
     async def list_names(self, prefix: str) -> list[str]:
         """The names of all queues with this prefix."""
-        names: list[str] = []
-        page: dict[str, Any] = {}
-        while True:
-            answer = await self._aws.call(
-                "sqs", "list_queues", QueueNamePrefix=prefix, MaxResults=1000, **page
-            )
-            names += [url.rsplit("/", 1)[-1] for url in answer.get("QueueUrls", ())]
-            if not (token := answer.get("NextToken")):
-                return names
-            page = {"NextToken": token}
+        pages = self._aws.pages("sqs", "list_queues", QueueNamePrefix=prefix, MaxResults=1000)
+        return [url.rsplit("/", 1)[-1] async for page in pages for url in page.get("QueueUrls", ())]
 
     async def receive(
         self, name: str, *, limit: int, hidden_s: int, wait_s: int = 0
@@ -176,35 +168,30 @@ class SqsClient:
             NotDeployed: there is no such queue.
             BackendRejected: SQS refused every request as a whole.
         """
-        batches = _split_batches(entries)
-        results = await asyncio.gather(
-            *(self._run_batch(operation, batch, final_codes) for batch in batches)
+        codes: dict[int, str | None] = dict.fromkeys(range(len(entries)), UNANSWERED)
+        refusals = await asyncio.gather(
+            *(
+                self._run_batch(operation, batch, final_codes, codes)
+                for batch in _split_batches(entries)
+            )
         )
-        refusals = [result for result in results if isinstance(result, BackendRejected)]
-        if refusals and len(refusals) == len(results):
-            raise refusals[0]
-        for refusal in refusals:
-            # Raising would hide that the other requests succeeded.
-            logger.error("queue.request_rejected", extra={"error": str(refusal)})
-        codes: dict[int, str | None] = {}
-        for batch, result in zip(batches, results, strict=True):
-            if isinstance(result, BackendRejected):
-                codes |= dict.fromkeys(batch, str(result))
-            else:
-                codes |= result
-        return [codes[number] for number in range(len(entries))]
+        refused = [refusal for refusal in refusals if refusal is not None]
+        if refused and len(refused) == len(refusals):
+            raise refused[0]
+        return list(codes.values())
 
     async def _run_batch(
-        self, operation: str, batch: Mapping[int, QueueEntry], final_codes: frozenset[str]
-    ) -> dict[int, str | None] | BackendRejected:
-        results: dict[int, str | None] = {}
+        self,
+        operation: str,
+        batch: Mapping[int, QueueEntry],
+        final_codes: frozenset[str],
+        codes: dict[int, str | None],
+    ) -> BackendRejected | None:
+        """Fill in the codes of a batch. Returns the error if SQS refused the request as a whole."""
         answer_lost = False
+        left = set(batch)
         for pause in (*_BACKOFF, None):
-            request = [
-                {**entry, "Id": str(number)}
-                for number, (_, entry) in batch.items()
-                if number not in results
-            ]
+            request = [{**batch[number][1], "Id": str(number)} for number in sorted(left)]
             name, _ = next(iter(batch.values()))
             try:
                 async with self._requests:
@@ -212,18 +199,23 @@ class SqsClient:
             except BackendUnavailable as error:
                 answer_lost = answer_lost or isinstance(error, OutcomeUnknown)
             except BackendRejected as error:
+                # Raising would hide that other requests succeeded.
+                logger.error("queue.request_rejected", extra={"error": str(error)})  # noqa: TRY400
+                codes.update(dict.fromkeys(left, str(error)))
                 return error
             else:
-                results |= {int(entry["Id"]): None for entry in answer.get("Successful", ())}
+                final = {int(entry["Id"]): None for entry in answer.get("Successful", ())}
                 for failed in answer.get("Failed", ()):
                     if failed["Code"] in final_codes:
                         # The request whose answer was lost has deleted the message.
                         deleted = answer_lost and operation == "delete_message_batch"
-                        results[int(failed["Id"])] = None if deleted else failed["Code"]
-            if len(results) == len(batch) or pause is None:
+                        final[int(failed["Id"])] = None if deleted else failed["Code"]
+                codes.update(final)
+                left -= final.keys()
+            if not left or pause is None:
                 break
             await self._clock.sleep(pause)
-        return dict.fromkeys(batch, UNANSWERED) | results
+        return None
 
 
 def _split_batches(entries: Sequence[QueueEntry]) -> list[dict[int, QueueEntry]]:

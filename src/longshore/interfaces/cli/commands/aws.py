@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from longshore.core.inspection import CloudAccount, DeployProgress, DeployProgressKind, StackState
+from longshore.core.inspection import CloudAccount, StackState
 from longshore.errors import ConfigurationError, LongshoreError, UsageError
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
@@ -154,20 +154,8 @@ def deploy(
     return ExitCode.OK
 
 
-_STEP_TEXTS = {
-    DeployProgressKind.STARTED: "{step.stack}: {step.text}",
-    DeployProgressKind.WAITING: "{step.stack}: waiting: {step.text}",
-    DeployProgressKind.UNCHANGED: "{step.stack}: no changes",
-    DeployProgressKind.DONE: "{step.stack}: done",
-    DeployProgressKind.RETAINED: "  {step.resource}  retained",
-    DeployProgressKind.RESOURCE: "  {step.resource}  {step.text}",
-}
-
-
-def _print_step(step: DeployProgress) -> None:
-    starts = step.kind is DeployProgressKind.RESOURCE and step.text.endswith(_IN_PROGRESS)
-    if not starts:
-        print(_STEP_TEXTS[step.kind].format(step=step), flush=True)
+def _print_step(line: str) -> None:
+    print(line, flush=True)
 
 
 @command(
