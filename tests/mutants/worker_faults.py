@@ -227,8 +227,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a wake-up during the claim is missed",
-        at="services.worker.worker:Worker.on_claimed",
-        do=Argument("_run_attempt()", "woken", "False"),
+        at="services.worker.worker:Worker._run_attempt",
+        do=Condition("_woken_since()", False),
         caught_by=f"{_CANCELLATIONS}::test_a_cancellation_that_comes_with_the_claim_is_not_missed",
     ),
     _fault(

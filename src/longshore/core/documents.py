@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from longshore.core.records import value
 from longshore.errors import UsageError
 
 INLINE_LIMIT_BYTES = 1024
@@ -29,7 +29,7 @@ _NAME_LIMIT_BYTES = 600  # so that the longest task id fits before it
 _DIGEST_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Document:
     """A JSON document: its text, or its key in the blob store."""
 

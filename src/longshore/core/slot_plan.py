@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from longshore.core.claims import DefinitionVersion
 from longshore.core.definitions.definition import Isolation
@@ -31,8 +32,7 @@ _OVERHEAD_NS = 20_000  # of the child, for each task
 _WEIGHT = 5  # a new duration counts as one of so many
 
 
-@dataclass(frozen=True, slots=True)
-class SlotTaskPlan:
+class SlotTaskPlan(NamedTuple):
     """A claimed task that runs in a child slot."""
 
     number: int
@@ -48,8 +48,7 @@ class OpenSlot:
     isolation: Isolation
 
 
-@dataclass(frozen=True, slots=True)
-class GiveTask:
+class GiveTask(NamedTuple):
     """Give a task to a slot."""
 
     slot: int
@@ -349,12 +348,15 @@ class _Planned:
     def slot_for(self, task: SlotTaskPlan) -> int | None:
         """Returns the slot with the least to do that may have the task, and plans it there."""
         cost_ns = self._planner._cost_ns(task.definition)
-        best: int | None = None
+        best, least_ns = None, 0
         for number, isolation in self._usable:
-            if isolation is not task.isolation or not self._may_have(number, task, cost_ns):
-                continue
-            if best is None or self._loads_ns[number] < self._loads_ns[best]:
-                best = number
+            load_ns = self._loads_ns[number]
+            if (
+                isolation is task.isolation
+                and (best is None or load_ns < least_ns)
+                and self._may_have(number, task, load_ns + cost_ns)
+            ):
+                best, least_ns = number, load_ns
         if best is not None:
             self.free -= not self.counts[best]
             self.counts[best] += 1
@@ -363,7 +365,7 @@ class _Planned:
                 self._tenants[best] = task.tenant
         return best
 
-    def _may_have(self, number: int, task: SlotTaskPlan, cost_ns: int) -> bool:
+    def _may_have(self, number: int, task: SlotTaskPlan, load_ns: int) -> bool:
         if self._tenants[number] not in (None, task.tenant):
             return False
         if not self.counts[number]:
@@ -371,5 +373,5 @@ class _Planned:
         return (
             task.isolation is Isolation.POOL
             and self.counts[number] < MAX_AHEAD
-            and self._loads_ns[number] + cost_ns <= AHEAD_NS
+            and load_ns <= AHEAD_NS
         )

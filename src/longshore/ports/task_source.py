@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from longshore.core.claims import DefinitionVersion, Room
 from longshore.core.documents import Document
@@ -150,8 +150,7 @@ class ClaimedRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseCommand:
+class LeaseCommand(NamedTuple):
     """A command under a lease: an outcome, a release, a renewal or a checkpoint."""
 
     task_id: str

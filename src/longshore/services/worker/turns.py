@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
@@ -41,46 +42,25 @@ _GATHER = timedelta(milliseconds=2)
 ResultT = TypeVar("ResultT")
 
 
-class _Callback:
-    """Takes the place of a future for a caller that is called back."""
-
-    __slots__ = ("_done", "_on_answer")
-
-    def __init__(self, on_answer: Callable[[Answer], None]) -> None:
-        self._on_answer = on_answer
-        self._done = False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, answer: Answer) -> None:
-        self._done = True
-        self._on_answer(answer)
-
-    def set_exception(self, error: BaseException) -> None:
-        self.set_result(BackendUnavailable(f"{type(error).__name__}: {error}"))
-
-    def cancel(self) -> None:
-        self._done = True
-
-
-Waiting = tuple[LeaseCommand, "asyncio.Future[Answer] | _Callback"]
-"""A command, and what its answer is delivered to."""
+OnAnswer = Callable[[Answer], None]
+Waiting = tuple[LeaseCommand, "OnAnswer | asyncio.Future[Answer]"]
+"""A command, and who waits for its answer."""
 
 
 class TurnObserver(Protocol):
     """What happens to the worker by its exchange with the source."""
 
-    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> bool:
-        """A task was claimed by a call that was sent at this moment of the clock.
+    def on_claimed(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> int:
+        """Tasks were claimed by a call that was sent at this moment of the clock.
 
-        Returns whether it uses a slot until ``slot_freed``; otherwise ``busy_elsewhere`` counts it.
+        Returns how many of them use a slot until ``slot_freed``; ``busy_elsewhere`` counts the
+        others.
         """
         ...
 
     @property
     def busy_elsewhere(self) -> int:
-        """Slots in use by tasks for which ``on_claimed`` returned False."""
+        """Slots in use by tasks that ``on_claimed`` has not counted."""
         ...
 
     def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
@@ -171,8 +151,9 @@ class TurnLoop:
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        for _, answer in self._waiting:
-            answer.cancel()
+        for _, waiter in self._waiting:
+            if isinstance(waiter, asyncio.Future):
+                waiter.cancel()
         if self._worker is not None:
             with log_and_continue(logger, "leave.failed", unavailable="leave.unavailable"):
                 await self._source.leave(self._worker)
@@ -182,11 +163,11 @@ class TurnLoop:
         self._planner.slot_freed()
         self._schedule()
 
-    def post(self, command: LeaseCommand, on_answer: Callable[[Answer], None]) -> None:
+    def post(self, command: LeaseCommand, on_answer: OnAnswer) -> None:
         """Send a command and call back with the source's answer."""
         if not self._waiting:
             self._first_waits_since = self._clock.elapsed()
-        self._waiting.append((command, _Callback(on_answer)))
+        self._waiting.append((command, on_answer))
         self._planner.command_added(ends_attempt=False)
         self._schedule()
 
@@ -225,7 +206,7 @@ class TurnLoop:
         for action in self._planner.decide(busy_elsewhere=self._observer.busy_elsewhere):
             match action:
                 case SendTurn(slots=slots):
-                    batch, self._waiting = self._waiting, []
+                    batch, self._waiting = deque(self._waiting), []
                     self._start(self._run_turn(batch, slots))
                 case StartClaim(slots=slots):
                     self._claim = self._start(self._run_claim(slots))
@@ -241,23 +222,28 @@ class TurnLoop:
 
     # Turns --------------------------------------------------------------------------------------
 
-    async def _run_turn(self, batch: Sequence[Waiting], slots: int) -> None:
+    async def _run_turn(self, batch: deque[Waiting], slots: int) -> None:
         claimed = 0
         try:
             claimed = await self._exchange(batch, slots)
         except BaseException as error:
-            # No attempt may wait for ever.
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(error)
+            # No attempt may wait for ever. What was answered is no longer in the batch.
+            for _, waiter in batch:
+                if not isinstance(waiter, asyncio.Future):
+                    waiter(BackendUnavailable(f"{type(error).__name__}: {error}"))
+                elif not waiter.done():
+                    waiter.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             logger.exception("turn.failed")  # no error may end the worker
         self._planner.turn_ended(claimed=claimed)
         self._schedule()
 
-    async def _exchange(self, batch: Sequence[Waiting], slots: int) -> int:
-        """Carry out a turn and deliver its answers. Returns how many tasks it claimed."""
+    async def _exchange(self, batch: deque[Waiting], slots: int) -> int:
+        """Carry out a turn and answer its batch, which is empty then.
+
+        Returns how many of the claimed tasks use a slot.
+        """
         worker = self._current_worker()
         room = self._room(slots) if self._source.claims_with_commands else None
         commands = [command for command, _ in batch]
@@ -270,23 +256,18 @@ class TurnLoop:
             self._on_gone(worker)
             lost = Refusal(RefusalReason.LEASE_LOST, str(error))
             # Commands that end attempts are decided by their fence alone.
-            others = [pair for pair in batch if isinstance(pair[0].command, c.AttemptCommand)]
-            _deliver([pair for pair in batch if pair not in others], lost)
-            return await self._exchange(others, 0) if others else 0
+            for _ in commands:
+                command, waiter = batch.popleft()
+                if isinstance(command.command, c.AttemptCommand):
+                    batch.append((command, waiter))
+                else:
+                    _answer(waiter, lost)
+            return await self._exchange(batch, 0) if batch else 0
         except BackendUnavailable as error:
-            _deliver(batch, error)
-            return 0
-        return self._deliver_turn(batch, turn, sent_at)
-
-    def _deliver_turn(
-        self,
-        batch: Sequence[Waiting],
-        turn: Turn,
-        sent_at: timedelta,
-    ) -> int:
-        for pair, result in zip(batch, turn.answers, strict=True):
-            _deliver([pair], result)
-        return sum([self._observer.on_claimed(task, sent_at) for task in turn.claimed])
+            turn, sent_at = Turn((error,) * len(commands)), timedelta(0)
+        for answer in turn.answers:
+            _answer(batch.popleft()[1], answer)
+        return self._observer.on_claimed(turn.claimed, sent_at)
 
     def _room(self, slots: int) -> Room | None:
         ahead = {} if self._stopped or self._gone is self._worker else self._observer.ahead(slots)
@@ -322,7 +303,7 @@ class TurnLoop:
             logger.exception("claim.failed")
             await self._clock.sleep(_RETRY_PAUSE)
             return 0
-        return sum([self._observer.on_claimed(task, sent_at) for task in claimed])
+        return self._observer.on_claimed(claimed, sent_at)
 
     # Both ---------------------------------------------------------------------------------------
 
@@ -370,7 +351,8 @@ class TurnLoop:
         await self.join()
 
 
-def _deliver(batch: Sequence[Waiting], result: Answer) -> None:
-    for _, answer in batch:
-        if not answer.done():
-            answer.set_result(result)
+def _answer(waiter: OnAnswer | asyncio.Future[Answer], answer: Answer) -> None:
+    if not isinstance(waiter, asyncio.Future):
+        waiter(answer)
+    elif not waiter.done():
+        waiter.set_result(answer)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -151,23 +151,28 @@ class Worker:
 
     # Claimed tasks ------------------------------------------------------------------------------
 
-    def on_claimed(self, task: ClaimedTask, sent_at: timedelta) -> bool:
+    def on_claimed(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> int:
         """See ``TurnObserver``."""
+        start = self._lease_start(claimed, sent_at)
+        return sum([self._begin(task, start) for task in claimed])
+
+    def _begin(self, task: ClaimedTask, start: timedelta) -> bool:
+        """Begin a claimed task. Returns whether it uses a slot until it is handled."""
         slot_tasks = self._slot_tasks
         if slot_tasks is not None and not self._stopping.is_set():
             definition = self._context.definition_cache.get(task.definition)
             if definition is not None and runs_in_slot(definition):
-                slot_tasks.add(task, definition, self._lease_start(task, sent_at))
-                if self._woken_since(sent_at):
+                slot_tasks.add(task, definition, start)
+                if self._woken_since(start):
                     self._handle(self._check_claimed_in_slot(task.task_id))
                     return True
                 return False
             if definition is None:
                 self._taken += 1
-                self._handle(self._route(task, sent_at))
+                self._handle(self._route(task, start))
                 return True
         self._taken += 1
-        self._handle(self._run_attempt(task, sent_at, has_unit=self._has_unit()))
+        self._handle(self._run_attempt(task, start, has_unit=self._has_unit()))
         return True
 
     @property
@@ -183,7 +188,7 @@ class Worker:
         """See ``TurnObserver``."""
         return self._slot_tasks is not None and self._slot_tasks.may_gather()
 
-    async def _route(self, task: ClaimedTask, sent_at: timedelta) -> None:
+    async def _route(self, task: ClaimedTask, start: timedelta) -> None:
         """Run the first task of a version of a definition, which is read and kept."""
         try:
             definition = await self._context.transitions.retry_unavailable(
@@ -194,13 +199,13 @@ class Worker:
             await self._fail_unread(task, error)
             return
         if not runs_in_slot(definition) or self._slot_tasks is None:
-            await self._run_attempt(task, sent_at, has_unit=self._has_unit())
+            await self._run_attempt(task, start, has_unit=self._has_unit())
             return
         self._taken -= 1
-        self._slot_tasks.add(task, definition, self._lease_start(task, sent_at))
+        self._slot_tasks.add(task, definition, start)
         if self._stopping.is_set():
             self._slot_tasks.stop(task.task_id, AttemptStopReason.DRAINED)
-        elif self._woken_since(sent_at):
+        elif self._woken_since(start):
             await self._check_claimed_in_slot(task.task_id)
 
     async def _fail_unread(self, task: ClaimedTask, error: Exception) -> None:
@@ -236,20 +241,20 @@ class Worker:
         self._handling[handling] = None
         handling.add_done_callback(self._on_handled)
 
-    def _woken_since(self, sent_at: timedelta) -> bool:
-        return self._woken_at is not None and self._woken_at >= sent_at
+    def _woken_since(self, start: timedelta) -> bool:
+        return self._woken_at is not None and self._woken_at >= start
 
-    def _lease_start(self, task: ClaimedTask, sent_at: timedelta) -> timedelta:
-        """Returns a moment that is not later than the start of the lease, by the worker's clock.
+    def _lease_start(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> timedelta:
+        """Returns a moment that is not later than the start of a lease, by the worker's clock.
 
         The call may have waited long before it claimed. How long ago the lease began is measured
         by clocks that differ by the skew margin at most, which the trust in a lease leaves out.
         """
         clock = self._backend.clock
         now = clock.elapsed()
-        if now - sent_at < _SHORT_CALL:
+        if now - sent_at < _SHORT_CALL or not claimed:
             return sent_at
-        age = clock.now() - task.leased_at
+        age = clock.now() - min(task.leased_at for task in claimed)
         return max(sent_at, now - max(age, timedelta(0)))
 
     def _on_handled(self, handling: asyncio.Task[None]) -> None:
@@ -269,7 +274,7 @@ class Worker:
         ended = sum(attempt.has_ended for attempt in self._running)
         return self._taken - ended + in_slots <= self._policy.concurrency
 
-    async def _run_attempt(self, task: ClaimedTask, sent_at: timedelta, *, has_unit: bool) -> None:
+    async def _run_attempt(self, task: ClaimedTask, start: timedelta, *, has_unit: bool) -> None:
         """Run an attempt; no error may end the worker."""
         if not has_unit:
             self._taken -= 1
@@ -280,7 +285,7 @@ class Worker:
         attempt = Attempt(
             self._context,
             task.row,
-            self._lease_start(task, sent_at),
+            start,
             self._turns.send,
             due_at=task.due_at,
         )
@@ -289,7 +294,7 @@ class Worker:
             # It has not begun: another worker can begin it now.
             attempt.stop(AttemptStopReason.DRAINED)
         try:
-            if self._woken_since(sent_at):
+            if self._woken_since(start):
                 # A wake-up may have been for this task, before it was listed as running.
                 with contextlib.suppress(BackendUnavailable):
                     await self._check_cancel(attempt.task_id)
