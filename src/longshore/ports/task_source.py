@@ -90,14 +90,19 @@ class ClaimedTask(Protocol):
         ...
 
     @property
-    def input(self) -> Document | None:
-        """The task's input."""
+    def plain_input(self) -> str | None:
+        """The JSON text of its input, if the row has it and an attempt needs nothing else but the
+        results of its parents: no saved steps, no feedback, and it is not cancelled."""
         ...
 
     @property
-    def is_plain(self) -> bool:
-        """Whether its input, in the row, is all that the attempt needs: it has no parents, saved
-        steps, feedback, or cancellation."""
+    def parents(self) -> Document | None:
+        """The keys of its parents; None if it has none."""
+        ...
+
+    @property
+    def has_dependents(self) -> bool:
+        """Whether tasks that were submitted with it wait for its result."""
         ...
 
 
@@ -134,20 +139,19 @@ class ClaimedRow:
         return self.row.lease.acquired_at if self.row.lease else self.row.updated_at
 
     @property
-    def input(self) -> Document | None:
-        return self.row.spec.input
+    def plain_input(self) -> str | None:
+        row = self.row
+        if row.checkpoint is not None or row.feedback is not None or row.cancel is not None:
+            return None
+        return "null" if row.spec.input is None else row.spec.input.text
 
     @property
-    def is_plain(self) -> bool:
-        row = self.row
-        document = row.spec.input
-        return (
-            row.spec.parents is None
-            and row.checkpoint is None
-            and row.feedback is None
-            and row.cancel is None
-            and (document is None or document.key is None)
-        )
+    def parents(self) -> Document | None:
+        return self.row.spec.parents
+
+    @property
+    def has_dependents(self) -> bool:
+        return self.row.spec.dependents is not None
 
 
 class LeaseCommand(NamedTuple):

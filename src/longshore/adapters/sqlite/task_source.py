@@ -185,17 +185,19 @@ class SqliteClaimedTask:
         return from_ms(self.values[_STARTED])
 
     @property
-    def input(self) -> Document | None:
-        return unpack_document(self.values[_INPUT])
+    def plain_input(self) -> str | None:
+        text = self.values[_INPUT]
+        if self.values[_REST] is not None or isinstance(text, bytes):
+            return None
+        return "null" if text is None else text
 
     @property
-    def is_plain(self) -> bool:
-        values = self.values
-        return (
-            values[_REST] is None
-            and values[_PARENTS] is None
-            and not isinstance(values[_INPUT], bytes)
-        )
+    def parents(self) -> Document | None:
+        return unpack_document(self.values[_PARENTS])
+
+    @property
+    def has_dependents(self) -> bool:
+        return self.values[_DEPENDENTS] is not None
 
 
 class LazilyApplied(Applied):

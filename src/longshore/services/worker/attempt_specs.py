@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from typing import Any
 from longshore.core.agents.plan import read_plan
 from longshore.core.agents.transcripts import merge_entries
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
-from longshore.core.documents import conversation_part_key
+from longshore.core.documents import Document, conversation_part_key
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
+from longshore.ports.task_source import ClaimedTask
 from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
@@ -156,8 +158,31 @@ async def _dependency_outputs(context: WorkerContext, row: TaskRow) -> dict[str,
         for parent in await context.backend.ledger.get_tasks(missing):
             results[parent.spec.key] = parent.result
             # The parents of a claimed task have completed, which is final.
-            _remember(context.result_cache, parent.id, parent.result)
+            remember_result(context, parent.id, parent.result)
     return {key: await context.documents.load(results[key]) for key in keys if key in results}
+
+
+def results_at_hand(context: WorkerContext, claimed: ClaimedTask) -> str | None:
+    """Returns the results of a task's parents, by their keys, as JSON.
+
+    Empty without parents; None if a result is not in memory.
+    """
+    if (parents := claimed.parents) is None:
+        return ""
+    if parents.text is None:
+        return None
+    items = []
+    for key in json.loads(parents.text):
+        result = context.result_cache.get(task_id_of(claimed.job_id, key))
+        if result is None or result.text is None:
+            return None
+        items.append(f"{json.dumps(key)}:{result.text}")
+    return f"{{{','.join(items)}}}"
+
+
+def remember_result(context: WorkerContext, task_id: str, result: Document | None) -> None:
+    """Keep the result of a completed task for its dependents."""
+    _remember(context.result_cache, task_id, result)
 
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:

@@ -42,7 +42,11 @@ from longshore.ports.child_slots import ChildEnding, ChildSlots, SlotOutcome, Sl
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptSpec, ChildReport, StepReport
 from longshore.ports.task_source import Answer, Applied, ClaimedTask, LeaseCommand
-from longshore.services.worker.attempt_specs import build_attempt_spec
+from longshore.services.worker.attempt_specs import (
+    build_attempt_spec,
+    remember_result,
+    results_at_hand,
+)
 from longshore.services.worker.context import MICROSECOND, AttemptStopReason, WorkerContext, to_ns
 from longshore.services.worker.outcomes import (
     STOPPING,
@@ -123,6 +127,7 @@ class SlotTasks:
     ) -> None:
         self._context = context
         self._clock = context.backend.clock
+        self._trusted_for_ns = to_ns(context.lease.trusted_for)
         self._slots = make_slots(self)
         self._planner = SlotPlanner(units)
         self._taken = taken
@@ -135,6 +140,7 @@ class SlotTasks:
         self._calls: dict[asyncio.Task[None], None] = {}
         self._unanswered = 0  # outcomes that the source has not answered
         self._scheduled: asyncio.Handle | None = None
+        self._outcomes_at_ns = 0
         self._timer: asyncio.Task[None] | None = None
         self._timer_ends_ns = 0
         self._stopping = False  # what has not begun is released
@@ -173,24 +179,22 @@ class SlotTasks:
 
     def add(self, claimed: ClaimedTask, definition: Definition, sent_at: timedelta) -> None:
         """Run a claimed task."""
-        trusted_until = sent_at + self._context.lease.trusted_for
-        number = slot_task_number(claimed.task_id)
-        tenant, _, _ = claimed.definition
+        number, sent_at_ns = slot_task_number(claimed.task_id), to_ns(sent_at)
         task = _HeldTask(
             claimed,
             number,
             definition,
-            to_ns(trusted_until),
+            sent_at_ns + self._trusted_for_ns,
             SlotTask(
                 number=number,
                 fence=claimed.fence,
-                tenant=tenant,
+                tenant=claimed.definition[0],
                 task_id=claimed.task_id,
                 job_id=claimed.job_id,
                 attempt=claimed.attempt,
                 definition=definition,
             ),
-            claimed_at_ns=to_ns(sent_at),
+            claimed_at_ns=sent_at_ns,
         )
         if (earlier := self._tasks.get(number)) is not None:
             # Its lease is lost, and it has not ended yet.
@@ -198,9 +202,11 @@ class SlotTasks:
             earlier.start_next = partial(self.add, claimed, definition, sent_at)
             return
         self._tasks[number] = task
-        if claimed.is_plain:
-            text = None if claimed.input is None else claimed.input.text
-            task.spec.input = text or "null"
+        text = claimed.plain_input
+        results = None if text is None else results_at_hand(self._context, claimed)
+        if text is not None and results is not None:
+            task.spec.input = text
+            task.spec.dependency_outputs = results or None
             self._make_ready(task)
         else:
             if claimed.row.cancel is not None:
@@ -518,7 +524,9 @@ class SlotTasks:
     # What the children say ----------------------------------------------------------------------
 
     def outcome(self, slot: int, outcome: SlotOutcome) -> None:
-        self._planner.finished(slot, outcome.number, outcome.duration_ns, self._now_ns())
+        if self._scheduled is None:
+            self._outcomes_at_ns = self._now_ns()  # of all that are read together
+        self._planner.finished(slot, outcome.number, outcome.duration_ns, self._outcomes_at_ns)
         task = self._take_out(outcome.number)
         duration = outcome.duration_ns // 1000 * MICROSECOND
         result, failure = outcome.result, outcome.failure
@@ -699,19 +707,21 @@ class SlotTasks:
         item = LeaseCommand(task.claimed.task_id, command, change_id)
         self._unanswered += 1
         self._post(item, partial(self._reported, task, command))
-        self._note_change()
 
     def _reported(self, task: _HeldTask, command: c.FencedCommand, answer: Answer) -> None:
         self._unanswered -= 1
         if isinstance(answer, Applied):
             self.reported += 1
+            if task.claimed.has_dependents and isinstance(command, c.Complete):
+                remember_result(self._context, task.claimed.task_id, command.result)
         else:
             extra = {"task_id": task.claimed.task_id, "why": str(answer)}
             logger.warning("outcome.refused", extra=extra)
         if isinstance(answer, BackendRejected) and isinstance(command, c.Complete):
             # The outcome cannot be stored: the attempt fails, and another worker may succeed.
             self._report(task, self._outcome(task, worker_failure(answer), command.duration))
-        self._note_change()
+        if self._is_empty:
+            self._emptied.set()
 
     def _start(
         self, into: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]
