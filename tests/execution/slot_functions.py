@@ -101,6 +101,23 @@ def folder_and_cwd(use: bool) -> list[str]:
     return [os.getcwd(), os.environ["PWD"]]  # noqa: TID251
 
 
+def changes_its_folder(change: str) -> list[str]:
+    """Returns what was in the folder."""
+    entries = os.listdir()
+    if change == "write":
+        Path("note").write_text("content")
+    elif change == "remove":
+        os.rmdir(os.getcwd())
+    elif change == "protect":
+        os.chmod(".", 0o500)
+    return entries
+
+
+def writes_and_waits() -> None:
+    Path("note").write_text("content")
+    waits()
+
+
 def summarises() -> None:
     current().summary("one line")
 

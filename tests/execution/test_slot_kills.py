@@ -84,6 +84,22 @@ async def test_nothing_survives_the_kill_of_a_process(
 
 @pytest.mark.parametrize("which", ["child", "reaper", "fork server"])
 @scenario
+async def test_the_files_of_a_task_outlive_its_reaper(tmp_path: Path, which: str) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(Isolation.FORK)
+        assert here.slots.give(slot, a_task("writes_and_waits", isolation=Isolation.FORK))
+        await here.recorder.until(lambda: "ready" in here.recorder.text(1))
+
+        os.kill(_process(here, slot, which), signal.SIGKILL)
+        await here.recorder.until(lambda: here.recorder.endings)
+
+        (ending,) = here.recorder.endings
+        assert ending.folder is not None
+        assert (ending.folder / "note").read_text() == "content"
+
+
+@pytest.mark.parametrize("which", ["child", "reaper", "fork server"])
+@scenario
 async def test_every_task_is_accounted_for_once_whenever_a_process_is_killed(
     tmp_path: Path, which: str
 ) -> None:
@@ -209,7 +225,7 @@ async def test_a_child_that_ends_without_an_outcome_has_crashed(
         assert (ending.signal, ending.exit_code) == (signal_name, exit_code)
         assert ending.failure is not None
         assert ending.failure.category is ErrorCategory.CRASH
-        assert (ending.folder is not None) is (isolation is Isolation.FORK)
+        assert ending.folder is None
         await here.run(slot, a_task("echo", number=2, isolation=isolation))
 
 

@@ -187,6 +187,18 @@ CHILD_FAULTS = (
         caught_by=f"{_SLOT_KILLS}::test_a_stopped_worker_does_not_keep_its_child_alive",
     ),
     _fault(
+        name="a child finds the files of the one before it",
+        at="execution.forkserver.slot_reaper:SlotReaper._report_end",
+        do=Condition("_folder_is_new()", False),
+        caught_by=f"{_SLOTS}::test_each_task_of_a_fork_begins_in_an_empty_folder",
+    ),
+    _fault(
+        name="the folder of a killed reaper is not stored",
+        at="execution.host.slots:_ChildSlot._folder_left",
+        do=Condition("KillCause", False),
+        caught_by=f"{_SLOT_KILLS}::test_the_files_of_a_task_outlive_its_reaper",
+    ),
+    _fault(
         name="a child of a slot keeps what a task left behind",
         at="execution.forkserver.slot_child:SlotChild._serve_pool",
         do=Drop("has_children()"),

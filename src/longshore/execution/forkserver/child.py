@@ -128,7 +128,8 @@ class TaskEnvironment:
         base: What every task finds, besides its own variables.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, working_directory: str) -> None:
+        os.environ["PWD"] = working_directory  # noqa: TID251
         self.base = dict(os.environ)  # noqa: TID251 - passed on to the task, not read as settings
         # The names and values as the C library has them: reading them as text would cost more
         # than a small task. A private name of the standard library.

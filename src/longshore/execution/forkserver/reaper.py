@@ -197,12 +197,11 @@ class Reaper:
 
     def supervise(self, processes: ReapedProcesses, generation: int) -> None:
         """Return when the child has ended or has to be killed."""
-        with contextlib.ExitStack() as opened:
-            if _IS_LINUX:
-                pidfd = os.pidfd_open(processes.child_pid)
-                opened.callback(os.close, pidfd)
-                self._poll.register(pidfd, select.POLLIN)
-                opened.callback(self._poll.unregister, pidfd)
+        pidfd = -1
+        if _IS_LINUX:
+            pidfd = os.pidfd_open(processes.child_pid)
+            self._poll.register(pidfd, select.POLLIN)
+        try:
             while processes.wait_status is None and processes.cause is KillCause.NONE:
                 request = self.wait(self.check_interval_ms(), processes)
                 if request is not None and request.generation == generation:
@@ -214,6 +213,10 @@ class Reaper:
                         self.deadline_ns = request.deadline_ns
                 processes.reap()
                 processes.cause = self.kill_cause(processes)
+        finally:
+            if _IS_LINUX:
+                self._poll.unregister(pidfd)
+                os.close(pidfd)
 
     def wait(
         self, timeout_ms: int | None, processes: ReapedProcesses | None = None
@@ -234,6 +237,16 @@ class Reaper:
         if not packet:
             self.exit(processes)
         return _Request(*decode_request(packet), files)
+
+    @property
+    def worker_has_ended(self) -> bool:
+        """Whether the worker has ended, or has closed its end of the socket."""
+        try:
+            return not self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
 
     def report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
         """Report the start or end of a child to the worker; exit if the worker has ended."""

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -56,8 +56,7 @@ from longshore.execution.slot_protocol import (
 
 _OUTPUT, _ERRORS = 1, 2
 _TASK_VARIABLE, _ATTEMPT_VARIABLE = TASK_VARIABLE.encode(), ATTEMPT_VARIABLE.encode()
-_FOLDER_VARIABLE = b"PWD"
-_FOLDER_MODE = 0o700
+FOLDER_MODE = 0o700
 _REPLY_BYTES = 64 * 1024
 # A fork costs as much as a hundred tasks: with these limits it is about one percent of the work,
 # and memory that tasks leak is returned.
@@ -86,7 +85,7 @@ class SlotSettings:
     isolation: str
     token: str  # of the boundaries in the output, as hexadecimal digits
     work_folder: str  # contains the folders of attempts
-    child_folder: str  # the working directory of a pool child, before its generation
+    child_folder: str  # the working directory of the slot's children
     keep_folders: bool = False
     page: int = 0  # the index of the slot's page
 
@@ -118,11 +117,11 @@ class _RunningTask:
         require_confirmation(name, content)
 
     def create_folder(self) -> str:
-        """Create the attempt's folder. Returns its path."""
+        """Create the attempt's folder, in a pool. Returns its path."""
         path = f"{self._child.work_folder}/{self._record.task_id}.{self._record.attempt}"
         if not self.has_folder:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(path, _FOLDER_MODE)
+                os.mkdir(path, FOLDER_MODE)
             self.has_folder = True
         return path
 
@@ -149,7 +148,6 @@ class SlotChild:
         self._process_id = os.getpid()
         self._token = bytes.fromhex(settings.token)
         self._in_pool = settings.isolation == Isolation.POOL
-        self._pool_variables: dict[bytes, bytes] = {}
         self._definitions: dict[int, dict[str, Any]] = {}
         self._buffer = bytearray(RECORD_LIMIT_BYTES + 1)
         self._view = memoryview(self._buffer)
@@ -157,7 +155,7 @@ class SlotChild:
         self.request_lock = threading.Lock()
         self._tasks = socket.socket(fileno=files.tasks)
         self.replies = socket.socket(fileno=files.replies)
-        self._environment = TaskEnvironment()
+        self._environment = TaskEnvironment(settings.child_folder)
 
     def run(self, generation: int) -> NoReturn:
         """Take tasks and execute them; never returns."""
@@ -212,11 +210,7 @@ class SlotChild:
     def _serve_pool(self) -> NoReturn:
         # Processes that a task leaves behind become children of this one, which can then see them.
         become_subreaper()
-        path = f"{self._settings.child_folder}.{self._generation}"
-        os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
-        os.chdir(path)
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._pool_variables[_FOLDER_VARIABLE] = os.fsencode(path)
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         streams = sys.stdout, sys.stderr
         peak_kib = _peak_kib()
         for count in range(1, _MAX_TASKS + 1):
@@ -280,17 +274,15 @@ class SlotChild:
         options = self._definitions[record.definition]
         task_input = _decode(record.input)
         settings = python_settings(options, task_input)
-        variables = self._pool_variables
+        variables: dict[bytes, bytes] = {}
+        create_folder: Callable[[], str] | None = task.create_folder
         if not self._in_pool:
-            folder = task.create_folder()
-            os.chdir(folder)
-            variables = {
-                _FOLDER_VARIABLE: os.fsencode(folder),
-                _TASK_VARIABLE: record.task_id.encode(),
-                _ATTEMPT_VARIABLE: b"%d" % record.attempt,
-            }
+            variables[_TASK_VARIABLE] = record.task_id.encode()
+            variables[_ATTEMPT_VARIABLE] = b"%d" % record.attempt
+            create_folder = None
         self._environment.apply(variables, settings.get("env"))
         spec = {
+            "folder": self._settings.child_folder,
             "options": options,
             "input": task_input,
             "task_id": record.task_id,
@@ -301,7 +293,7 @@ class SlotChild:
             "feedback": record.feedback,
             "previous_output": _decode(record.previous_output),
         }
-        result = call_function(spec, Context(spec, task, create_folder=task.create_folder))
+        result = call_function(spec, Context(spec, task, create_folder=create_folder))
         return "null" if result is None else encode_result(result)
 
     def warm_up(self, task: TaskRecord, sender: socket.socket) -> None:
@@ -323,7 +315,8 @@ def warm_up_slots(times: int) -> None:
     near, far = socket.socketpair()
     page = SlotPage(-1)
     page.deadline_ns = 2**63 - 1
-    settings = SlotSettings(isolation=Isolation.POOL, token="", work_folder="", child_folder="")
+    here = os.getcwd()
+    settings = SlotSettings(isolation=Isolation.POOL, token="", work_folder="", child_folder=here)
     files = SlotFiles(far.detach(), os.dup(near.fileno()), null_fd, null_fd, null_fd)
     child = SlotChild(settings, files, page, close_fds=())
     options = '{"function":"os:getpid","path":[]}'

@@ -10,13 +10,20 @@ when the worker or the fork server has ended, after it has killed all its descen
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from longshore.execution.forkserver.reaper import ReapedProcesses, Reaper
-from longshore.execution.forkserver.slot_child import SlotChild, SlotFiles, SlotSettings
+from longshore.execution.forkserver.slot_child import (
+    FOLDER_MODE,
+    SlotChild,
+    SlotFiles,
+    SlotSettings,
+)
 from longshore.execution.protocol import ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage
 
@@ -34,6 +41,7 @@ class SlotReaper(Reaper):
             settings: The fields of ``SlotSettings``.
         """
         self._settings = SlotSettings(**settings)
+        self._folder = self._settings.child_folder
         *child_files, page_file = self.child_files
         self._page = SlotPage(page_file, self._settings.page)
         os.close(page_file)
@@ -61,20 +69,35 @@ class SlotReaper(Reaper):
         self._page.child_pid = processes.child_pid
         self.supervise(processes, generation)
         failed = bool(processes.wait_status)
-        processes.kill_all(lambda: self._report_end(processes))
+        processes.kill_all(lambda: self._report_end(processes, generation))
         return failed
 
-    def _report_end(self, processes: ReapedProcesses) -> None:
+    def _report_end(self, processes: ReapedProcesses, generation: int) -> None:
         self._page.finish()
         self._page.child_pid = 0
+        if self._settings.keep_folders or not self._folder_is_new():
+            # The next child must not find it; the worker looks for it under this name.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._folder, f"{self._folder}.{generation}")
         self.report(processes.status(ended=True), processes)
 
     def _fork(self, generation: int) -> int:
         while True:
             try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self._folder, FOLDER_MODE)
+                os.chdir(self._folder)
                 return self.fork(lambda: self._child.run(generation))
             except OSError:
                 self.wait(_FORK_INTERVAL_MS)
+
+    def _folder_is_new(self) -> bool:
+        """Whether the child has left its folder as it was, so that the next one can have it."""
+        try:
+            mode = os.stat(self._folder).st_mode
+            return stat.S_IMODE(mode) == FOLDER_MODE and not os.listdir(self._folder)
+        except OSError:
+            return False
 
     @property
     def deadline_ns(self) -> int:  # type: ignore[override]
@@ -84,19 +107,21 @@ class SlotReaper(Reaper):
         return KillCause.DEADLINE if self._page.running and self.is_late() else KillCause.NONE
 
     def clean_up(self) -> None:
-        """Remove what the slot has left in the work folder."""
+        """Remove what the slot has left in the work folder, unless the worker does that."""
         self._page.finish()
         self._page.child_pid = 0
+        if not self.worker_has_ended:
+            return
         # Imported only now: the larger this process, the more a fork costs.
         import shutil
 
-        prefix = f"{os.path.basename(self._settings.child_folder)}."
+        name = os.path.basename(self._folder)
         try:
             entries = list(os.scandir(self._settings.work_folder))
         except FileNotFoundError:
             entries = []  # the worker's folder was removed as a whole
         for entry in entries:
-            if entry.name.startswith(prefix) and not self._settings.keep_folders:
+            if entry.name.partition(".")[0] == name and not self._settings.keep_folders:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:

@@ -239,7 +239,8 @@ class _ChildSlot:
         self._isolation = isolation
         self._in_pool = isolation is Isolation.POOL
         self._resources = contextlib.ExitStack()
-        self._child_folder = slots.folder / f"slot-{os.getpid()}-{number}"
+        # No process has used the name before, so nothing can be left in it.
+        self._child_folder = slots.folder / f"slot-{os.getpid()}-{secrets.token_hex(8)}"
         self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
         self._definitions: dict[int, tuple[Definition, int]] = {}  # by identity, with their numbers
         self._last_definition = 0
@@ -651,6 +652,24 @@ class _ChildSlot:
     def _folder_of(self, task: SlotTask) -> Path:
         return self._slots.folder / f"{task.task_id}.{task.attempt}"
 
+    def _folder_left(self, status: ChildStatus) -> Path:
+        """Returns the working directory of the child that has ended, if it has changed it."""
+        left = Path(f"{self._child_folder}.{self._generation}")
+        # A reaper that was killed may not have renamed it.
+        return left if status.cause is not KillCause.LOST or left.exists() else self._child_folder
+
+    def _folder_left_by(self, task: SlotTask, status: ChildStatus) -> Path | None:
+        """Returns the folder in which the task has left something; None if there is none."""
+        folder = self._folder_of(task)
+        if self._in_pool:
+            return folder if folder.is_dir() else None
+        left = self._folder_left(status)
+        try:
+            os.rename(left, folder)
+        except OSError:  # there is none, or the name is taken
+            return left if left.is_dir() else None
+        return folder
+
     def _reject(self) -> None:
         """Kill a child that does not keep to the protocol; nothing more is accepted from it."""
         self._ending = ChildEndCause.INVALID_REPORT
@@ -672,7 +691,7 @@ class _ChildSlot:
         self._drain()
         reach("slot.child_ended")
         ending, outcomes = self._account(status)
-        folder = Path(f"{self._child_folder}.{self._generation}")
+        folder = self._folder_left(status)
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._next_generation()
@@ -683,7 +702,7 @@ class _ChildSlot:
             self._slots.forget(self)
             self.release()
             self.closed.set_result(None)
-        if self._in_pool:
+        if self._in_pool or lost:
             self._slots.release_folder(folder)
         for event in outcomes:
             if isinstance(event, SlotOutcome):
@@ -729,13 +748,12 @@ class _ChildSlot:
         cause = self._cause_of(status, code, begun)
         peak = status.peak_bytes or None
         exit_failure = _exit_failure(cause, code, peak)
-        folder = None if begun is None else self._folder_of(begun)
         ending = ChildEnding(
             cause=cause,
             begun=None if begun is None else begun.number,
             not_begun=not_begun,
             failure=None if begun is None else exit_failure,
-            folder=folder if folder is not None and folder.is_dir() else None,
+            folder=None if begun is None else self._folder_left_by(begun, status),
             process_id=status.child_pid,
             exit_code=code if code >= 0 else None,
             signal=exit_failure.signal,
@@ -765,6 +783,8 @@ class _ChildSlot:
         if not self._in_pool and frame.error is None and code != 0:
             return None  # it ended otherwise than it has reported
         outcome = self._outcome(entry.task, frame, status.child_pid)
+        if not self._in_pool:
+            outcome.folder = self._folder_left_by(entry.task, status)
         outcome.peak_rss_bytes = status.peak_bytes or None
         outcome.exit_code = code if code >= 0 else None
         if code < 0:
