@@ -2,12 +2,18 @@
 
 import asyncio
 import inspect
+import json
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 import longshore
 from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
@@ -19,6 +25,10 @@ from tests.interfaces import python_tasks
 from tests.interfaces.python_tasks import Page, Total, anything, count, fetch, total, visit
 
 ROOT = Path(__file__).parents[2]
+
+
+class Size(IntEnum):
+    SMALL = 1
 
 
 def test_calling_a_task_calls_its_function() -> None:
@@ -249,6 +259,50 @@ def test_arguments_and_results_are_equal_after_a_round_trip_through_json() -> No
     }
     assert visit.load_result(written) == page
     assert total.load_result(total.run_with({"sites": {"a": ["1"]}})) == Total(1, {"a": 1})
+
+
+class _Text(str):
+    pass
+
+
+@given(
+    hint=st.sampled_from([int, bool, str, float, type(None), Size]),
+    value=st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text()
+    | st.characters(categories=["Cs"])
+    | st.sampled_from([Size.SMALL, _Text("text")]),
+)
+def test_a_plain_value_is_read_and_written_as_pydantic_does(hint: Any, value: Any) -> None:
+    def function(value: Any) -> Any:
+        return value
+
+    function.__annotations__ = {"value": hint, "return": hint}
+    task = longshore.task(function)
+    adapter = TypeAdapter(hint)
+    for call, pydantic in (
+        (
+            lambda: task._signature.load_arguments({"value": value}).args[0],
+            lambda: adapter.validate_json(json.dumps(value)),
+        ),
+        (
+            lambda: task._signature.dump_result(value),
+            lambda: adapter.dump_python(adapter.validate_python(value), mode="json"),
+        ),
+    ):
+        expected = _outcome(pydantic)
+        actual = _outcome(call)
+        assert (type(actual), repr(actual)) == (type(expected), repr(expected))
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except (InvalidInput, TypeError, ValueError):
+        return ValueError()
 
 
 def test_a_function_without_annotations_takes_and_returns_json_values() -> None:

@@ -143,7 +143,7 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         """
         bound = self._signature.load_arguments(kwargs)
         result: Any = (replacement or self._function)(*bound.args, **bound.kwargs)
-        if inspect.isawaitable(result):
+        if hasattr(result, "__await__"):
             result = _run_awaitable(result)
         return self._signature.dump_result(result)
 
