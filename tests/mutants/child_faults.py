@@ -195,7 +195,7 @@ CHILD_FAULTS = (
     _fault(
         name="the folder of a killed reaper is not stored",
         at="execution.host.slots:_ChildSlot._folder_left",
-        do=Condition("KillCause", False),
+        do=Replace("exists()", "True"),
         caught_by=f"{_SLOT_KILLS}::test_the_files_of_a_task_outlive_its_reaper",
     ),
     _fault(
