@@ -7,7 +7,7 @@ awaited, and what an earlier one left unfinished is repaired before the next one
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -76,10 +76,9 @@ class CloudFormationStack:
         """
         kind = "UPDATE" if await self._can_be_updated() else "CREATE"
         await self._delete_change_set()
-        await self._call(
+        change_set = await self._call(
             "create_change_set",
             alters=True,
-            StackName=self.name,
             ChangeSetName=_CHANGE_SET,
             ChangeSetType=kind,
             TemplateBody=template,
@@ -93,19 +92,13 @@ class CloudFormationStack:
         if not await self._has_changes():
             await self._delete_change_set()
             return False
-        token = f"deploy-{uuid.uuid4()}"
-        self.report(f"{self.short_name}: {kind.lower()}")
-        await self._call(
+        await self._run(
             "execute_change_set",
-            alters=True,
-            StackName=self.name,
+            kind.lower(),
+            change_set["StackId"],
+            _SUCCEEDED,
             ChangeSetName=_CHANGE_SET,
-            ClientRequestToken=token,
         )
-        stack = await self.describe()
-        status = await self._follow(stack["StackId"] if stack else self.name, token)
-        if status not in _SUCCEEDED:
-            raise StackFailed(self.name, *await self._first_reason(self.name, token, status))
         return True
 
     async def protect(self, *, on: bool) -> None:
@@ -113,10 +106,7 @@ class CloudFormationStack:
         stack = await self.describe()
         if stack and bool(stack.get("EnableTerminationProtection")) != on:
             await self._call(
-                "update_termination_protection",
-                alters=True,
-                StackName=self.name,
-                EnableTerminationProtection=on,
+                "update_termination_protection", alters=True, EnableTerminationProtection=on
             )
 
     async def delete(self) -> bool:
@@ -129,14 +119,25 @@ class CloudFormationStack:
         if stack is None:
             return False
         await self._wait_until_settled(stack)
-        token = f"destroy-{uuid.uuid4()}"
-        self.report(f"{self.short_name}: delete")
-        await self._call("delete_stack", alters=True, StackName=self.name, ClientRequestToken=token)
-        status = await self._follow(stack["StackId"], token)
-        if status != _DELETED:
-            reason = await self._first_reason(stack["StackId"], token, status)
-            raise StackFailed(self.name, *reason)
+        await self._run("delete_stack", "delete", stack["StackId"], {_DELETED})
         return True
+
+    async def _run(
+        self,
+        operation: str,
+        verb: str,
+        stack_id: str,
+        succeeded: Collection[str],
+        **parameters: Any,
+    ) -> None:
+        """Start an operation and wait for its end."""
+        token = f"longshore-{uuid.uuid4()}"
+        self.report(f"{self.short_name}: {verb}")
+        await self._call(operation, alters=True, ClientRequestToken=token, **parameters)
+        status = await self._follow(stack_id, token)
+        if status not in succeeded:
+            reason = await self._first_reason(stack_id, token, status)
+            raise StackFailed(self.name, *reason)
 
     async def _can_be_updated(self) -> bool:
         """Repair what an earlier operation left. Returns False if the stack must be created."""
@@ -146,7 +147,7 @@ class CloudFormationStack:
         status = await self._wait_until_settled(stack)
         if status == _ROLLBACK_FAILED:
             self.report(f"{self.short_name}: waiting: continues the rollback of an update")
-            await self._call("continue_update_rollback", alters=True, StackName=self.name)
+            await self._call("continue_update_rollback", alters=True)
             status = await self._follow(stack["StackId"])
         if status in _UNUSABLE:
             await self.delete()
@@ -167,15 +168,12 @@ class CloudFormationStack:
                 "delete_change_set",
                 alters=True,
                 expects=_NO_CHANGE_SET,
-                StackName=self.name,
                 ChangeSetName=_CHANGE_SET,
             )
 
     async def _has_changes(self) -> bool:
         while True:
-            change_set = await self._call(
-                "describe_change_set", StackName=self.name, ChangeSetName=_CHANGE_SET
-            )
+            change_set = await self._call("describe_change_set", ChangeSetName=_CHANGE_SET)
             if change_set["Status"] == "CREATE_COMPLETE":
                 return True
             if change_set["Status"] == "FAILED":
@@ -226,7 +224,9 @@ class CloudFormationStack:
         return "", f"it ended as {status}"
 
     async def _call(self, operation: str, **parameters: Any) -> AwsResponse:
-        return await self.aws.call("cloudformation", operation, **parameters)
+        return await self.aws.call(
+            "cloudformation", operation, **{"StackName": self.name, **parameters}
+        )
 
     def _report_event(self, event: AwsResponse) -> None:
         status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")

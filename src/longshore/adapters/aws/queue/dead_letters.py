@@ -5,7 +5,7 @@ at a time; another process may miss a dead letter until it reads again. SQS coun
 receives, so its count is not used. The number of messages is approximate and up to a minute late: a
 new dead letter may be missing from a list.
 
-A list costs one request for each dead-letter queue (three per queue), and two for ten letters.
+A list costs one request, one for each dead-letter queue (three per queue), and two for ten letters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import timedelta
 
 from longshore.adapters.aws.client import AwsResponse
 from longshore.adapters.aws.names import Names
@@ -22,25 +21,20 @@ from longshore.adapters.aws.queue.messages import Lane, parse_message
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
-from longshore.ports.clock import Clock
 from longshore.ports.task_queue import Message
 
 _READ_VISIBILITY_S = 30
 # A receive asks some of SQS's servers, so an empty answer is not conclusive.
 _EMPTY_RECEIVES = 3
-_LANES_CACHED_FOR = timedelta(minutes=1)
 
 
 class SqsDeadLetters:
     """The dead letters of every queue of a stage."""
 
-    def __init__(self, sqs: SqsClient, names: Names, clock: Clock) -> None:
+    def __init__(self, sqs: SqsClient, names: Names) -> None:
         self._sqs = sqs
         self._names = names
-        self._clock = clock
         self._read_lock = asyncio.Lock()
-        self._lanes: list[Lane] = []
-        self._lanes_expire_at = timedelta(0)
         self._lane_by_message: dict[str, Lane] = {}
 
     async def read(self, queue: str | None, *, limit: int) -> list[Message]:
@@ -105,9 +99,6 @@ class SqsDeadLetters:
     async def _lanes_of(self, queue: str | None) -> Sequence[Lane]:
         if queue is not None:
             return [(queue, priority) for priority in Priority]
-        if self._lanes_expire_at <= self._clock.elapsed():
-            names = await self._sqs.list_names(self._names.prefix)
-            lanes = (self._names.dead_letter_lane(name) for name in names)
-            self._lanes = [lane for lane in lanes if lane is not None]
-            self._lanes_expire_at = self._clock.elapsed() + _LANES_CACHED_FOR
-        return self._lanes
+        names = await self._sqs.list_names(self._names.prefix)
+        lanes = (self._names.dead_letter_lane(name) for name in names)
+        return [lane for lane in lanes if lane is not None]

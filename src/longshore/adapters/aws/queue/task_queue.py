@@ -94,7 +94,7 @@ class SqsTaskQueue:
         self._names = names
         self._clock = clock
         self._sqs = SqsClient(aws, clock)
-        self._dead_letters = SqsDeadLetters(self._sqs, names, clock)
+        self._dead_letters = SqsDeadLetters(self._sqs, names)
         self._turns = 0
         self._receiving = 0  # receives that are under way
         self._polled: list[Message] = []  # that no receive has taken yet

@@ -188,31 +188,29 @@ def destroy(
     """
     target = _Target.read(options, stage, config)
 
-    async def print_target() -> None:
+    async def run() -> int:
         async with target.open() as deployment:
             target.print(await deployment.account(), origin=target.origin)
-
-    async def run() -> None:
-        async with target.open() as deployment:
+            if not yes and not _confirms_deletion(stage, with_data=with_data):
+                print_stderr("nothing was changed")
+                return ExitCode.FAILED
             await deployment.destroy(_print_step, with_data=with_data)
+            return ExitCode.OK
 
-    asyncio.run(print_target())
-    if not yes:
-        # To delete the data, the user must type the name of the stage.
-        question = f"Delete {stage}? Tables and blobs are retained. [y/N] "
-        if with_data:
-            question = f"All data of {stage} will be deleted. Type its name to continue: "
-        answer = screen.ask(question, effect=f"this would delete the deployment {stage}")
-        confirmed = answer == stage if with_data else answer.lower() in ("y", "yes")
-        if not confirmed:
-            print_stderr("nothing was changed")
-            return ExitCode.FAILED
     try:
-        asyncio.run(run())
+        return asyncio.run(run())
     except KeyboardInterrupt:
         print_stderr("interrupted; run the same command again to continue")
         return ExitCode.INTERRUPTED
-    return ExitCode.OK
+
+
+def _confirms_deletion(stage: str, *, with_data: bool) -> bool:
+    """Ask. To delete the data, the user must type the name of the stage."""
+    question = f"Delete {stage}? Tables and blobs are retained. [y/N] "
+    if with_data:
+        question = f"All data of {stage} will be deleted. Type its name to continue: "
+    answer = screen.ask(question, effect=f"this would delete the deployment {stage}")
+    return answer == stage if with_data else answer.lower() in ("y", "yes")
 
 
 @command(
