@@ -145,6 +145,6 @@ def test_opening_a_working_directory_updates_its_age(tmp_path: Path) -> None:
     os.utime(own, (1_000_000, 1_000_000))
     spec = {"agent": {"workspace": str(own)}, "environment": {}}
 
-    asyncio.run(open_working_directory(spec, AgentPlan(steps=()), lambda *_, **__: None))
+    open_working_directory(spec, AgentPlan(steps=()), lambda *_, **__: None)
 
     assert own.stat().st_mtime > 1_000_000

@@ -51,17 +51,7 @@ class HealthPolicy:
     warning_within: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
-        for name in ("longest_run", "healthy_within"):
-            if (value := getattr(self, name)) <= timedelta(0):
-                message = f"{name} must be longer than zero, not {value!r}"
-                raise ValueError(message)
-        if self.warning_within < self.healthy_within:
-            message = (
-                f"warning_within must be no shorter than healthy_within "
-                f"({format_duration(self.healthy_within)}), "
-                f"not {format_duration(self.warning_within)}"
-            )
-            raise ValueError(message)
+        _check_times(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +63,7 @@ class HealthThresholds:
     warning_within: timedelta | None = None
 
     def __post_init__(self) -> None:
-        for name in ("longest_run", "healthy_within", "warning_within"):
-            if (value := getattr(self, name)) is not None and value <= _ZERO:
-                message = f"{name} must be longer than zero, not {value!r}"
-                raise ValueError(message)
-        if (
-            self.healthy_within is not None
-            and self.warning_within is not None
-            and self.warning_within < self.healthy_within
-        ):
-            message = "warning_within must be no shorter than healthy_within"
-            raise ValueError(message)
+        _check_times(self)
 
     def applied_to(self, default: HealthPolicy) -> HealthPolicy:
         """Returns the policy for tasks of this definition."""
@@ -99,6 +79,20 @@ class HealthThresholds:
             healthy_within=healthy,
             warning_within=warning,
         )
+
+
+def _check_times(times: HealthPolicy | HealthThresholds) -> None:
+    for name in ("longest_run", "healthy_within", "warning_within"):
+        if (value := getattr(times, name)) is not None and value <= _ZERO:
+            message = f"{name} must be longer than zero, not {value!r}"
+            raise ValueError(message)
+    healthy, warning = times.healthy_within, times.warning_within
+    if healthy is not None and warning is not None and warning < healthy:
+        message = (
+            f"warning_within must be no shorter than healthy_within ({format_duration(healthy)}),"
+            f" not {format_duration(warning)}"
+        )
+        raise ValueError(message)
 
 
 def health_of(

@@ -68,7 +68,7 @@ NO_TOKENS: Final = TokenCounts()
 
 def parse_tokens(usage: Mapping[str, Any]) -> TokenCounts:
     """Returns the tokens in a response's ``usage``; missing or invalid amounts are zero."""
-    split = _mapping(usage.get("cache_creation"))
+    split = as_mapping(usage.get("cache_creation"))
     written_1h = _amount(split.get("ephemeral_1h_input_tokens"))
     written = _amount(usage.get("cache_creation_input_tokens"))
     if not written:
@@ -80,7 +80,7 @@ def parse_tokens(usage: Mapping[str, Any]) -> TokenCounts:
         cache_read=_amount(usage.get("cache_read_input_tokens")),
         cache_write=written - written_1h,
         cache_write_1h=written_1h,
-        web_searches=_amount(_mapping(usage.get("server_tool_use")).get("web_search_requests")),
+        web_searches=_amount(as_mapping(usage.get("server_tool_use")).get("web_search_requests")),
         fast=usage.get("speed") == "fast",
         in_the_us=usage.get("inference_geo") == "us",
     )
@@ -90,7 +90,8 @@ def _amount(value: Any) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a JSON object; an empty one in place of any other value."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar, assert_never
+from typing import Any, Final, Generic, TypeVar
 
 from longshore.core.agents import events
 from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
@@ -433,39 +433,7 @@ class StepTrace:
 
     def apply(self, event: AgentEvent) -> bool:
         """Apply an event. Returns whether it is new, and not a duplicate."""
-        match event:
-            case events.SessionStarted():
-                return self._session_started(event)
-            case events.AnswerReceived():
-                return self.turns.add_text(event)
-            case events.ToolRequested():
-                return self._tool_requested(event)
-            case events.ToolStarted():
-                return self._tool_started(event)
-            case events.ToolFinished():
-                return self._tool_finished(event)
-            case events.UsageCounted():
-                return self.turns.add_usage(event)
-            case events.ApiRetried() | events.ModelFallback() | events.RateLimited():
-                return self._add_note(event)
-            case events.ToolDenied():
-                return self._tool_denied(event)
-            case events.SubagentStarted():
-                return self._subagent_started(event)
-            case events.SubagentFinished():
-                return self._subagent_finished(event)
-            case events.TodoSeen():
-                return self.todos.add_seen(event)
-            case events.TodoUpdated():
-                return self.todos.update(event)
-            case events.TodosReplaced():
-                return self.todos.replace_all(event)
-            case events.QueryFinished():
-                return self._query_finished(event)
-            case events.StepFinished():
-                return self._step_finished(event)
-            case _:
-                assert_never(event)
+        return _FOLDS[type(event)](self, event)
 
     # Queries ------------------------------------------------------------------------------------
 
@@ -668,3 +636,25 @@ class StepTrace:
             **self._notes,
         }
         return {name: entries.omitted for name, entries in lists.items() if entries.omitted}
+
+
+_FOLDS: dict[type[AgentEvent], Callable[[StepTrace, Any], bool]] = {
+    events.SessionStarted: StepTrace._session_started,
+    events.AnswerReceived: lambda trace, event: trace.turns.add_text(event),
+    events.ToolRequested: StepTrace._tool_requested,
+    events.ToolStarted: StepTrace._tool_started,
+    events.ToolFinished: StepTrace._tool_finished,
+    events.UsageCounted: lambda trace, event: trace.turns.add_usage(event),
+    events.ApiRetried: StepTrace._add_note,
+    events.ModelFallback: StepTrace._add_note,
+    events.RateLimited: StepTrace._add_note,
+    events.ToolDenied: StepTrace._tool_denied,
+    events.SubagentStarted: StepTrace._subagent_started,
+    events.SubagentFinished: StepTrace._subagent_finished,
+    events.TodoSeen: lambda trace, event: trace.todos.add_seen(event),
+    events.TodoUpdated: lambda trace, event: trace.todos.update(event),
+    events.TodosReplaced: lambda trace, event: trace.todos.replace_all(event),
+    events.QueryFinished: StepTrace._query_finished,
+    events.StepFinished: StepTrace._step_finished,
+}
+"""How each event changes the trace. Returns whether the event is new."""

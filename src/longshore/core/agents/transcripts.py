@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longshore.core.agents.prices import as_mapping
+
 RESULT_TOOL: Final = "StructuredOutput"
 
 Entry = Mapping[str, Any]
@@ -90,8 +92,7 @@ def _blocks_of(entries: Iterable[Entry], entry_type: str, block_type: str) -> It
 
 
 def _message(entry: Entry) -> Mapping[str, Any]:
-    message = entry.get("message")
-    return message if isinstance(message, Mapping) else {}
+    return as_mapping(entry.get("message"))
 
 
 def _blocks(entry: Entry) -> list[Mapping[str, Any]]:

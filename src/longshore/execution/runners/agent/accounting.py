@@ -21,7 +21,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from longshore.core.agents.prices import NO_TOKENS, Prices, TokenCounts, parse_tokens
+from longshore.core.agents.prices import NO_TOKENS, Prices, TokenCounts, as_mapping, parse_tokens
 
 _NAME_LIMIT = 300
 _TYPICAL_OUTPUT_TOKENS = 1_000  # tokens
@@ -222,7 +222,7 @@ class TokenMeter:
         message = _document(line.removeprefix(b"data:"))
         match message.get("type"):
             case "message_start":
-                self._record_usage(_mapping(message.get("message")).get("usage"))
+                self._record_usage(as_mapping(message.get("message")).get("usage"))
             case "message_delta":
                 self._record_usage(message.get("usage"))
             case "message_stop":
@@ -231,23 +231,19 @@ class TokenMeter:
                 self._record_error(message)
 
     def _record_error(self, message: Mapping[str, Any]) -> None:
-        kind = _mapping(message.get("error")).get("type")
+        kind = as_mapping(message.get("error")).get("type")
         self.error_type = kind if isinstance(kind, str) else "api_error"
 
     def _record_usage(self, usage: Any) -> None:
         """Merge a later usage report; a zero replaces only the output tokens."""
-        for name, value in _mapping(usage).items():
+        for name, value in as_mapping(usage).items():
             if value or (name == "output_tokens" and value is not None):
                 self._usage[name] = value
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _document(text: bytes) -> Mapping[str, Any]:
     try:
-        return _mapping(json.loads(text))
+        return as_mapping(json.loads(text))
     except (ValueError, RecursionError):
         return {}
 

@@ -68,7 +68,9 @@ class _AgentAttempt:
         steps = self._plan.steps
         checkpoints = self._spec["checkpoints"]
         results = {step.name: checkpoints[step.name] for step in steps if step.name in checkpoints}
-        directory = await open_working_directory(self._spec, self._plan, self._channel.send)
+        directory = await asyncio.to_thread(
+            open_working_directory, self._spec, self._plan, self._channel.send
+        )
         session = AgentSession(self._spec, self._plan, self._channel, directory.folder)
         async with session.open():
             try:

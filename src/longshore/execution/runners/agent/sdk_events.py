@@ -25,7 +25,7 @@ from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents import events
 from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
-from longshore.core.agents.prices import parse_tokens
+from longshore.core.agents.prices import as_mapping, parse_tokens
 
 HOOKS = (
     "PreToolUse",
@@ -136,14 +136,14 @@ def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> It
                 description=str(data.get("description") or ""),
             )
         case "task_notification" | "task_updated":
-            status = data.get("status") or _mapping(data.get("patch")).get("status")
+            status = data.get("status") or as_mapping(data.get("patch")).get("status")
             if status in _ENDED:
                 yield events.SubagentFinished(at=at, agent_id=str(data.get("task_id")))
 
 
 def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEvent]:
     for denial in message.permission_denials or ():
-        refused = _mapping(denial)
+        refused = as_mapping(denial)
         yield events.ToolDenied(
             at=at,
             tool_id=str(refused.get("tool_use_id")),
@@ -175,11 +175,11 @@ def translate_hook(payload: Mapping[str, Any], at: datetime) -> Iterator[AgentEv
             )
         case "PostToolUse":
             tool_input, response = payload.get("tool_input"), payload.get("tool_response")
-            cut_off = _mapping(response).get("interrupted") is True
+            cut_off = as_mapping(response).get("interrupted") is True
             outcome = ToolOutcome.INTERRUPTED if cut_off else ToolOutcome.OK
             yield _tool_ended(payload, at, outcome, response if isinstance(response, str) else "")
             yield from _translate_todo_tool(
-                payload.get("tool_name"), _mapping(tool_input), _mapping(response), at
+                payload.get("tool_name"), as_mapping(tool_input), as_mapping(response), at
             )
         case "PostToolUseFailure":
             stopped = payload.get("is_interrupt") is True
@@ -222,13 +222,13 @@ def _translate_todo_tool(
             state = _todo_state(tool_input, None)
             yield events.TodoUpdated(at=at, todo_id=todo_id, subject=subject, state=state)
         case "TodoWrite":
-            todos = map(_mapping, _items(response.get("newTodos") or tool_input.get("todos")))
+            todos = map(as_mapping, _items(response.get("newTodos") or tool_input.get("todos")))
             listed = tuple((str(todo.get("content")), _todo_state(todo)) for todo in todos)
             yield events.TodosReplaced(at=at, items=listed)
 
 
 def _listed_todos(tasks: Any, at: datetime) -> Iterator[AgentEvent]:
-    for task in map(_mapping, _items(tasks)):
+    for task in map(as_mapping, _items(tasks)):
         todo_id, subject = str(task.get("id")), str(task.get("subject") or "")
         yield events.TodoSeen(at=at, todo_id=todo_id, subject=subject, state=_todo_state(task))
 
@@ -237,7 +237,7 @@ def _result_text(content: Any) -> str:
     """Returns the text of a tool's result, without its images."""
     if isinstance(content, str):
         return content.removeprefix(_ERROR_OPEN_TAG).removesuffix(_ERROR_CLOSE_TAG)
-    texts = [_mapping(part).get("text") for part in _items(content)]
+    texts = [as_mapping(part).get("text") for part in _items(content)]
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
@@ -245,10 +245,6 @@ def _todo_state(todo: Mapping[str, Any], default: Any = TodoState.PENDING) -> An
     """Returns the state of a todo; the default if it has none or an unknown one."""
     status = todo.get("status")
     return _STATES.get(status, default) if isinstance(status, str) else default
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _items(value: Any) -> list[Any]:

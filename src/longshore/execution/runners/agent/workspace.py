@@ -123,7 +123,9 @@ class Workspace:
             folder.mkdir(mode=_FOLDER_MODE, parents=True)
         fetched = mirror.fetch_commit(ref, _git_dir_of(target))
         workspace = cls(folder=target, commit=fetched.commit, git=git)
-        workspace._check_out()
+        (workspace._git_dir / "refs").mkdir(mode=_FOLDER_MODE)
+        workspace._reset_config()
+        workspace._run("read-tree", "--reset", "-u", fetched.commit)
         workspace._create_agent_repository(fetched, url)
         return workspace
 
@@ -188,11 +190,6 @@ class Workspace:
             file = self._git_dir / name
             file.unlink(missing_ok=True)
             file.write_text(text)
-
-    def _check_out(self) -> None:
-        (self._git_dir / "refs").mkdir(mode=_FOLDER_MODE)
-        self._reset_config()
-        self._run("read-tree", "--reset", "-u", self.commit)
 
     def _create_agent_repository(self, fetched: FetchedCommit, url: str) -> None:
         """Create the agent's own repository, as a clone would."""
@@ -325,14 +322,10 @@ class WorkingDirectory:
             shutil.rmtree(self.task_folder, ignore_errors=True)
 
 
-async def open_working_directory(
+def open_working_directory(
     spec: Mapping[str, Any], plan: AgentPlan, send: Send
 ) -> WorkingDirectory:
     """Returns the task's working directory, created if it does not exist."""
-    return await asyncio.to_thread(_open, spec, plan, send)
-
-
-def _open(spec: Mapping[str, Any], plan: AgentPlan, send: Send) -> WorkingDirectory:
     if plan.folder is not None:
         folder = Path(plan.folder)
         if not folder.is_dir():
