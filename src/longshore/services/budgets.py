@@ -37,7 +37,6 @@ from longshore.core.events.event import EventContext
 from longshore.core.events.types import NO_USAGE, OperatorActed, Usage
 from longshore.core.ids import check_request_id
 from longshore.core.jobs import job as jobs
-from longshore.core.jobs.numbers import NO_NUMBERS
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
@@ -289,10 +288,7 @@ class BudgetOperations:
         _check_limited(job.spec.budget, amount, f"job {job_id}", "`budget` in the job file")
 
         async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            intent = Intent(
-                id=change_id, kind=IntentKind.UNPARK, numbers=NO_NUMBERS, round=row.round, by=by
-            )
-            command = jobs.AddJobBudget(amount=amount, by=by, request_id=request_id, intent=intent)
+            command = jobs.AddJobBudget(amount=amount, by=by, request_id=request_id)
             return jobs.apply(row, command, now=now, change_id=change_id)
 
         try:

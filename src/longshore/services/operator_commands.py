@@ -30,7 +30,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.commands import Approve, RequestCancel, RequestRevision
-from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
+from longshore.core.tasks.rows import CancelRequest, Intent, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, OutcomeUnknown, UsageError, VersionConflict
 from longshore.ports.backend import Backend
@@ -100,8 +100,9 @@ class OperatorCommands:
         row, tries = None, 0
         while row is None:
             job = await self.transitions.get_job(tenant, job_id)
-            atomic = self.backend.ledger.atomic and tries < _ATOMIC_TRIES
-            row = await self._request_cancel(job, command, change_id, requests, atomic=atomic)
+            later = not self.backend.ledger.atomic or tries >= _ATOMIC_TRIES
+            command = replace(command, later=later)
+            row = await self._request_cancel(job, command, change_id, requests)
             tries += 1
         for intent in row.intents:
             # Tasks are still being created or resumed, or that process died. Only existing tasks
@@ -145,20 +146,8 @@ class OperatorCommands:
         command: jobs.CancelJob,
         change_id: str,
         requests: list[CancelRequest | None],
-        *,
-        atomic: bool,
     ) -> JobRow | None:
         """Returns the job's row with the cancellation; None if it has changed meanwhile."""
-        if not atomic:
-            numbers = NumberSet.below(job.total) - job.ended
-            intent = Intent(
-                id=change_id,
-                kind=IntentKind.CANCEL,
-                numbers=numbers,
-                round=job.round,
-                by=command.by,
-            )
-            command = replace(command, intent=intent)
         change = jobs.apply(job, command, now=self.backend.clock.now(), change_id=change_id)
         if isinstance(change, Refusal):
             # It was ours, if its answer was lost and the row has changed again since.
@@ -166,7 +155,7 @@ class OperatorCommands:
                 return job
             raise refusal_error(job.id, change)
         requests.append(change.row.cancel)
-        others = await self._task_changes(job, command, change_id) if atomic else ()
+        others = () if command.later else await self._task_changes(job, command, change_id)
         try:
             await self.transitions.commit(await self.documents.spill(change), *others)
         except VersionConflict:
@@ -277,11 +266,6 @@ class OperatorCommands:
     ) -> jobs.JobDecision:
         specs = [item.row.spec for item in chosen]
         numbers = NumberSet(spec.number for spec in specs)
-        intent = None
-        if not self.backend.ledger.atomic:
-            intent = Intent(
-                id=change_id, kind=IntentKind.RESUME, numbers=numbers, round=job.round + 1, by=by
-            )
         graph = await self.documents.load_graph(job)
         command = jobs.ResumeJob(
             numbers=numbers,
@@ -289,7 +273,7 @@ class OperatorCommands:
             blocked=graph.descendants_of((job.failed | job.cancelled) - numbers),
             by=by,
             usage=sum((item.row.usage for item in chosen), Usage()),
-            intent=intent,
+            later=not self.backend.ledger.atomic,
         )
         return jobs.apply(job, command, now=now, change_id=change_id)
 

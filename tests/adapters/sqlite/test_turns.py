@@ -29,14 +29,14 @@ from longshore.core.events.types import TaskSummary, Usage
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Graph
-from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.jobs.numbers import NumberSet
 from longshore.core.jobs.settle import settle
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Change, Refusal, RefusalReason
 from longshore.core.tasks.failures import ErrorCategory, Failure
-from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec, TaskRow, TaskSpec
+from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.core.tasks.states import Priority, TaskState
 from longshore.ports.task_source import Applied, ClaimedRow, LeaseCommand, WorkerInstance
 from longshore.testing.contracts.samples import events_to_wire
@@ -363,8 +363,7 @@ def add_past(store: Store, draw: Random) -> None:
     row = store.rows[draw.choice(sorted(store.rows))]
     if draw.random() < 0.1:
         job = store.jobs[row.spec.job_id]
-        intent = Intent(id="cancel-1", kind=IntentKind.CANCEL, numbers=NO_NUMBERS, round=1, by="a")
-        command = jobs.CancelJob(by="ann", intent=draw.choice([None, intent]))
+        command = jobs.CancelJob(by="ann", later=draw.choice([False, True]))
         cancelled = jobs.apply(job, command, now=store.now, change_id=store.new_change_id())
         if not isinstance(cancelled, Refusal):
             store.note(cancelled)

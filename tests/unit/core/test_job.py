@@ -9,7 +9,7 @@ from longshore.core.events.event import EventContext
 from longshore.core.jobs.job import IntentDone, ResumeJob, needs_statuses
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.tasks.changes import RefusalReason
-from longshore.core.tasks.rows import Intent, IntentKind
+from longshore.core.tasks.rows import IntentKind
 from longshore.core.tasks.states import JobState, TaskState
 from tests.factories import NOON, a_cancel_request, a_job, an_intent
 from tests.unit.core.job_commands import (
@@ -28,13 +28,13 @@ from tests.unit.core.job_commands import (
 OPERATOR = EventContext(origin="operator", source="user")
 
 
-def resume(*numbers: int, blocked: Iterable[int] = (), intent: Intent | None = None) -> ResumeJob:
+def resume(*numbers: int, blocked: Iterable[int] = (), later: bool = False) -> ResumeJob:
     return ResumeJob(
         numbers=NumberSet(numbers),
         keys=[f"t{number}" for number in numbers],
         blocked=NumberSet(blocked),
         by="ann",
-        intent=intent,
+        later=later,
     )
 
 
@@ -253,11 +253,9 @@ class TestResume:
         assert change.row.state is JobState.RUNNING
 
     def test_a_resume_that_is_carried_out_later_is_one_more_intent(self) -> None:
-        intent = an_intent(numbers=NumberSet([0]), round=2)
+        change = change_of(a_job(1, failed=[0]), resume(0, later=True))
 
-        change = change_of(a_job(1, failed=[0]), resume(0, intent=intent))
-
-        assert change.row.intents == (intent,)
+        assert change.row.intents == (an_intent(id="new", numbers=NumberSet([0]), round=2),)
 
     @pytest.mark.parametrize("numbers", [(), (0,), (2,), (1, 2)])
     def test_only_what_failed_or_was_cancelled_is_resumed(self, numbers: tuple[int, ...]) -> None:

@@ -13,10 +13,8 @@ from longshore.core.tasks.rows import IntentKind, JobRow
 from tests.factories import a_cancel_request, a_job, an_intent
 from tests.unit.core.job_commands import bodies, change_of, refusal_of
 
-INTENT = an_intent(IntentKind.UNPARK, round=1)
-ADD = AddJobBudget(
-    amount=Budget(usd=1.0, tokens=5, minutes=2.0), by="ann", request_id="r1", intent=INTENT
-)
+INTENT = an_intent(IntentKind.UNPARK, id="new", round=1)
+ADD = AddJobBudget(amount=Budget(usd=1.0, tokens=5, minutes=2.0), by="ann", request_id="r1")
 
 
 def test_what_is_added_is_written_down_with_what_is_left_to_do() -> None:
@@ -37,11 +35,10 @@ def test_the_same_request_adds_once_and_another_adds_to_it() -> None:
     row = change_of(a_job(3), ADD).row
 
     assert refusal_of(row, ADD).reason is RefusalReason.NOTHING_TO_DO
-    other = an_intent(IntentKind.UNPARK, id="intent-2", round=1)
-    after = change_of(row, replace(ADD, request_id="r2", intent=other)).row
+    after = change_of(row, replace(ADD, request_id="r2")).row
     assert after.allowance is not None
     assert after.allowance.added == Budget(usd=2.0, tokens=10, minutes=4.0)
-    assert after.intents == (INTENT, other)
+    assert after.intents == (INTENT, INTENT)
 
 
 def test_what_is_done_is_taken_off_the_list_and_the_budget_stays() -> None:

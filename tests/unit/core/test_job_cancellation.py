@@ -6,9 +6,9 @@ from longshore.core.events import types as e
 from longshore.core.jobs.job import CancelJob
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.tasks.changes import RefusalReason
-from longshore.core.tasks.rows import CancelRequest, IntentKind, JobRow
+from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow
 from longshore.core.tasks.states import JobState
-from tests.factories import SECOND, a_cancel_request, a_job, an_intent
+from tests.factories import SECOND, a_cancel_request, a_job
 from tests.unit.core.job_commands import (
     CANCELLED,
     LATER,
@@ -24,9 +24,13 @@ class TestCancel:
     COMMAND = CancelJob(by="bob", reason="too late")
 
     def test_a_cancellation_is_written_down_before_it_is_carried_out(self) -> None:
-        intent = an_intent(IntentKind.CANCEL, numbers=NumberSet.below(3), round=1)
+        row = a_job(4, completed=[3])
 
-        change = change_of(a_job(3), CancelJob(by="bob", reason="too late", intent=intent))
+        change = change_of(row, CancelJob(by="bob", reason="too late", later=True))
+
+        intent = Intent(
+            id="new", kind=IntentKind.CANCEL, numbers=NumberSet.below(3), round=1, by="bob"
+        )
 
         assert change.row.cancel == CancelRequest(by="bob", reason="too late", at=LATER)
         assert (change.row.intents, change.row.state) == ((intent,), JobState.RUNNING)

@@ -211,8 +211,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule()
     def a_user_cancels_the_job(self) -> None:
-        left = NumberSet(range(self.row.total)) - self.row.ended
-        self.apply(CancelJob(by="ann", intent=self.an_intent(IntentKind.CANCEL, left)))
+        self.apply(CancelJob(by="ann", later=True))
 
     @precondition(lambda self: self.row.failed or self.row.cancelled)
     @rule(data=st.data(), at_once=st.booleans())
@@ -222,7 +221,7 @@ class JobMachine(RuleBasedStateMachine):
         # What stays behind others stays: it could not go on.
         again = expected - self.graph.descendants_of(over - expected)
         rest = over - again
-        intent = self.an_intent(IntentKind.RESUME, again, round=self.row.round + 1)
+        round_ = self.row.round + 1
 
         accepted = self.apply(
             ResumeJob(
@@ -230,16 +229,14 @@ class JobMachine(RuleBasedStateMachine):
                 keys=[self.graph.keys[number] for number in again],
                 blocked=self.graph.descendants_of(rest),
                 by="ann",
-                intent=None if at_once else intent,
+                later=not at_once,
             )
         )
 
         if accepted and at_once:
-            self.carry_out(intent)
-
-    def an_intent(self, kind: IntentKind, numbers: NumberSet, round: int | None = None) -> Intent:
-        id_ = f"intent-{self.row.version}"
-        return Intent(id=id_, kind=kind, numbers=numbers, round=round or self.row.round, by="ann")
+            self.carry_out(
+                Intent(id="now", kind=IntentKind.RESUME, numbers=again, round=round_, by="ann")
+            )
 
     @precondition(lambda self: self.row.intents and self.row.intents[0].numbers)
     @rule(data=st.data())

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from longshore.core.jobs import job as jobs
-from longshore.core.jobs.numbers import NumberSet
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.commands import RequestCancel
-from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.services import reads
 from longshore.services.sweeper import Repairs
@@ -165,11 +164,7 @@ async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
         half = await harness.states()
 
         async def cancel(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            everything = NumberSet.below(row.total)
-            intent = Intent(
-                id="cancel", kind=IntentKind.CANCEL, numbers=everything, round=1, by="ann"
-            )
-            command = jobs.CancelJob(by="ann", intent=intent)
+            command = jobs.CancelJob(by="ann", later=True)
             return jobs.apply(row, command, now=now, change_id=change_id)
 
         await harness.transitions.apply_to_job(job_id(), cancel)

@@ -76,7 +76,7 @@ class CancelJob:
 
     by: str
     reason: str | None = None
-    intent: Intent | None = None
+    later: bool = False  # its tasks are cancelled in other commits, as an intent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +91,16 @@ class ResumeJob:
     blocked: NumberSet
     by: str
     usage: e.Usage = e.NO_USAGE  # of these tasks; counted again at their end
-    intent: Intent | None = None
+    later: bool = False  # its tasks are resumed in other commits, as an intent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddJobBudget:
-    """An operator raises the job's budget; tasks that are parked because of it resume."""
+    """An operator raises the job's budget; an intent resumes tasks that wait for it."""
 
     amount: Budget
     by: str
     request_id: str  # only the first command with an id counts
-    intent: Intent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +168,17 @@ def _add_tasks(step: _JobTransition, command: AddTasks) -> JobDecision:
         graph=command.graph,
         blocked=blocked,
         with_added_dependents=row.with_added_dependents | command.with_added_dependents,
-        intents=_with_intent(row, command.intent),
+        intents=(*row.intents, command.intent) if command.intent else row.intents,
         finished_at=row.finished_at if still_over else None,
     )
 
 
-def _with_intent(row: JobRow, intent: Intent | None) -> tuple[Intent, ...]:
-    return (*row.intents, intent) if intent else row.intents
+def _with_intent(
+    step: _JobTransition, kind: IntentKind, numbers: NumberSet, *, round: int, by: str
+) -> tuple[Intent, ...]:
+    """Returns the row's intents and one that this change opens."""
+    intent = Intent(id=step.change_id, kind=kind, numbers=numbers, round=round, by=by)
+    return (*step.row.intents, intent)
 
 
 def _describe_state(row: JobRow) -> str:
@@ -264,7 +267,10 @@ def _cancel(step: _JobTransition, command: CancelJob) -> JobDecision:
     if row.cancel is not None:
         return Refusal(RefusalReason.NOTHING_TO_DO, "its cancellation is under way")
     request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
-    return step.change(cancel=request, intents=_with_intent(row, command.intent), finished_at=None)
+    intents, left = row.intents, NumberSet.below(row.total) - row.ended
+    if command.later:
+        intents = _with_intent(step, IntentKind.CANCEL, left, round=row.round, by=command.by)
+    return step.change(cancel=request, intents=intents, finished_at=None)
 
 
 def _resume(step: _JobTransition, command: ResumeJob) -> JobDecision:
@@ -279,19 +285,20 @@ def _resume(step: _JobTransition, command: ResumeJob) -> JobDecision:
             RefusalReason.WRONG_STATE,
             "a task cannot be resumed while one that it depends on is not",
         )
-    resumed = e.JobResumed(
-        job_id=row.id, round=row.round + 1, tasks=tuple(command.keys), by=command.by
-    )
+    round_, by, intents = row.round + 1, command.by, row.intents
+    if command.later:
+        intents = _with_intent(step, IntentKind.RESUME, again, round=round_, by=by)
+    resumed = e.JobResumed(job_id=row.id, round=round_, tasks=tuple(command.keys), by=by)
     return step.change(
         resumed,
-        round=row.round + 1,
+        round=round_,
         failed=row.failed - again,
         cancelled=row.cancelled - again,
         blocked=command.blocked - row.ended,
         usage=row.usage - command.usage,
         cancel=None,
         finished_at=None,
-        intents=_with_intent(row, command.intent),
+        intents=intents,
     )
 
 
@@ -303,7 +310,8 @@ def _add_budget(step: _JobTransition, command: AddJobBudget) -> JobDecision:
     if allowance is None:
         return Refusal(RefusalReason.NOTHING_TO_DO, "this was added already")
     added = e.JobBudgetAdded(job_id=row.id, by=command.by, **asdict(command.amount))
-    return step.change(added, allowance=allowance, intents=_with_intent(row, command.intent))
+    intents = _with_intent(step, IntentKind.UNPARK, NO_NUMBERS, round=row.round, by=command.by)
+    return step.change(added, allowance=allowance, intents=intents)
 
 
 def _intent_done(step: _JobTransition, command: IntentDone) -> JobDecision:
