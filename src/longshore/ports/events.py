@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Protocol, TypedDict, Unpack
 
 from longshore.core.events.event import Event, NewEvent
-from longshore.core.pages import Page
 
 
 class EventConditions(TypedDict, total=False):
@@ -18,6 +17,23 @@ class EventConditions(TypedDict, total=False):
     event_type: str | None
     entity: str | None
     job_id: str | None  # events of the job and of all its tasks
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events, the cursor after each of them, and whether more are recorded.
+
+    A cursor stays valid: events that are recorded later follow it.
+    """
+
+    items: tuple[Event, ...] = ()
+    cursors: tuple[str, ...] = ()
+    more: bool = False
+
+    @property
+    def cursor(self) -> str | None:
+        """The cursor of the next page; None: this is the last one so far."""
+        return self.cursors[-1] if self.more else None
 
 
 class EventLog(Protocol):
@@ -48,7 +64,7 @@ class EventLog(Protocol):
         limit: int = 100,
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
-    ) -> Page[Event]:
+    ) -> EventPage:
         """Returns events that match every condition, in the order in which they were recorded.
 
         A log that is ordered by time returns them by their times instead.

@@ -24,11 +24,11 @@ from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
 from longshore.core.ids import split_task_id, task_id_of
-from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, LongshoreError, NotFound
 from longshore.ports.backend import Backend
+from longshore.ports.events import EventPage
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
 from longshore.services import output_follow
@@ -577,7 +577,7 @@ class Application:
         its limit.
         """
 
-        async def fetch(count: int, after: str | None) -> Page[Event]:
+        async def fetch(count: int, after: str | None) -> EventPage:
             return await self.services.backend.events.query(
                 self.caller.tenant,
                 app=app,
@@ -619,7 +619,7 @@ class Application:
         backend = self.services.backend
         feed = job_feed(backend.events, await self._job(job_id), tasks=tasks)
         # A cursor that is not valid is refused here, before a stream begins.
-        await feed.fetch(1, feed.decode(cursor).cursor)
+        await feed.fetch(1, feed.decode(cursor))
 
         async def stream() -> AsyncIterator[d.StreamItem]:
             async for item in follow_job(
@@ -652,16 +652,17 @@ class Application:
         return stream()
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
-        items, end, has_more = await feed.read_after(feed.decode(cursor), limit)
-        position = feed.encode(end)
+        start = feed.decode(cursor)
+        page = await feed.fetch(limit, start)
+        end = feed.encode(page.cursors[-1] if page.cursors else start)
         return d.EventPage(
             events=[
                 await self._event_document(event)
-                for _, event in items
+                for event in page.items
                 if self.caller.is_admin or event.entity != _KEYS_ENTITY
             ],
-            cursor=position if has_more else None,
-            end=position,
+            cursor=end if page.more else None,
+            end=end,
         )
 
     # Health -------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import Unpack
 from longshore.adapters.memory.ledger import MemoryStore
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, NewEvent, next_event
-from longshore.core.pages import Page, decode_cursor, encode_cursor
+from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.clock import Clock
-from longshore.ports.events import Delivery, EventConditions
+from longshore.ports.events import Delivery, EventConditions, EventPage
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
 
@@ -45,7 +45,7 @@ class MemoryEventLog:
         limit: int = 100,
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
-    ) -> Page[Event]:
+    ) -> EventPage:
         start = 0 if cursor is None else decode_cursor("events", cursor, (int,))[0]
         matches = [
             (position, event)
@@ -56,9 +56,9 @@ class MemoryEventLog:
             and conditions.get("entity") in (None, event.entity)
             and conditions.get("job_id") in (None, getattr(event.body, "job_id", ""))
         ]
-        items = tuple(event for _, event in matches[:limit])
-        more = len(matches) > limit
-        return Page(items, encode_cursor("events", matches[limit - 1][0]) if more else None)
+        page = matches[:limit]
+        cursors = tuple(encode_cursor("events", position) for position, _ in page)
+        return EventPage(tuple(event for _, event in page), cursors, len(matches) > limit)
 
 
 class MemoryEventBus:

@@ -48,8 +48,8 @@ from longshore.core.events.event import Event, EventContext, NewEvent, next_even
 from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.ids import split_task_id
-from longshore.core.pages import Page, decode_cursor, encode_cursor
-from longshore.ports.events import EventConditions
+from longshore.core.pages import decode_cursor, encode_cursor
+from longshore.ports.events import EventConditions, EventPage
 
 NEAR_END_POSITIONS = 1_000
 """Within so many positions of the end, reading along the feed is faster than a job's histories."""
@@ -307,7 +307,7 @@ class SqliteEventLog:
         limit: int = 100,
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
-    ) -> Page[Event]:
+    ) -> EventPage:
         after = (0, 0)
         if cursor is not None:
             position, number = decode_cursor("events", cursor, (int, int))
@@ -318,9 +318,9 @@ class SqliteEventLog:
             return self._query(reader, tenant, conditions, after, limit)
 
         matches = await self._database.scan_with(read)
-        items = tuple(event for _, _, event in matches[:limit])
-        more = encode_cursor("events", *matches[limit - 1][:2]) if len(matches) > limit else None
-        return Page(items, more)
+        page = matches[:limit]
+        cursors = tuple(encode_cursor("events", *numbered[:2]) for numbered in page)
+        return EventPage(tuple(event for *_, event in page), cursors, len(matches) > limit)
 
     def _query(
         self,

@@ -9,9 +9,9 @@ import pytest
 
 from longshore.core.events.event import Event
 from longshore.core.events.types import EntityType
-from longshore.core.pages import Page
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
+from longshore.ports.events import EventPage
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     TENANT,
@@ -171,10 +171,22 @@ class QueryClauses(PortContract):
         assert [event.sequence for event in first.items + second.items] == [1, 2, 3, 4, 5]
 
     @clause
+    async def test_reading_goes_on_after_the_cursor_of_any_event(self, backend: Backend) -> None:
+        await _append(backend, 3)
+        page = await backend.events.query(TENANT)
+        await _append(backend, 2)
+
+        assert _numbers([*page.items]) == [1, 2, 3]
+        assert page.cursor is None
+        for sequence, cursor in enumerate(page.cursors, start=1):
+            rest = await backend.events.query(TENANT, cursor=cursor)
+            assert _numbers([*rest.items]) == list(range(sequence + 1, 6))
+
+    @clause
     async def test_a_query_that_finds_nothing_is_an_empty_page(self, backend: Backend) -> None:
         await append_event(backend)
 
-        assert await backend.events.query(TENANT, app="none") == Page(items=(), cursor=None)
+        assert await backend.events.query(TENANT, app="none") == EventPage()
 
     @clause
     async def test_a_cursor_that_another_listing_made_is_refused_for_events(
