@@ -343,7 +343,7 @@ def cli_page() -> str:
         _table(
             ["command", "description"],
             (
-                [f"[`longshore {name}`](#{name.replace(' ', '-')})", COMMANDS[name].summary]
+                [f"[`longshore {name}`](#{name.replace(' ', '-')})", COMMANDS[name][1]]
                 for name, _ in named
             ),
         ),

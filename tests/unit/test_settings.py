@@ -17,8 +17,7 @@ from longshore.settings import (
     child_environment,
     variable_of,
 )
-from longshore.settings.fields import plain_problem
-from longshore.settings.model import format_value
+from longshore.settings.model import format_value, plain_problem
 from tests.factories import SECOND
 from tests.unit.settings_loading import load_settings_for_test, row
 

@@ -15,15 +15,14 @@ from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
-from longshore.settings.fields import format_value, plain_problem
-from longshore.settings.model import Settings
+from longshore.settings.model import Settings, format_value, plain_problem
 
 PREFIX: Final = "LONGSHORE_"
 CONFIG_FILE: Final = "longshore.toml"
@@ -76,8 +75,7 @@ class LoadedSettings:
     origins: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingRow:
+class SettingRow(NamedTuple):
     """One setting as text."""
 
     name: str
@@ -172,11 +170,11 @@ def describe(loaded: LoadedSettings) -> list[SettingRow]:
     """Every setting with its value and origin, in the order of the reference page."""
     return [
         SettingRow(
-            name=name,
-            value=format_value(attrgetter(name)(loaded.settings)),
-            origin=loaded.origins[name],
-            description=field.description or "",
-            variable=variable_of(name),
+            name,
+            format_value(attrgetter(name)(loaded.settings)),
+            loaded.origins[name],
+            field.description or "",
+            variable_of(name),
         )
         for name, field in FIELDS.items()
     ]

@@ -59,10 +59,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 class MissingResource(errors.NotFound):
-    """A resource does not exist; the message says what to do."""
-
-    def __init__(self, subject: str, advice: str) -> None:
-        super().__init__(subject, advice)
+    """A resource does not exist: its kind says so, its name what to do."""
 
     def __str__(self) -> str:
         return f"{self.kind}; {self.name}"

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module, metadata
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -23,64 +23,55 @@ from longshore.interfaces.cli import exit_codes
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import CONTEXT_SETTINGS, OPTIONS
 
-
-class _Command(NamedTuple):
-    module: str  # of longshore.interfaces.cli.commands
-    function: str
-    summary: str
-
-
+# By the name of a command: its module in ``cli.commands``, and what it does. The function in that
+# module has the last words of the name.
 COMMANDS = {
-    "demo": _Command("demo", "demo", "Watch a job survive a worker crash"),
-    "run": _Command("run", "run", "Run a command, record it, and return its exit code"),
-    "submit": _Command("submit", "submit", "Submit a job from a YAML or JSON file"),
-    "up": _Command("up", "up", "Run the API, a worker and recovery in one process"),
-    "worker": _Command("worker", "worker", "Run tasks until stopped"),
-    "jobs": _Command("inspect", "jobs", "List jobs, newest first"),
-    "job": _Command("inspect", "job", "Show a job and its tasks"),
-    "tasks": _Command("inspect", "tasks", "List tasks"),
-    "events": _Command("inspect", "events", "Show the events of a job or task"),
-    "logs": _Command("logs", "logs", "Show the output of a job or task"),
-    "trace": _Command("inspect", "trace", "Show what an agent did, step by step"),
-    "why": _Command("operate", "why", "Explain why a job or task does not run"),
-    "health": _Command("operate", "health", "Check the health of running tasks"),
-    "cancel": _Command("operate", "cancel", "Cancel a job or task"),
-    "resume": _Command("operate", "resume", "Run failed or cancelled tasks again"),
-    "add": _Command("operate", "add", "Add tasks to a running job"),
-    "approve": _Command("operate", "approve", "Approve a task's result"),
-    "revise": _Command("operate", "revise", "Reject a task's result and run the task again"),
-    "dead list": _Command("dead", "list_", "List dead letters"),
-    "dead show": _Command("dead", "show", "Show why a task or message failed"),
-    "dead replay": _Command("dead", "replay", "Run failed tasks again"),
-    "dead discard": _Command("dead", "discard", "Delete dead messages"),
-    "queues list": _Command("queues", "list_", "List queues that are paused or on hold"),
-    "queues pause": _Command("queues", "pause", "Pause a queue"),
-    "queues resume": _Command("queues", "resume", "Resume a queue"),
-    "budget show": _Command("budgets", "show", "Show the limits and spending of agents"),
-    "budget add": _Command("budgets", "add", "Raise the limit of a task, a job or a day"),
-    "definitions list": _Command("definitions", "list_", "List definitions"),
-    "definitions show": _Command("definitions", "show", "Show a definition"),
-    "definitions apply": _Command(
-        "definitions", "apply", "Create or update definitions from files"
-    ),
-    "definitions delete": _Command("definitions", "delete", "Delete a definition"),
-    "definitions schema": _Command("definitions", "schema", "Print the JSON Schema of definitions"),
-    "keys list": _Command("keys", "list_", "List API keys"),
-    "keys create": _Command("keys", "create", "Create an API key"),
-    "keys revoke": _Command("keys", "revoke", "Revoke an API key"),
-    "contexts list": _Command("contexts", "list_", "List saved servers"),
-    "contexts add": _Command("contexts", "add", "Save a server and its API key"),
-    "contexts use": _Command("contexts", "use", "Choose the server that commands use"),
-    "contexts remove": _Command("contexts", "remove", "Remove a saved server"),
-    "aws deploy": _Command("aws", "deploy", "Create or update an AWS deployment"),
-    "aws status": _Command("aws", "status", "Show an AWS deployment"),
-    "aws destroy": _Command("aws", "destroy", "Delete an AWS deployment"),
-    "aws undelivered list": _Command("aws", "undelivered_list", "List undelivered events"),
-    "aws undelivered replay": _Command(
-        "aws", "undelivered_replay", "Publish undelivered events again"
-    ),
-    "settings": _Command("doctor", "settings", "Show every setting and its origin"),
-    "doctor": _Command("doctor", "doctor", "Check this installation and its data"),
+    "demo": ("demo", "Watch a job survive a worker crash"),
+    "run": ("run", "Run a command, record it, and return its exit code"),
+    "submit": ("submit", "Submit a job from a YAML or JSON file"),
+    "up": ("up", "Run the API, a worker and recovery in one process"),
+    "worker": ("worker", "Run tasks until stopped"),
+    "jobs": ("inspect", "List jobs, newest first"),
+    "job": ("inspect", "Show a job and its tasks"),
+    "tasks": ("inspect", "List tasks"),
+    "events": ("inspect", "Show the events of a job or task"),
+    "logs": ("logs", "Show the output of a job or task"),
+    "trace": ("inspect", "Show what an agent did, step by step"),
+    "why": ("operate", "Explain why a job or task does not run"),
+    "health": ("operate", "Check the health of running tasks"),
+    "cancel": ("operate", "Cancel a job or task"),
+    "resume": ("operate", "Run failed or cancelled tasks again"),
+    "add": ("operate", "Add tasks to a running job"),
+    "approve": ("operate", "Approve a task's result"),
+    "revise": ("operate", "Reject a task's result and run the task again"),
+    "dead list": ("dead", "List dead letters"),
+    "dead show": ("dead", "Show why a task or message failed"),
+    "dead replay": ("dead", "Run failed tasks again"),
+    "dead discard": ("dead", "Delete dead messages"),
+    "queues list": ("queues", "List queues that are paused or on hold"),
+    "queues pause": ("queues", "Pause a queue"),
+    "queues resume": ("queues", "Resume a queue"),
+    "budget show": ("budgets", "Show the limits and spending of agents"),
+    "budget add": ("budgets", "Raise the limit of a task, a job or a day"),
+    "definitions list": ("definitions", "List definitions"),
+    "definitions show": ("definitions", "Show a definition"),
+    "definitions apply": ("definitions", "Create or update definitions from files"),
+    "definitions delete": ("definitions", "Delete a definition"),
+    "definitions schema": ("definitions", "Print the JSON Schema of definitions"),
+    "keys list": ("keys", "List API keys"),
+    "keys create": ("keys", "Create an API key"),
+    "keys revoke": ("keys", "Revoke an API key"),
+    "contexts list": ("contexts", "List saved servers"),
+    "contexts add": ("contexts", "Save a server and its API key"),
+    "contexts use": ("contexts", "Choose the server that commands use"),
+    "contexts remove": ("contexts", "Remove a saved server"),
+    "aws deploy": ("aws", "Create or update an AWS deployment"),
+    "aws status": ("aws", "Show an AWS deployment"),
+    "aws destroy": ("aws", "Delete an AWS deployment"),
+    "aws undelivered list": ("aws", "List undelivered events"),
+    "aws undelivered replay": ("aws", "Publish undelivered events again"),
+    "settings": ("doctor", "Show every setting and its origin"),
+    "doctor": ("doctor", "Check this installation and its data"),
 }
 _GROUPS = {
     "dead": "Dead letters: tasks and messages that failed permanently.",
@@ -122,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        _discard_stdout()
+        # Keep the interpreter from flushing into the closed pipe when it exits.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the edge of the process
         shown = _usage_error(error) if isinstance(error, typer.TyperException) else error
@@ -135,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _usage_error(error: typer.TyperException) -> UsageError:
     # Most commands do not need it.
-    from longshore.settings.fields import plain_problem
+    from longshore.settings.model import plain_problem
 
     text = plain_problem(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -213,9 +206,9 @@ _ROOT = _build_group(_HELP, _start)
 
 def load_command(path: str) -> Any:
     """Import a command of ``COMMANDS``."""
-    entry = COMMANDS[path]
-    module = import_module(f"longshore.interfaces.cli.commands.{entry.module}")
-    return getattr(module, entry.function)
+    module = import_module(f"longshore.interfaces.cli.commands.{COMMANDS[path][0]}")
+    function = "_".join(path.split()[1:]) or path
+    return getattr(module, "list_" if function == "list" else function)
 
 
 def _prefix(ctx: Any) -> str:
@@ -225,7 +218,7 @@ def _prefix(ctx: Any) -> str:
 
 def _summary(path: str) -> str:
     if path in COMMANDS:
-        return COMMANDS[path].summary
+        return COMMANDS[path][1]
     return f"{_GROUPS[path].partition(':')[0]}: {', '.join(_children(f'{path} '))}"
 
 
@@ -242,12 +235,6 @@ def _report_unexpected(error: Exception, words: list[str]) -> None:
         f"longshore: unexpected {type(error).__name__} ({error}). This is a bug in Longshore;"
         " run the command again with -v to see the traceback"
     )
-
-
-def _discard_stdout() -> None:
-    """Keep the interpreter from flushing into the closed pipe when it exits."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

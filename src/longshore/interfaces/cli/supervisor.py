@@ -233,9 +233,13 @@ class LocalWorkerProcess:
 class _LineReader:
     """Calls ``on_line`` for each line of a descriptor, without blocking."""
 
-    def __init__(self, descriptor: int, on_line: Callable[[str], None]) -> None:
-        self._descriptor = descriptor
-        self._on_line = on_line
+    def __init__(
+        self,
+        descriptor: int,
+        on_line: Callable[[str], None],
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._descriptor, self._on_line, self._on_close = descriptor, on_line, on_close
         self._partial = b""
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
@@ -259,6 +263,7 @@ class _LineReader:
             chunk = b""
         if not chunk:
             self._loop.remove_reader(self._descriptor)
+            self._on_close()
             return False
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         if len(self._partial) > _MAX_LINE_BYTES:
@@ -291,18 +296,7 @@ class SupervisorChannel:
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Call this when the supervisor has ended."""
-        asyncio.get_running_loop().add_reader(self._socket, self._on_readable, call)
-
-    def _on_readable(self, call: Callable[[], None]) -> None:
-        try:
-            closed = not self._socket.recv(_CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            closed = True
-        if closed:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            call()
+        _LineReader(self._socket.fileno(), lambda _: None, call)
 
     def close(self) -> None:
         self._socket.close()

@@ -32,12 +32,7 @@ async def show(client: ApiClient, id_: _Id) -> None:
     settings. Days begin at midnight UTC.
     """
     entity_id = await _resolve(client, id_)
-    status = await client.app.get_budget(entity_id)
-    if client.options.json:
-        screen.print_json(status)
-    else:
-        print(entity_id or _TODAY)
-        _print_status(status)
+    _print_status(client, entity_id or _TODAY, await client.app.get_budget(entity_id))
 
 
 @client_command(
@@ -70,11 +65,9 @@ async def add(
     status = await client.app.add_budget(
         entity_id, more, request_id=request_id or secrets.token_hex(8)
     )
+    _print_status(client, f"{entity_id or _TODAY}: {more} more", status)
     if client.options.json:
-        screen.print_json(status)
         return
-    print(f"{entity_id or _TODAY}: {more} more")
-    _print_status(status)
     for unit, name in _UNITS.items():
         limit, spent = getattr(status.limit, unit), getattr(status.spent, unit)
         # A task that continues is parked again at once.
@@ -93,23 +86,16 @@ async def _resolve(client: ApiClient, text: str) -> str | None:
     return None if text == _TODAY else (await client.resolve(text)).id
 
 
-def _print_status(status: d.BudgetStatusDocument) -> None:
-    columns: dict[str, d.BudgetDocument | d.SpendDocument] = {
-        "LIMIT": status.limit,
-        "ADDED": status.added,
-        "SPENT": status.spent,
-        "RESERVED": status.reserved,
-    }
-    screen.print_table(
-        [
-            {"": name, **{title: _amount(title, columns[title], unit) for title in columns}}
-            for unit, name in _UNITS.items()
-        ]
-    )
-
-
-def _amount(title: str, amounts: d.BudgetDocument | d.SpendDocument, unit: str) -> str:
-    amount: float | None = getattr(amounts, unit)
-    if amount is None:
-        return "no limit" if title == "LIMIT" else ""
-    return f"{amount:{_FORMATS[unit]}}"
+def _print_status(client: ApiClient, title: str, status: d.BudgetStatusDocument) -> None:
+    screen.print_answer(client.options, status, title)
+    if client.options.json:
+        return
+    rows = []
+    for unit, name in _UNITS.items():
+        row = {"": name}
+        for column in ("limit", "added", "spent", "reserved"):
+            amount: float | None = getattr(getattr(status, column), unit)
+            none = "no limit" if column == "limit" else ""
+            row[column.upper()] = none if amount is None else f"{amount:{_FORMATS[unit]}}"
+        rows.append(row)
+    screen.print_table(rows)

@@ -10,11 +10,10 @@ import typer
 
 from longshore.errors import UsageError
 from longshore.interfaces.cli import contexts
-from longshore.interfaces.cli.client import open_server
+from longshore.interfaces.cli.client import load_command_settings, open_server
 from longshore.interfaces.cli.contexts import ServerContext
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import screen
-from longshore.interfaces.cli.services import load_command_settings
 
 if TYPE_CHECKING:
     from longshore.settings import Settings

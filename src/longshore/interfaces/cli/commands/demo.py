@@ -29,11 +29,11 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import BackendUnavailable
+from longshore.interfaces.cli.client import open_command_services
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
-from longshore.interfaces.cli.services import open_command_services
 from longshore.interfaces.cli.signals import handle_signals
 from longshore.interfaces.cli.supervisor import LocalWorkerProcess
 from longshore.services import documents as d

@@ -22,11 +22,11 @@ from rich.text import Text
 
 from longshore.core.inspection import Check, CheckStatus, StoreFacts
 from longshore.errors import ConfigurationError
+from longshore.interfaces.cli.client import load_command_settings
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
 from longshore.interfaces.cli.options import GlobalOptions, command, flag
 from longshore.interfaces.cli.render import formats, screen
-from longshore.interfaces.cli.services import load_command_settings
 from longshore.settings import DEFAULT, Settings, describe
 
 OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
@@ -54,7 +54,7 @@ def settings(options: GlobalOptions) -> None:
     """
     rows = describe(load_command_settings(options))
     if options.json:
-        screen.print_json([asdict(row) for row in rows])
+        screen.print_json([row._asdict() for row in rows])
         return
     screen.print_table(
         [

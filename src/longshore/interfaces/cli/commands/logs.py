@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.commands.shared import Attempt, Follow, Id
@@ -17,15 +18,6 @@ _SIGNS = {"stdout": "|", "stderr": "!", "log": ":"}
 _PALETTE = (36, 35, 34, 32, 33)
 _STDERR_COLOUR = 33
 _KEY_WIDTH = 24
-
-
-class OutputWriter(Protocol):
-    """Prints chunks of output."""
-
-    def add(self, chunk: d.OutputChunkDocument) -> None: ...
-
-    def end(self) -> None:
-        """Print what was held back."""
 
 
 @client_command(
@@ -42,7 +34,7 @@ async def logs(
     with the task's name and | for stdout or ! for stderr, in the order in which they were printed.
     """
     ref = await client.resolve(entity)
-    writer: OutputWriter
+    writer: screen.JsonItems | PrefixedOutput | RawOutput
     if client.options.json:
         writer = screen.JsonItems(lines=follow)
     elif ref.task_id is None:
@@ -76,23 +68,25 @@ class RawOutput:
             sys.stdout.flush()
             print_stderr(f"longshore: attempt {chunk.attempt}")
         self._attempt = chunk.attempt
-        if chunk.stream == "lost":
-            print_stderr(lost_text(chunk))
-            return
-        data = chunk.data
-        if chunk.stream == "stderr" and self._coloured:
-            data = b"\x1b[%dm%b\x1b[0m" % (_STDERR_COLOUR, data)
-        write_raw(chunk.stream, data)
+        write_chunks([chunk], coloured=self._coloured)
 
     def end(self) -> None:
         """Nothing was held back."""
 
 
-def write_raw(stream: d.Stream, data: bytes) -> None:
-    """Write bytes to the stream that they were printed to."""
-    file = sys.stderr if stream == "stderr" else sys.stdout
-    file.buffer.write(data)
-    file.buffer.flush()
+def write_chunks(
+    chunks: Iterable[d.OutputChunk | d.OutputChunkDocument], *, coloured: bool = False
+) -> None:
+    """Write chunks to the streams that they were printed to."""
+    for chunk in chunks:
+        if chunk.stream == "lost":
+            print_stderr(lost_text(chunk))
+            continue
+        is_error = chunk.stream == "stderr"
+        file = sys.stderr if is_error else sys.stdout
+        colours = b"\x1b[%dm%b\x1b[0m" % (_STDERR_COLOUR, chunk.data)
+        file.buffer.write(colours if is_error and coloured else chunk.data)
+        file.buffer.flush()
 
 
 class PrefixedOutput:

@@ -30,13 +30,13 @@ from longshore.core.tasks.states import TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
-from longshore.interfaces.cli.commands.logs import lost_text, write_raw
+from longshore.interfaces.cli.client import load_command_settings, open_command_services
+from longshore.interfaces.cli.commands.logs import write_chunks
 from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.services import load_command_settings, open_command_services
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
 from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
@@ -207,20 +207,20 @@ class _Follower:
             os._exit(self.signal_code)
 
     def _cancel(self, reason: str) -> None:
-        if self.group is not None and self.cancelling is None:
-            self.cancelling = asyncio.ensure_future(self._request_cancel(reason))
+        async def request() -> None:
+            # The task may have ended already; then its result counts.
+            with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
+                await self.app.cancel_task(self.task_id, reason=reason)
 
-    async def _request_cancel(self, reason: str) -> None:
-        # The task may have ended already; then its result counts.
-        with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
-            await self.app.cancel_task(self.task_id, reason=reason)
+        if self.group is not None and self.cancelling is None:
+            self.cancelling = asyncio.ensure_future(request())
 
     async def _write(self, chunks: list[d.OutputChunk]) -> None:
         if self.output_closed:
             return
         try:
             # In a thread: a slow reader must not delay the renewal of the lease.
-            await asyncio.to_thread(_write_all, chunks)
+            await asyncio.to_thread(write_chunks, chunks)
         except BrokenPipeError:
             self.output_closed = True
             self._cancel("the output pipe was closed")
@@ -253,11 +253,3 @@ class _Follower:
             hint = "; set a longer --timeout" if code == ExitCode.TIMED_OUT else ""
             print_stderr(f"longshore: {row.failure.message}{hint}")
         return ExitCode.FAILED if code is None else code
-
-
-def _write_all(chunks: Sequence[d.OutputChunk]) -> None:
-    for chunk in chunks:
-        if chunk.stream is d.Stream.LOST:
-            print_stderr(lost_text(chunk))
-        else:
-            write_raw(chunk.stream, chunk.data)
