@@ -108,7 +108,8 @@ class _Ledger(_Port):
 
     async def create_jobs(self, creations: Sequence[JobCreation]) -> list[Any]:
         answers: list[Any] = await self._port.create_jobs(creations)
-        for (job, tasks), left in zip(creations, answers, strict=True):
+        for creation, left in zip(creations, answers, strict=True):
+            job, tasks = creation.changes()
             if isinstance(left, tuple):
                 self._count((job, *tasks), left)
         return answers

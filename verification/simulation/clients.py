@@ -14,7 +14,7 @@ from longshore.core.budgets import Budget
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
-from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
 from longshore.ports.task_queue import OutgoingMessage
@@ -124,7 +124,7 @@ class Clients:
                     9, action.request_id, f"became job {accepted.job.id}"
                 )
             alone = self._submit_counts[action.request_id] == 1 and not accepted.created
-            if alone and await self._is_unchanged(accepted.job):
+            if alone and await self._is_unchanged(accepted.job.id):
                 self._simulation.report_violation(
                     9, action.request_id, "was new, but was answered as an existing job"
                 )
@@ -132,12 +132,13 @@ class Clients:
 
         return submit
 
-    async def _is_unchanged(self, job: JobRow) -> bool:
+    async def _is_unchanged(self, job_id: str) -> bool:
         """Whether the job was not changed since its creation."""
-        tasks = await self._simulation.backend.ledger.list_tasks(
-            TENANT, job_id=job.id, limit=MAX_TASKS
-        )
-        return job.version == 1 and all(row.version == 1 for row in tasks.items)
+        ledger = self._simulation.backend.ledger
+        job = await ledger.get_job(job_id)
+        tasks = await ledger.list_tasks(TENANT, job_id=job_id, limit=MAX_TASKS)
+        first = job is not None and job.version == 1
+        return first and all(row.version == 1 for row in tasks.items)
 
     def _add(self, action: Add) -> ClientCall:
         job_id, addition = (

@@ -20,6 +20,7 @@ MAX_DEPTH = 100
 """Levels of a JSON value: code that reads or writes it is recursive."""
 
 _MAX_INTEGER_BITS = 8192  # larger integers cannot be written in decimal
+_SMALL = 1 << 62  # below it, an integer is usual
 _NAME_CHARACTERS = 64
 _NO_VALUE = object()
 _shortened = reprlib.Repr()
@@ -129,6 +130,9 @@ def check_json(value: Any, *, max_values: int | None = None) -> None:
         count += 1
         if max_values is not None and count > max_values:
             raise expected(f"at most {max_values:,} values")
+        kind = type(item)
+        if (kind is str and item.isascii()) or (kind is int and -_SMALL < item < _SMALL):
+            continue
         match item:
             case dict() | list() | tuple() if depth > MAX_DEPTH:
                 raise expected(f"at most {MAX_DEPTH} levels of lists and objects")

@@ -48,6 +48,8 @@ def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:
 
 def text_document(text: str, key: str) -> tuple[Document, bytes | None]:
     """Returns JSON text as a document, and the bytes to store; see ``make_document``."""
+    if text.isascii() and len(text) <= INLINE_LIMIT_BYTES:
+        return Document(text=text, size=len(text)), None
     data = text.encode()
     if len(data) <= INLINE_LIMIT_BYTES:
         return Document(text=text, size=len(data)), None

@@ -5,24 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Protocol, TypedDict, Unpack
+from typing import Protocol, TypedDict, Unpack
 
+from longshore.core.documents import Document
+from longshore.core.jobs import job as jobs
+from longshore.core.jobs.planning import SubmissionPlan
 from longshore.core.pages import Page
+from longshore.core.records import value
+from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Change, Effect
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease
-from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import VersionConflict
 
 AnyChange = Change[TaskRow] | Change[JobRow]
 
 
-class JobCreation(NamedTuple):
-    """The first version of a job and of all of its tasks, by number."""
+@value
+class JobCreation:
+    """A planned job, which is created with all of its tasks."""
 
-    job: Change[JobRow]
-    tasks: Sequence[Change[TaskRow]]
+    spec: JobSpec
+    plan: SubmissionPlan
+    graph: Document
+    change_id: str
+
+    def changes(self) -> tuple[Change[JobRow], list[Change[TaskRow]]]:
+        """The first version of the job and of its tasks, by number."""
+        spec, plan, change_id = self.spec, self.plan, self.change_id
+        now = spec.created_at
+        job = jobs.create(spec, plan.summaries, self.graph, now=now, change_id=change_id)
+        return job, [
+            tasks.create(task.spec, task.awaits, now=now, change_id=change_id)
+            for task in plan.tasks
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +112,8 @@ class Ledger(Protocol):
         self, creations: Sequence[JobCreation]
     ) -> list[tuple[Effect, ...] | VersionConflict]:
         """Create jobs, each with all of its tasks or not at all; durable when this returns.
+
+        Rows, events and effects are those of ``JobCreation.changes``.
 
         Returns an answer for each job, in order: the effects as ``commit`` returns them, or a
         conflict if another job has the id. The jobs are independent of each other. A job that was

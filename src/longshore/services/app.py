@@ -246,8 +246,8 @@ class Application:
         )
         return d.AddedTasksDocument(
             job_id=added.job.id,
-            status=added.job.state,
-            total_tasks=added.job.total,
+            status=added.state,
+            total_tasks=added.total,
             added_tasks=list(added.keys),
             created=added.created,
         )
@@ -956,13 +956,13 @@ class Application:
 
 def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
     """The answer to a submit."""
-    row = accepted.job
+    job = accepted.job
     return d.AcceptedJobDocument(
-        job_id=row.id,
-        request_id=row.spec.request_id,
-        created_at=d.format_timestamp(row.spec.created_at),
-        status=row.state,
-        total_tasks=row.total,
+        job_id=job.id,
+        request_id=job.request_id,
+        created_at=d.format_timestamp(job.created_at),
+        status=accepted.state,
+        total_tasks=accepted.total,
         root_tasks=list(accepted.keys),
         created=accepted.created,
     )

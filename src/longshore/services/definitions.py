@@ -16,7 +16,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple, NoReturn
@@ -145,11 +145,11 @@ class DefinitionSync:
 
     async def _sync_file(self, key: _SyncKey, file: FileDefinition, applied: ApplyResult) -> None:
         synced = self._last_synced.get(key)
-        if synced is not None and _same_content(synced, file.definition):
+        if synced is not None and synced.content == file.definition.content:
             applied.unchanged.append(synced)
             return
         recorded = await self._recorded_version(key)
-        if recorded is not None and _same_content(recorded, file.definition):
+        if recorded is not None and recorded.content == file.definition.content:
             newest = await self.backend.definitions.get(key.tenant, key.name)
             # Stored by another process; if this one stored an older version since, it stores again.
             if synced is None or newest != synced:
@@ -219,10 +219,6 @@ class DefinitionSync:
 def _prefix(tenant: str, folder: str) -> str:
     digest = hashlib.sha256(folder.encode(errors="surrogateescape")).hexdigest()
     return f"{SYNC_RECORDS_PREFIX}{tenant}/{digest[:_FOLDER_CHARACTERS]}/"
-
-
-def _same_content(definition: Definition, other: Definition) -> bool:
-    return replace(definition, version=0) == replace(other, version=0)
 
 
 def _log_problems(problems: Sequence[FileProblem], reported: Collection[FileProblem]) -> None:

@@ -25,12 +25,12 @@ from typing import Any
 
 import msgspec
 
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, NO_DEFINITION, Definition
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.documents import Document, submitted_document_key
 from longshore.core.events.wire import to_ms
 from longshore.core.ids import check_request_id, job_id_of, new_request_id, task_id_of
 from longshore.core.jobs import job as jobs
-from longshore.core.jobs.graph import Addition, Graph, request_hash
+from longshore.core.jobs.graph import Addition, Graph, graph_of_one_task, request_hash
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.jobs.planning import (
     PlanTarget,
@@ -46,11 +46,13 @@ from longshore.core.jobs.submission import (
     canonical_text,
     read_job,
     referenced_definitions,
+    unknown_definition,
 )
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec
+from longshore.core.tasks.states import JobState
 from longshore.errors import (
     AlreadyExists,
     BackendError,
@@ -78,7 +80,9 @@ _CONCURRENT_SUBMITS = 16
 class AcceptedTasks:
     """The answer to a client that submitted a job or added tasks."""
 
-    job: JobRow
+    job: JobSpec
+    state: JobState
+    total: int  # of the job's tasks
     keys: tuple[str, ...]  # of the job's tasks without dependencies, or of the added tasks
     created: bool  # False: the same request had been accepted before
 
@@ -103,9 +107,10 @@ class _NewJob:
     document: Any
     definitions: dict[str, Definition]
 
-    def accepted(self, row: JobRow) -> AcceptedTasks:
-        logger.info("job.accepted", extra={"job_id": row.id, "tasks": row.total})
-        return AcceptedTasks(job=row, keys=tuple(self.planned.roots), created=True)
+    def accepted(self, state: JobState = JobState.RUNNING) -> AcceptedTasks:
+        total, keys = len(self.planned.tasks), tuple(self.planned.roots)
+        logger.info("job.accepted", extra={"job_id": self.spec.id, "tasks": total})
+        return AcceptedTasks(job=self.spec, state=state, total=total, keys=keys, created=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +134,8 @@ class Producer:
 
     def new_request_id(self) -> str:
         """Draw a request id."""
-        text = self.transitions.new_id() + self.transitions.new_id()
-        bits = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=9).digest(), "big")
-        return new_request_id(to_ms(self.backend.clock.now()), bits)
+        digest = hashlib.blake2b(self.transitions.new_id().encode(), digest_size=9).digest()
+        return new_request_id(to_ms(self.backend.clock.now()), int.from_bytes(digest, "big"))
 
     async def submit(
         self,
@@ -173,14 +177,14 @@ class Producer:
                 return [await self._submit_alone(tenant, submissions[0], semaphore)]
             alone = [self._submit_alone(tenant, item, semaphore) for item in submissions]
             return await asyncio.gather(*alone)
-        newest: dict[str, Definition] = {}
+        definitions: dict[str, Definition] = {}
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
         batch: dict[int, _NewJob] = {}
         rows = 0
         try:
             for number, submission in enumerate(submissions):
                 try:
-                    job = await self._prepare(tenant, submission, newest)
+                    job = await self._prepare(tenant, submission, definitions)
                 except UsageError as error:
                     job = error
                 if not isinstance(job, _NewJob):
@@ -207,12 +211,12 @@ class Producer:
                 return error
 
     async def _prepare(
-        self, tenant: str, submission: Submission, newest: dict[str, Definition]
+        self, tenant: str, submission: Submission, definitions: dict[str, Definition]
     ) -> AcceptedTasks | LongshoreError | _NewJob:
         """Returns what a submission creates, or the answer if the request id was used before.
 
         Args:
-            newest: Definitions that were read or stored for other submissions.
+            definitions: Those that were read or stored for other submissions; more are added.
 
         Raises:
             UsageError: it is refused.
@@ -228,17 +232,17 @@ class Producer:
             problems += invalid.problems
         if problems:
             # All problems are reported at once, also those that only the store can find.
-            await self._find_definitions(tenant, document, own_names, problems)
+            await self._find_definitions(tenant, document, definitions, own_names, problems)
         body_hash = canonical_hash(document)
         job_id = job_id_of(tenant, request_id or (drawn := self.new_request_id()))
         # No job has an id that was just drawn.
         if request_id and (existing := await self.backend.ledger.get_job(job_id)):
             return _previous_job(existing, request, body_hash)
-        stored = await self._find_definitions(tenant, document, own_names, newest=newest)
+        await self._find_definitions(tenant, document, definitions, own_names)
         for definition in own:
-            stored[definition.name] = newest[definition.name] = await self._store_definition(
-                tenant, definition, stored.get(definition.name)
-            )
+            newest = definitions.get(definition.name)
+            stored = await self._store_definition(tenant, definition, newest)
+            definitions[definition.name] = stored
         spec = JobSpec(
             id=job_id,
             tenant=tenant,
@@ -249,8 +253,8 @@ class Producer:
             name=request.name,
             budget=request.budget,
         )
-        planned = self._plan(initial_target(spec), request.tasks, stored)
-        return _NewJob(spec, request, planned, document, stored)
+        planned = self._plan(initial_target(spec), request.tasks, definitions)
+        return _NewJob(spec, request, planned, document, definitions)
 
     async def _create_jobs(
         self, batch: Mapping[int, _NewJob]
@@ -259,28 +263,19 @@ class Producer:
         creations = [await self._creation_of(job) for job in batch.values()]
         conflicts = await self.transitions.create_jobs(creations) if creations else []
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
-        for (number, job), created, conflict in zip(
-            batch.items(), creations, conflicts, strict=True
-        ):
+        for (number, job), conflict in zip(batch.items(), conflicts, strict=True):
             answers[number] = (
-                await self._find_previous(job, conflict)
-                if conflict
-                else job.accepted(created.job.row)
+                await self._find_previous(job, conflict) if conflict else job.accepted()
             )
         return answers
 
     async def _creation_of(self, job: _NewJob) -> JobCreation:
-        """Store the documents of a job. Returns its rows."""
-        spec, planned, change_id = job.spec, job.planned, self.transitions.new_id()
-        for key, data in planned.blobs:
+        """Store the documents of a job. Returns what its rows are made of."""
+        spec, plan = job.spec, job.planned
+        for key, data in plan.blobs:
             await self.backend.blobs.put(key, data)
-        graph, now = await self._store_graph(spec, planned), spec.created_at
-        change = jobs.create(spec, planned.summaries, graph, now=now, change_id=change_id)
-        created = [
-            tasks.create(task.spec, task.awaits, now=now, change_id=change_id)
-            for task in planned.tasks
-        ]
-        return JobCreation(change, created)
+        graph, change_id = await self._store_graph(spec, plan), self.transitions.new_id()
+        return JobCreation(spec=spec, plan=plan, graph=graph, change_id=change_id)
 
     async def _find_previous(
         self, job: _NewJob, conflict: VersionConflict
@@ -295,39 +290,34 @@ class Producer:
         self,
         tenant: str,
         document: Any,
+        definitions: dict[str, Definition],
         own: Collection[str] = (),
         problems: Sequence[Problem] = (),
-        newest: dict[str, Definition] | None = None,
-    ) -> dict[str, Definition]:
-        """Returns the stored definitions that the document names.
+    ) -> None:
+        """Add the stored definitions that the document names.
 
         Args:
+            definitions: Those that were read before.
             own: Names of definitions that come with the document.
             problems: What else is wrong with the document.
-            newest: Definitions that were read before; the others are added.
 
         Raises:
             InvalidJob: a definition is unknown, or there are other problems.
         """
-        newest = {} if newest is None else newest
-        definitions: dict[str, Definition] = {}
         unknown: list[Problem] = []
-        for path, name in referenced_definitions(document):
+        for index, name in referenced_definitions(document):
             if name in definitions:
                 continue
-            definition = newest.get(name)
-            if definition is None:
-                stored = await self.backend.definitions.get(tenant, name)
-                definition = stored or BUILTIN_DEFINITIONS.get(name)
+            stored = await self.backend.definitions.get(tenant, name)
+            definition = stored or BUILTIN_DEFINITIONS.get(name)
             if definition is not None:
-                definitions[name] = newest[name] = definition
+                definitions[name] = definition
             elif name not in own:
-                unknown.append(Problem(path=path, message=NO_DEFINITION.format(name)))
+                unknown.append(unknown_definition(index, name))
                 if len(unknown) == PROBLEM_LIMIT:
                     break
         if problems or unknown:
             raise InvalidJob([*problems, *unknown])
-        return definitions
 
     async def _store_definition(
         self, tenant: str, definition: Definition, newest: Definition | None
@@ -335,7 +325,7 @@ class Producer:
         store = self.backend.definitions
         newest = newest or await store.get(tenant, definition.name)
         # Usually it is stored already, and a read is far cheaper than a write.
-        if newest is not None and replace(newest, version=0) == definition and newest.version:
+        if newest is not None and newest.version and newest.content == definition.content:
             return newest
         return await store.put(tenant, definition)
 
@@ -355,16 +345,18 @@ class Producer:
         large = [
             Problem(
                 path=f"tasks[{index}].input",
-                message=f"has {task.spec.input.size} bytes as JSON; at most {limit} are allowed",
+                message=f"has {task.input.size} bytes as JSON; at most {limit} are allowed",
             )
             for index, task in enumerate(planned.tasks)
-            if task.spec.input is not None and task.spec.input.size > limit
+            if task.input is not None and task.input.size > limit
         ]
         if large:
             raise InvalidJob(large)
         return planned
 
     async def _store_graph(self, spec: JobSpec, planned: SubmissionPlan) -> Document:
+        if len(planned.tasks) == 1:
+            return graph_of_one_task(planned.tasks[0].key, planned.tasks[0].kind.definition)
         key = submitted_document_key(spec.id, spec.body_hash, "graph")
         return await self.documents.store(planned.graph.to_json(), key)
 
@@ -397,7 +389,7 @@ class Producer:
         if len(planned.tasks) > 1:
             row = await self.transitions.close_intent(change.row.id, intent)
         # If a sweeper has closed the intent meanwhile, the job is complete too.
-        return job.accepted(row or change.row)
+        return job.accepted((row or change.row).state)
 
     async def _store_body(
         self,
@@ -450,7 +442,7 @@ class Producer:
                 task.spec,
                 task.awaits,
                 now=self.backend.clock.now(),
-                change_id=f"{intent_id}-{task.spec.number}",
+                change_id=f"{intent_id}-{task.number}",
             )
             try:
                 await self.transitions.commit(change)
@@ -519,7 +511,8 @@ class Producer:
                 requests = read_job(document, limit=self.task_limit, existing=graph.keys).tasks
             except InvalidJob as invalid:
                 problems = invalid.problems
-            definitions = await self._find_definitions(tenant, document, problems=problems)
+            definitions: dict[str, Definition] = {}
+            await self._find_definitions(tenant, document, definitions, problems=problems)
             body_hash = canonical_hash(document)
             target = PlanTarget(
                 job=job.spec,
@@ -536,9 +529,9 @@ class Producer:
                 job, target, replace(planned, graph=grown), document, definitions
             )
             if row is not None:
-                keys = tuple(task.spec.key for task in planned.tasks)
+                keys = tuple(task.key for task in planned.tasks)
                 logger.info("tasks.added", extra={"job_id": job_id, "tasks": len(keys)})
-                return AcceptedTasks(job=row, keys=keys, created=True)
+                return _accepted(row, keys, created=True)
 
     async def _commit_addition(
         self,
@@ -550,7 +543,7 @@ class Producer:
     ) -> JobRow | None:
         """Returns the job's row with the tasks; None if it has changed meanwhile."""
         now, change_id = target.requested_at, self.transitions.new_id()
-        numbers = NumberSet(task.spec.number for task in planned.tasks)
+        numbers = NumberSet(task.number for task in planned.tasks)
         parents = NumberSet(
             parent for parents in planned.graph.parents[job.total :] for parent in parents
         )
@@ -625,7 +618,11 @@ def _previous_job(
     if existing.spec.body_hash != body_hash:
         return AlreadyExists("a job with request id", existing.spec.request_id)
     roots = tuple(task.key for task in request.tasks if not task.parents)
-    return AcceptedTasks(job=existing, keys=roots, created=False)
+    return _accepted(existing, roots, created=False)
+
+
+def _accepted(job: JobRow, keys: tuple[str, ...], *, created: bool) -> AcceptedTasks:
+    return AcceptedTasks(job=job.spec, state=job.state, total=job.total, keys=keys, created=created)
 
 
 def _apply(job: JobRow, command: jobs.AddTasks, now: datetime, change_id: str) -> jobs.JobChange:
@@ -645,4 +642,4 @@ def _previous_addition(
     if not same:
         raise AlreadyExists("an addition with request id", request_id)
     keys = graph.keys[existing.first_number : existing.first_number + existing.count]
-    return AcceptedTasks(job=job, keys=keys, created=False)
+    return _accepted(job, keys, created=False)

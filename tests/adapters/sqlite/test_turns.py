@@ -191,12 +191,12 @@ class Store:
 
     def write(self, *changes: Change[Any]) -> None:
         transaction = StoreTransaction(self.connection, self.names)
-        created = [change for change in changes if isinstance(change.row, TaskRow)]
         for change in changes:
             if isinstance(change.row, JobRow):
-                write_job(transaction, change, created)
-        for change in created:
-            write_task(transaction, change)
+                write_job(transaction, change)
+        for change in changes:
+            if isinstance(change.row, TaskRow):
+                write_task(transaction, change)
         transaction.close()
 
     def join(self) -> None:

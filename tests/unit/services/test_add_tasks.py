@@ -45,8 +45,8 @@ async def test_added_tasks_are_part_of_the_job(kind: str, tmp_path: Path) -> Non
         added = await harness.add_tasks(make_task("b"), make_task("c", "b"))
 
         assert (added.keys, added.created) == (("b", "c"), True)
-        assert added.job.total == 3
-        assert IntentKind.ADD not in {intent.kind for intent in added.job.intents}
+        assert added.total == 3
+        assert IntentKind.ADD not in {intent.kind for intent in (await harness.job()).intents}
         assert await harness.states() == {"a": PENDING, "b": PENDING, "c": WAITING}
         await harness.finish()
         assert (await harness.job()).state is JobState.COMPLETED

@@ -65,7 +65,7 @@ class DynamoDefinitions:
         definition = codec.definition_from_json(_encode_definition(replace(definition, version=0)))
         key = _head_key(tenant, definition.name)
         head = await self._config_table.get(key)
-        if head and _is_active(head) and _same_content(newest := _decode(head), definition):
+        if head and _is_active(head) and (newest := _decode(head)).content == definition.content:
             return newest
         after = int(head["newest"]["N"]) if head else 0
         stored = await self._write_version(tenant, definition, after)
@@ -91,7 +91,7 @@ class DynamoDefinitions:
             existing = await self._config_table.put(key | body, condition=NOT_EXISTS)
             if existing is None:
                 return stored
-            if _same_content(other := _decode(existing), definition):
+            if (other := _decode(existing)).content == definition.content:
                 return other
         raise AssertionError  # the numbers do not end
 
@@ -146,10 +146,6 @@ def _decode(item: Item) -> Definition:
 
 def _is_active(head: Item) -> bool:
     return int(head["newest"]["N"]) > int(head["deleted"]["N"])
-
-
-def _same_content(definition: Definition, other: Definition) -> bool:
-    return replace(definition, version=0) == replace(other, version=0)
 
 
 class DynamoApiKeys:

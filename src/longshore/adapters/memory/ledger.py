@@ -206,7 +206,8 @@ class MemoryLedger:
         self, creations: Sequence[JobCreation]
     ) -> list[tuple[Effect, ...] | VersionConflict]:
         answers: list[tuple[Effect, ...] | VersionConflict] = []
-        for job, tasks in creations:
+        for creation in creations:
+            job, tasks = creation.changes()
             try:
                 answers.append(await self.commit(job, *tasks))
             except VersionConflict as conflict:

@@ -3,22 +3,28 @@
 A row is written only if its version is the one that the change was decided from. All changes of a
 commit are in one transaction, so a job of ten thousand tasks is one call.
 
-A job that is not stored has no tasks, no history and no version to compare, so its creation reads
-nothing but whether it is there.
+A job that is not stored has no tasks, no history and no version to compare. What its first rows and
+events are follows from its plan, so they are packed from the plan; the insert itself shows whether
+the job is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
-from functools import lru_cache
 from typing import Any
 
 import apsw
 
-from longshore.adapters.shared import codec
+from longshore.adapters.shared.codec import to_us
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.history import EVENT_NUMBERS, pack_event
+from longshore.adapters.sqlite.history import (
+    BY_PRODUCER,
+    EVENT_NUMBERS,
+    JOB_CREATED,
+    PENDING,
+    pack_event,
+    pack_record,
+)
 from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
@@ -29,8 +35,8 @@ from longshore.adapters.sqlite.rows import (
     TASK_NO,
     TASK_STATE_COLUMNS,
     TASK_STATES,
+    encode_rest,
     ended_numbers,
-    graph_of_one_task,
     job_spec_values,
     job_values,
     pack_change_id,
@@ -39,18 +45,13 @@ from longshore.adapters.sqlite.rows import (
     pack_numbers,
     task_spec_values,
     task_values,
-    to_ms,
 )
 from longshore.adapters.sqlite.transaction import StoreTransaction
-from longshore.core.budgets import NO_BUDGET
-from longshore.core.documents import Document
-from longshore.core.events.event import Event
-from longshore.core.events.types import JobCompleted, JobCreated, Usage
+from longshore.core.events.types import JobCompleted
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.job import JobChange
 from longshore.core.tasks.changes import Enqueue, TaskChange, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
-from longshore.core.tasks.states import TaskState
 from longshore.errors import VersionConflict
 from longshore.ports.ledger import AnyChange, JobCreation
 
@@ -79,19 +80,20 @@ _STORED_TASK = (
     "SELECT no, version, change_id, sequence, history, state, unsettled, worker FROM tasks"
     " WHERE no = ?"
 )
-_CHANGE_ID = "SELECT change_id FROM jobs WHERE id = ?"
+_CREATE_JOB = (
+    "INSERT INTO jobs (no, id, tenant, app, name, request_id, body_hash, created_us, change_id,"
+    " updated_ms, total, graph, history, rest, state, version, sequence, intents, unreported)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?, 0, 1, 1, 0, 0) ON CONFLICT (id) DO NOTHING"
+)
+_CREATE_TASK = (
+    "INSERT INTO tasks (no, key, input, parents, dependents, kind, tenant, queue, lane, created_us,"
+    " change_id, updated_ms, state, version, sequence, attempt, fence, due_us, awaits, unsettled,"
+    " history, rest) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?, 1, ?, 0, 0, ?,?, 0, ?,?)"
+)
+_CREATION = "SELECT no, change_id FROM jobs WHERE id = ?"
 _LAST_NUMBERS = (
     "SELECT ifnull((SELECT max(no) FROM jobs), 0), ifnull((SELECT max(position) FROM feed), 0)"
 )
-_DEFAULTS = {
-    kind: {
-        **{item.name: item.default for item in fields(kind) if item.default is not MISSING},
-        "usage": Usage(),
-        "version": 1,
-    }
-    for kind in (TaskRow, JobRow)
-}
-_graph_of_one_task = lru_cache(maxsize=1024)(graph_of_one_task)
 _TERMINAL = frozenset(number for number, state in enumerate(TASK_STATES) if state.terminal)
 
 
@@ -118,7 +120,7 @@ class Commit:
         written = 0
         for change in self._changes:  # jobs first, because tasks refer to them
             if isinstance(change.row, JobRow):
-                written += write_job(transaction, change, tasks)
+                written += write_job(transaction, change)
         for change in tasks:
             written += write_task(transaction, change)
         if not written:
@@ -134,42 +136,106 @@ class Commit:
 class CreateJobs:
     """Creates jobs; a call with the writer's connection writes them."""
 
+    topics = (Topic.QUEUE,)  # some task of a new job has no parents
+
     def __init__(self, creations: Sequence[JobCreation], names: Names) -> None:
         self._creations = creations
         self._names = names
-        pending = any(task.effects for creation in creations for task in creation.tasks)
-        self.topics = (Topic.QUEUE,) if pending else ()
 
     def __call__(self, connection: apsw.Connection) -> list[tuple[()] | VersionConflict]:
         ((last_no, last_position),) = connection.execute(_LAST_NUMBERS)
         transaction = StoreTransaction(connection, self._names, position=last_position + 1)
-        new_jobs, new_tasks = list[Any](), list[Any]()
+        numbered = list(enumerate(self._creations, last_no + 1))
+        new_jobs = [_created_job(transaction, no, creation) for no, creation in numbered]
+        before = connection.total_changes()
+        connection.executemany(_CREATE_JOB, new_jobs)
+        all_new = connection.total_changes() - before == len(new_jobs)
+        new_tasks = list[Any]()
         answers: list[tuple[()] | VersionConflict] = []
-        change_ids: dict[str, str | bytes] = {}
-        for creation in self._creations:
-            row = creation.job.row
-            change_id = pack_change_id(row.change_id)
-            stored = change_ids.get(row.id)
-            if stored is None:
-                matches = transaction.select(_CHANGE_ID, (pack_job_id(row.id),))
-                if not matches:
-                    last_no += 1
-                    tasks = creation.tasks
-                    new_jobs.append(_new_job_values(transaction, creation.job, tasks, last_no))
-                    new_tasks += [_new_task_values(transaction, task, last_no) for task in tasks]
-                stored = change_ids[row.id] = matches[0][0] if matches else change_id
-            # The same change: the answer to an earlier commit was lost.
-            answers.append(() if stored == change_id else VersionConflict(row.id, 0))
-        connection.executemany(_INSERT_JOB, new_jobs)
-        connection.executemany(_INSERT_TASK, new_tasks)
+        for no, creation in numbered:
+            if not all_new:
+                stored = transaction.select(_CREATION, (pack_job_id(creation.spec.id),))
+                if stored[0][0] != no:
+                    # The same change: the answer to an earlier commit was lost.
+                    own = stored[0][1] == pack_change_id(creation.change_id)
+                    answers.append(() if own else VersionConflict(creation.spec.id, 0))
+                    continue
+            answers.append(())
+            new_tasks += _created_tasks(transaction, no, creation)
+        connection.executemany(_CREATE_TASK, new_tasks)
         reach("create.rows_written")
         transaction.close()
         return answers
 
 
-def write_job(
-    transaction: StoreTransaction, change: JobChange, tasks: Sequence[TaskChange]
-) -> bool:
+def _created_job(transaction: StoreTransaction, no: int, creation: JobCreation) -> tuple[Any, ...]:
+    """The values of ``_CREATE_JOB``: what ``core.jobs.job.create`` decides."""
+    spec, total = creation.spec, len(creation.plan.tasks)
+    values = job_spec_values(spec, no, transaction.names, transaction.connection)
+    return (
+        *values,
+        pack_change_id(creation.change_id),
+        values[-1] // 1000,
+        total,
+        pack_document(creation.graph) if total > 1 else None,
+        pack_record(JOB_CREATED, 0, transaction.position, BY_PRODUCER, (total,)),
+        encode_rest({"budget": spec.budget}).decode() if spec.budget else None,
+    )
+
+
+def _created_tasks(
+    transaction: StoreTransaction, job_no: int, creation: JobCreation
+) -> list[tuple[Any, ...]]:
+    """The values of ``_CREATE_TASK``: what ``core.tasks.task.create`` decides of each task."""
+    spec, names, connection = creation.spec, transaction.names, transaction.connection
+    tenant, app = transaction.number_of(spec.tenant), transaction.number_of(spec.app)
+    created_us, change_id = to_us(spec.created_at), pack_change_id(creation.change_id)
+    now_ms, first_no = created_us // 1000, job_no << NUMBER_BITS
+    common: dict[int, tuple[Any, ...]] = {}  # by identity of the kind: tasks share a few
+    pending = _pending_values(transaction, None, now_ms)
+    transaction.record(JOB_CREATED, tenant, app, -job_no, 1)
+    new_tasks = []
+    for number, key, kind, input_, parents, dependents, not_before, awaits in (
+        task[1:] for task in creation.plan.tasks
+    ):
+        values = common.get(id(kind))
+        if values is None:
+            kind_no = names.kind_number_of(connection, kind)
+            queue = names.number_of(connection, kind.queue)
+            values = (kind_no, tenant, queue, int(kind.priority), created_us, change_id, now_ms)
+            common[id(kind)] = values
+        rest = None if not_before is None else encode_rest({"not_before": not_before}).decode()
+        if awaits:
+            state = (0, 0, None, pack_numbers(awaits), b"")
+        else:
+            due_us = None if not_before is None else to_us(not_before)
+            state = pending if due_us is None else _pending_values(transaction, due_us, now_ms)
+            transaction.record(PENDING, tenant, app, first_no + number, 1)
+        new_tasks.append(
+            (
+                first_no + number,
+                key,
+                pack_document(input_),
+                pack_document(parents),
+                pack_document(dependents),
+                *values,
+                *state,
+                rest,
+            )
+        )
+    return new_tasks
+
+
+def _pending_values(transaction: StoreTransaction, due_us: int | None, now_ms: int) -> Any:
+    """State, sequence, due time, awaited parents and history of a new task that awaits none."""
+    now_us, due_ms = now_ms * 1000, None
+    if due_us is not None and due_us > now_us:
+        now_us, due_ms = due_us, due_us // 1000
+    record = pack_record(PENDING, 0, transaction.position, BY_PRODUCER, (1, due_ms))
+    return (1, 1, now_us, None, record)
+
+
+def write_job(transaction: StoreTransaction, change: JobChange) -> bool:
     """Write a job's row and its events. Returns False if the row has this change already.
 
     Raises:
@@ -190,7 +256,7 @@ def write_job(
         ((last,),) = transaction.select("SELECT max(no) FROM jobs")
         no = (last or 0) + 1
     if version:
-        history = _add_events(transaction, change, -no, history, sequence, ())
+        history = _add_events(transaction, change, -no, history, sequence)
         graph = stored[0][9]
         if graph is not None or row.total > 1:
             graph = pack_document(row.graph)
@@ -202,28 +268,11 @@ def write_job(
             [(first + number,) for number in row.ended - before],
         )
         return True
-    own = [task for task in tasks if task.row.spec.job_id == row.id]
-    values = _new_job_values(transaction, change, own, no)
-    execute(_REPLACE_JOB if stored else _INSERT_JOB, values)
+    history = _add_events(transaction, change, -no, b"", 0)
+    values = job_values(row, graph=pack_document(row.graph), history=history)
+    spec_values = job_spec_values(row.spec, no, transaction.names, transaction.connection)
+    execute(_REPLACE_JOB if stored else _INSERT_JOB, (*spec_values, *values))
     return True
-
-
-def _new_job_values(
-    transaction: StoreTransaction, change: JobChange, tasks: Sequence[TaskChange], no: int
-) -> tuple[Any, ...]:
-    """The values of all columns of a new job that is created with these tasks."""
-    row, created = change.row, tasks if _are_summarised(tasks, change.events) else ()
-    history = _add_events(transaction, change, -no, b"", 0, created)
-    graph = pack_document(row.graph)
-    if len(tasks) == row.total == 1:
-        spec = tasks[0].row.spec
-        if graph == _graph_of_one_task(spec.key, spec.definition):
-            graph = None
-    values = plain_job_values(row, graph=graph, history=history)
-    if values is None:
-        values = job_values(row, graph=graph, history=history)
-    names, connection = transaction.names, transaction.connection
-    return (*job_spec_values(row.spec, no, names, connection), *values)
 
 
 def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
@@ -243,7 +292,13 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
         if not jobs:
             execute(_RESERVE_JOB, (packed_job_id,))
             jobs = [(transaction.connection.last_insert_rowid(),)]
-        execute(_INSERT_TASK, _new_task_values(transaction, change, jobs[0][0]))
+        names, connection = transaction.names, transaction.connection
+        no = jobs[0][0] << NUMBER_BITS | row.spec.number
+        history = _add_events(transaction, change, no, b"", 0)
+        worker = None if row.lease is None else transaction.number_of(row.lease.worker_id)
+        values = task_values(row, worker, unsettled=row.state.terminal, history=history)
+        spec_values = task_spec_values(row.spec, jobs[0][0], names, connection)
+        execute(_INSERT_TASK, (*spec_values, *values))
         return True
     stored = transaction.select(_STORED_TASK, numbers[0])
     no, version, change_id, sequence, history, state, unsettled, holder = stored[0]
@@ -251,13 +306,14 @@ def write_task(transaction: StoreTransaction, change: TaskChange) -> bool:
         return False
     if version != change.expected_version:
         raise VersionConflict(row.id, change.expected_version)
-    history = _add_events(transaction, change, no, history, sequence, ())
+    history = _add_events(transaction, change, no, history, sequence)
     if not row.state.terminal:
         unsettled = 0
     elif state not in _TERMINAL:
         unsettled = 1
     worker = None if row.lease is None else transaction.number_of(row.lease.worker_id)
-    if holder is not None and worker is None and not _by_holder(change):
+    by_worker = any(event.context.origin == "worker" for event in change.events)
+    if holder is not None and worker is None and not by_worker:
         execute("UPDATE workers SET ended = 1 WHERE name = ?", (holder,))
     values = task_values(row, worker, unsettled=bool(unsettled), history=history)
     execute(_UPDATE_TASK, (*values, no))
@@ -269,45 +325,16 @@ def _has_ended(change: AnyChange) -> bool:
     return isinstance(change.row, TaskRow) and change.row.state.terminal
 
 
-def _new_task_values(
-    transaction: StoreTransaction, change: TaskChange, job_no: int
-) -> tuple[Any, ...]:
-    """The values of all columns of a new task."""
-    row, names, connection = change.row, transaction.names, transaction.connection
-    no = job_no << NUMBER_BITS | row.spec.number
-    history = _add_events(transaction, change, no, b"", 0, ())
-    values = plain_task_values(row, history)
-    if values is None:
-        worker = None if row.lease is None else transaction.number_of(row.lease.worker_id)
-        values = task_values(row, worker, unsettled=row.state.terminal, history=history)
-    return (*task_spec_values(row.spec, job_no, names, connection), *values)
-
-
-def _by_holder(change: TaskChange) -> bool:
-    """Whether the worker that held the task has ended its lease itself."""
-    return any(event.context.origin == "worker" for event in change.events)
-
-
 def _add_events(
-    transaction: StoreTransaction,
-    change: AnyChange,
-    entity: int,
-    history: bytes,
-    sequence: int,
-    created: Sequence[TaskChange],
+    transaction: StoreTransaction, change: AnyChange, entity: int, history: bytes, sequence: int
 ) -> bytes:
-    """The history with the events of the change, which are added to the feed too.
-
-    Args:
-        created: The tasks of the job that are created in the same commit.
-    """
+    """The history with the events of the change, which are added to the feed too."""
     events, row = change.events, change.row
     if not events:
         # Also without a new event: a long history would be written again with each change.
         return transaction.grown_history(entity, history, sequence, ())
-    lists_tasks = any(isinstance(event.body, JobCreated | JobCompleted) for event in events)
-    tasks_stored = (
-        lists_tasks and isinstance(row, JobRow) and _all_stored(transaction, row, entity, created)
+    tasks_stored = any(isinstance(event.body, JobCompleted) for event in events) and _all_stored(
+        transaction, row, entity
     )
     position = transaction.position
     records = [
@@ -327,76 +354,12 @@ def _add_events(
     return transaction.grown_history(entity, history, sequence, records)
 
 
-def _all_stored(
-    transaction: StoreTransaction, row: JobRow, entity: int, created: Sequence[TaskChange]
-) -> bool:
-    """Whether the store has, or gets in this commit, a row for each task of a job."""
-    if created and row.version == 1:
-        return sorted(task.row.spec.number for task in created) == list(range(row.total))
+def _all_stored(transaction: StoreTransaction, row: TaskRow | JobRow, entity: int) -> bool:
+    """Whether the store has a row for each task of a job."""
+    if not isinstance(row, JobRow):
+        return False
     first = -entity << NUMBER_BITS
     ((count,),) = transaction.select(
         "SELECT count(*) FROM tasks WHERE no >= ? AND no < ?", (first, first + row.total)
     )
     return bool(count == row.total)
-
-
-def _are_summarised(tasks: Sequence[TaskChange], events: Sequence[Event]) -> bool:
-    """Whether ``Job Created`` says of the tasks what their rows say, and need not repeat it."""
-    specs = sorted((task.row.spec for task in tasks), key=lambda spec: spec.number)
-    rows = [(spec.key, spec.definition, spec.input) for spec in specs]
-    for event in events:
-        if isinstance(event.body, JobCreated):
-            summaries = event.body.tasks
-            if rows != [(summary.key, summary.name, summary.input) for summary in summaries]:
-                return False
-            for summary, spec in zip(summaries, specs, strict=True):
-                if not _lists(spec.parents, summary.depends_on):
-                    return False
-    return True
-
-
-def _lists(document: Document | None, keys: tuple[str, ...]) -> bool:
-    """Whether a list of parents has these keys."""
-    if document is None:
-        return not keys
-    # A list in a blob was made of the same keys, and is not read inside a transaction.
-    return document.text is None or tuple(codec.value_from_json(document.text)) == keys
-
-
-def _is_plain(row: TaskRow | JobRow, **special: Any) -> bool:
-    """Whether a new row has no other values than the defaults, the usual ones and these."""
-    now = row.updated_at
-    usual = {"spec": row.spec, "change_id": row.change_id, "updated_at": now}
-    plain = {**_DEFAULTS[type(row)], **usual, **special}
-    return row.__dict__ == plain and not now.microsecond % 1000
-
-
-def plain_task_values(row: TaskRow, history: bytes) -> Sequence[Any] | None:
-    """What ``task_values`` returns for a new task without anything special; None for others."""
-    now, pending = row.updated_at, row.state is TaskState.PENDING
-    special: dict[str, Any] = {"state": TaskState.WAITING, "awaits": row.awaits}
-    if pending:
-        special = {"state": TaskState.PENDING, "due_at": now, "enqueued_at": now}
-        special |= {"last_sequence": 1, "last_event_at": now}
-    if row.spec.not_before is not None or not _is_plain(row, **special):
-        return None
-    return (
-        *(int(pending), 1, pack_change_id(row.change_id), to_ms(now), None, int(pending), 0, 0),
-        *(None, None, codec.to_us(now) if pending else None),
-        *(None if pending else pack_numbers(row.awaits), None, None, None, None, None, 0, history),
-        None,
-    )
-
-
-def plain_job_values(
-    row: JobRow, *, graph: str | bytes | None, history: bytes
-) -> Sequence[Any] | None:
-    """What ``job_values`` returns for a new job without anything special; None for others."""
-    now, total = row.updated_at, row.total
-    special = {"graph": row.graph, "total": total, "last_sequence": 1, "last_event_at": now}
-    if row.spec.budget != NO_BUDGET or not total or not _is_plain(row, **special):
-        return None
-    return (
-        *(0, 1, pack_change_id(row.change_id), to_ms(now), None, 1, total),
-        *(None, None, 0, 0, graph, history, None),
-    )

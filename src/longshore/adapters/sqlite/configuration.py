@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import apsw
 
@@ -28,6 +29,7 @@ _NEWEST_DEFINITION = (
     " WHERE d.tenant = ? AND d.name = ? AND d.version > coalesce(h.version, 0)"
     " ORDER BY d.version DESC LIMIT 1"
 )
+_decode_definition = lru_cache(maxsize=1024)(codec.definition_from_json)
 _INSERT_BUDGET = (
     "INSERT INTO budgets (version, change_id, body, tenant, name) VALUES (?,?,?,?,?)"
     " ON CONFLICT DO NOTHING"
@@ -61,7 +63,7 @@ class SqliteDefinitions:
         def work(connection: apsw.Connection) -> Definition:
             if newest := rows(connection, _NEWEST_DEFINITION, (tenant, definition.name)):
                 existing = codec.definition_from_json(newest[0][0])
-                if replace(existing, version=0) == replace(definition, version=0):
+                if existing.content == definition.content:
                     return existing
             ((last,),) = rows(
                 connection,
@@ -85,7 +87,7 @@ class SqliteDefinitions:
                 "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND version = ?",
                 (tenant, name, version),
             )
-        return None if body is None else codec.definition_from_json(body)
+        return None if body is None else _decode_definition(body)
 
     async def list(self, tenant: str) -> list[Definition]:
         bodies = await self._database.scan_column(

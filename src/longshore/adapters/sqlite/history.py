@@ -18,7 +18,7 @@ a job) is not repeated in its events. A long history continues in segments of it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -197,8 +197,6 @@ def _compact_properties(
         return None
     if not tasks_stored or not isinstance(body, e.JobEvent) or body.job_id != row.id:
         return None
-    if isinstance(body, e.JobCreated) and body.request_id == row.spec.request_id:
-        return (body.total_tasks,)
     if (
         isinstance(body, e.JobCompleted)
         and len(body.task_statuses) == body.total_tasks == row.total
@@ -242,7 +240,7 @@ class HistoryReader:
         Args:
             only: The sequence of the only event to return.
         """
-        no, job_id = values[_TASK["no"]], unpack_job_id(values[-1])
+        job_id = unpack_job_id(values[-1])
         kind = self._names.kind(self._connection, values[_TASK["kind"]])
         row = _TaskContext(
             task_id_of(job_id, values[_TASK["key"]]),
@@ -251,21 +249,12 @@ class HistoryReader:
             unpack_document(values[_TASK["parents"]]),
             unpack_document(values[_TASK["result"]]),
         )
-        tenant = self._names.text_of(self._connection, values[_TASK["tenant"]])
 
         def body_of(record: Record, at: datetime) -> tuple[EventBody, str | None]:
             return self._task_body(record, at, row)
 
-        return self._events(
-            EntityType.TASK,
-            row.id,
-            (tenant, kind.app),
-            self._records(no, values[_TASK["history"]]),
-            values[_TASK["sequence"]],
-            codec.from_us(values[_TASK["created_us"]]),
-            body_of,
-            only,
-        )
+        entity = _Entity(EntityType.TASK, row.id, kind.app, values[_TASK["no"]])
+        return self._events(entity, dict(zip(_TASK, values, strict=False)), body_of, only)
 
     def of_job(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
         """The events of a job, each with its position, from the values of ``SELECT_JOB``.
@@ -274,43 +263,29 @@ class HistoryReader:
             only: The sequence of the only event to return.
         """
         no, job_id = values[_JOB["no"]], unpack_job_id(values[_JOB["id"]])
-        text_of = self._names.text_of
-        tenant = text_of(self._connection, values[_JOB["tenant"]])
-        app = text_of(self._connection, values[_JOB["app"]])
         request_id = unpack_id(REQUEST_PREFIX, values[_JOB["request_id"]])
 
         def body_of(record: Record, _: datetime) -> tuple[EventBody, str | None]:
             return self._job_body(record, no, job_id, request_id)
 
-        return self._events(
-            EntityType.JOB,
-            job_id,
-            (tenant, app),
-            self._records(-no, values[_JOB["history"]]),
-            values[_JOB["sequence"]],
-            codec.from_us(values[_JOB["created_us"]]),
-            body_of,
-            only,
-        )
-
-    def _records(self, entity: int, history: bytes) -> list[Record]:
-        sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
-        parts = [body for (body,) in rows(self._connection, sql, (entity,))] + [history]
-        return [record for part in parts for record in unpack_records(part)]
+        app = self._names.text_of(self._connection, values[_JOB["app"]])
+        entity = _Entity(EntityType.JOB, job_id, app, -no)
+        return self._events(entity, dict(zip(_JOB, values, strict=True)), body_of, only)
 
     def _events(
         self,
-        entity_type: EntityType,
-        entity_id: str,
-        owner: tuple[str, str],
-        records: list[Record],
-        last_sequence: int,
-        created_at: datetime,
+        entity: _Entity,
+        columns: Mapping[str, Any],
         body_of: Callable[[Record, datetime], tuple[EventBody, str | None]],
         only: int | None,
     ) -> list[tuple[int, Event]]:
-        tenant, app = owner
-        created_ms, first = to_ms(created_at), last_sequence - len(records) + 1
+        sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
+        parts = [body for (body,) in rows(self._connection, sql, (entity.number,))]
+        records = [
+            record for part in (*parts, columns["history"]) for record in unpack_records(part)
+        ]
+        tenant = self._names.text_of(self._connection, columns["tenant"])
+        created_ms, first = columns["created_us"] // 1000, columns["sequence"] - len(records) + 1
         events = []
         for sequence, record in enumerate(records, first):
             if only not in (None, sequence):
@@ -318,10 +293,10 @@ class HistoryReader:
             at = from_ms(created_ms + record.ms)
             body, overflow = body_of(record, at)
             event = Event(
-                entity_type=entity_type,
-                entity_id=entity_id,
+                entity_type=entity.type,
+                entity_id=entity.id,
                 tenant=tenant,
-                app=app,
+                app=entity.app,
                 sequence=sequence,
                 at=at,
                 body=body,
@@ -420,6 +395,15 @@ class HistoryReader:
             return ()
         text = self._read_blob(document.key) if document.key is not None else document.text
         return tuple(json.loads(text or "[]"))
+
+
+class _Entity(NamedTuple):
+    """The task or job that has a history."""
+
+    type: EntityType
+    id: str
+    app: str
+    number: int  # of the task, or the negated number of the job
 
 
 class _TaskContext(NamedTuple):

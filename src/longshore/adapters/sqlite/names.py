@@ -7,8 +7,6 @@ be undone, and another process may then give the number to another text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -16,32 +14,10 @@ import apsw
 import msgspec
 
 from longshore.adapters.sqlite.store_file import rows
-from longshore.core.tasks.backoff import RetryPolicy
-from longshore.core.tasks.rows import TaskSpec
-from longshore.core.tasks.states import Priority
+from longshore.core.tasks.rows import TaskKind, TaskSpec
 
-
-@dataclass(frozen=True, kw_only=True)
-class TaskKind:
-    """What tasks of the same definition and options have in common."""
-
-    app: str
-    definition: str
-    definition_version: int
-    queue: str
-    priority: Priority
-    retry: RetryPolicy
-    retry_on_timeout: bool
-    requires_review: bool
-
-    @cached_property
-    def fields(self) -> dict[str, Any]:
-        """The fields by name."""
-        return {name: getattr(self, name) for name in KIND_FIELDS}
-
-
-KIND_FIELDS = tuple(TaskKind.__dataclass_fields__)
-_kind_values = attrgetter(*KIND_FIELDS)
+_KIND_FIELDS = tuple(TaskKind.__dataclass_fields__)
+_kind_values = attrgetter(*_KIND_FIELDS)
 _encode_kind = msgspec.json.Encoder().encode
 _decode_kind = msgspec.json.Decoder(TaskKind).decode
 
@@ -62,62 +38,56 @@ class Names:
 
     def number_of(self, connection: apsw.Connection, text: str) -> int:
         """The number of a text, given now if it has none; for the writer only."""
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._find_or_give(connection, "names", "text", text)
-            if number not in self._uncommitted:
-                self._numbers[text] = number
-        return number
+        number = self.find(connection, text)
+        return self._give(connection, "names (text)", text) if number is None else number
 
     def find(self, connection: apsw.Connection, text: str) -> int | None:
         """The number of a text; None if no committed row has it."""
         number = self._numbers.get(text)
         if number is None:
-            existing = rows(connection, "SELECT no FROM names WHERE text = ?", (text,))
-            if not existing:
-                return None
-            number = int(existing[0][0])
-            if number not in self._uncommitted:
-                self._numbers[text] = number
+            number = _first(connection, "SELECT no FROM names WHERE text = ?", text)
+            self._remember(self._numbers, text, number, number)
         return number
 
     def text_of(self, connection: apsw.Connection, number: int) -> str:
         """The text of a number."""
         text = self._texts.get(number)
         if text is None:
-            sql = "SELECT text FROM names WHERE no = ?"
-            text = str(rows(connection, sql, (number,))[0][0])
-            if number not in self._uncommitted:
-                self._texts[number] = text
+            text = str(_first(connection, "SELECT text FROM names WHERE no = ?", number))
+            self._remember(self._texts, number, text, number)
         return text
 
-    def kind_number_of(self, connection: apsw.Connection, spec: TaskSpec) -> int:
+    def kind_number_of(self, connection: apsw.Connection, spec: TaskSpec | TaskKind) -> int:
         """The number of a task's kind, given now if it has none; for the writer only."""
         values = _kind_values(spec)
         number = self._kind_numbers.get(values)
         if number is None:
-            kind = TaskKind(**dict(zip(KIND_FIELDS, values, strict=True)))
-            number = self._find_or_give(connection, "kinds", "body", _encode_kind(kind).decode())
-            if number not in self._uncommitted:
-                self._kind_numbers[values] = number
+            body = _encode_kind(TaskKind(**dict(zip(_KIND_FIELDS, values, strict=True)))).decode()
+            number = _first(connection, "SELECT no FROM kinds WHERE body = ?", body)
+            number = self._give(connection, "kinds (body)", body) if number is None else number
+            self._remember(self._kind_numbers, values, number, number)
         return number
 
     def kind(self, connection: apsw.Connection, number: int) -> TaskKind:
         """The kind with a number."""
         kind = self._kinds.get(number)
         if kind is None:
-            sql = "SELECT body FROM kinds WHERE no = ?"
-            kind = _decode_kind(rows(connection, sql, (number,))[0][0])
-            if number not in self._uncommitted:
-                self._kinds[number] = kind
+            kind = _decode_kind(_first(connection, "SELECT body FROM kinds WHERE no = ?", number))
+            self._remember(self._kinds, number, kind, number)
         return kind
 
-    def _find_or_give(self, connection: apsw.Connection, table: str, column: str, text: str) -> int:
-        sql = f"SELECT no FROM {table} WHERE {column} = ?"
-        existing = rows(connection, sql, (text,))
-        if existing:
-            return int(existing[0][0])
-        connection.execute(f"INSERT INTO {table} ({column}) VALUES (?)", (text,))
+    def _remember(self, cache: dict[Any, Any], key: Any, value: Any, number: int | None) -> None:
+        if number is not None and number not in self._uncommitted:
+            cache[key] = value
+
+    def _give(self, connection: apsw.Connection, column: str, text: str) -> int:
+        connection.execute(f"INSERT INTO {column} VALUES (?)", (text,))
         number = connection.last_insert_rowid()
         self._uncommitted.add(number)
         return number
+
+
+def _first(connection: apsw.Connection, sql: str, value: Any) -> Any:
+    """The only value of a statement; None if there is no row."""
+    matches = rows(connection, sql, (value,))
+    return matches[0][0] if matches else None

@@ -7,7 +7,6 @@ say, so that every row can be stored and the usual row has none.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -30,11 +29,11 @@ from longshore.core.ids import (
     parse_id,
     task_id_of,
 )
-from longshore.core.jobs.graph import Graph
+from longshore.core.jobs.graph import graph_of_one_task
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
-from longshore.core.tasks.states import JobState, Priority, TaskState
+from longshore.core.tasks.states import JobState, TaskState
 
 NUMBER_BITS = 20
 """The bits of a task's number within its job; the job's number is above them."""
@@ -199,7 +198,8 @@ def _rest_decoder(name: str, types: dict[str, Any]) -> Callable[[str], dict[str,
 
 _decode_task_rest = _rest_decoder("TaskRest", _TASK_REST)
 _decode_job_rest = _rest_decoder("JobRest", _JOB_REST)
-_encode_rest = msgspec.json.Encoder(enc_hook=encode_other).encode
+encode_rest = msgspec.json.Encoder(enc_hook=encode_other).encode
+"""Writes the column ``rest``."""
 
 
 def _ms(moment: datetime | None) -> int | None:
@@ -245,7 +245,7 @@ def task_values(row: TaskRow, worker: int | None, *, unsettled: bool, history: b
     }
     if row.spec.not_before is not None:
         rest["not_before"] = row.spec.not_before
-    values.append(_encode_rest(rest).decode() if rest else None)
+    values.append(encode_rest(rest).decode() if rest else None)
     return values
 
 
@@ -325,7 +325,7 @@ def job_values(row: JobRow, *, graph: str | bytes | None, history: bytes) -> lis
     }
     if row.spec.budget:
         rest["budget"] = row.spec.budget
-    values.append(_encode_rest(rest).decode() if rest else None)
+    values.append(encode_rest(rest).decode() if rest else None)
     return values
 
 
@@ -370,12 +370,6 @@ def ended_numbers(state: int, total: int, completed: bytes | None, rest: str | N
     return ended
 
 
-def graph_of_one_task(key: str, definition: str) -> str:
-    """The text of the graph of a job of one task."""
-    graph = Graph((key,), (definition,), ((),)).to_json()
-    return json.dumps(graph, separators=(",", ":"), ensure_ascii=False)
-
-
 class RowReader:
     """Reads rows from columns; the connection is for names that are not in memory yet."""
 
@@ -389,7 +383,7 @@ class RowReader:
 
     def task(self, values: Sequence[Any]) -> TaskRow:
         """The row from the values of ``SELECT_TASK``."""
-        no, key, kind_number, tenant, _, lane, created_us, input_, parents, dependents = values[:10]
+        no, key, kind_number, tenant, _, _, created_us, input_, parents, dependents = values[:10]
         state_values, job = values[10:-1], values[-1]
         job_id = unpack_job_id(job)
         names, connection = self._names, self._connection
@@ -400,26 +394,18 @@ class RowReader:
         if state_values[-1] is not None:
             implied.update(_decode_task_rest(state_values[-1]))
             not_before = implied.pop("not_before", None)
-        kind = names.kind(connection, kind_number)
         spec = TaskSpec(
             id=task_id_of(job_id, key),
             tenant=names.text_of(connection, tenant),
-            app=kind.app,
             job_id=job_id,
             key=key,
             number=no & NUMBER_MASK,
-            definition=kind.definition,
-            definition_version=kind.definition_version,
             created_at=from_us(created_us),
-            queue=kind.queue,
-            priority=Priority(lane),
-            retry=kind.retry,
-            retry_on_timeout=kind.retry_on_timeout,
-            requires_review=kind.requires_review,
             not_before=not_before,
             input=unpack_document(input_),
             parents=unpack_document(parents),
             dependents=unpack_document(dependents),
+            **names.kind(connection, kind_number).fields,
         )
         return TaskRow(spec=spec, **implied)
 
@@ -449,9 +435,7 @@ class RowReader:
     def _graph_of_only_task(self, job_no: int) -> Document:
         sql = "SELECT key, kind FROM tasks WHERE no = ?"
         key, kind = rows(self._connection, sql, (job_no << NUMBER_BITS,))[0]
-        definition = self._names.kind(self._connection, kind).definition
-        text = graph_of_one_task(key, definition)
-        return Document(text=text, size=len(text.encode()))
+        return graph_of_one_task(key, self._names.kind(self._connection, kind).definition)
 
 
 def task_spec_values(spec: TaskSpec, job_no: int, names: Names, connection: apsw.Connection) -> Any:

@@ -6,9 +6,10 @@ definitions ``command`` and ``python`` are not stored: they take everything from
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from longshore.core.health import HealthThresholds
@@ -83,6 +84,11 @@ class Definition:
     pty: bool = False  # output goes through a terminal, which some programs require
     health: HealthThresholds | None = None  # None: the installation's thresholds
 
+    @property
+    def content(self) -> Any:
+        """Everything but the version, to compare two versions."""
+        return _content(self)
+
     def __post_init__(self) -> None:
         for field_name, value in (("name", self.name), ("queue", self.queue)):
             if not is_name(value):
@@ -102,6 +108,7 @@ class Definition:
             raise ValueError(message)
 
 
+_content = attrgetter(*[item.name for item in fields(Definition) if item.name != "version"])
 NO_DEFINITION = "no definition is called {!r}; see `longshore definitions list`"
 """The problem of a task that names a definition that does not exist."""
 BUILTIN_DEFINITIONS: dict[str, Definition] = {

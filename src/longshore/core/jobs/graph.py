@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+from longshore.core.documents import Document, make_document
 from longshore.core.jobs.numbers import NumberSet
 
 
@@ -80,6 +81,13 @@ class Graph:
                     descendants.add(child)
                     unvisited.append(child)
         return NumberSet(descendants)
+
+
+@lru_cache(maxsize=1024)
+def graph_of_one_task(key: str, definition: str) -> Document:
+    """Returns the document of the graph of a job of one task."""
+    graph = Graph((key,), (definition,), ((),))
+    return make_document(graph.to_json(), "")[0]
 
 
 def request_hash(request_id: str) -> str:

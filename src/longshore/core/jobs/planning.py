@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.documents import Document, make_document, submitted_document_key
@@ -19,30 +19,7 @@ from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.jobs.submission import TaskRequest
 from longshore.core.tasks.backoff import RetryPolicy
-from longshore.core.tasks.rows import JobSpec, TaskSpec
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTask:
-    """A row to create, and the parents it awaits."""
-
-    spec: TaskSpec
-    awaits: NumberSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmissionPlan:
-    """Everything that a submit writes, except the job's row."""
-
-    tasks: tuple[PlannedTask, ...]
-    summaries: tuple[TaskSummary, ...]
-    graph: Graph
-    blobs: tuple[tuple[str, bytes], ...]  # stored before a row refers to them
-
-    @property
-    def roots(self) -> list[str]:
-        """Keys of the tasks that may run at once."""
-        return [task.spec.key for task in self.tasks if not task.awaits]
+from longshore.core.tasks.rows import JobSpec, TaskKind, TaskSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +31,66 @@ class PlanTarget:
     body_hash: str  # of the request
     graph: Graph = field(default_factory=Graph)
     completed: NumberSet = NO_NUMBERS
+
+
+class PlannedTask(NamedTuple):
+    """A row to create."""
+
+    target: PlanTarget
+    number: int
+    key: str
+    kind: TaskKind
+    input: Document | None
+    parents: Document | None
+    dependents: Document | None
+    not_before: datetime | None
+    awaits: NumberSet  # numbers of the parents that have not completed
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task as it was submitted."""
+        job = self.target.job
+        return TaskSpec(
+            id=task_id_of(job.id, self.key),
+            tenant=job.tenant,
+            job_id=job.id,
+            key=self.key,
+            number=self.number,
+            created_at=self.target.requested_at,
+            not_before=self.not_before,
+            input=self.input,
+            parents=self.parents,
+            dependents=self.dependents,
+            **self.kind.fields,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionPlan:
+    """Everything that a submit writes, except the job's row."""
+
+    requests: Sequence[TaskRequest]
+    tasks: tuple[PlannedTask, ...]
+    graph: Graph
+    blobs: tuple[tuple[str, bytes], ...]  # stored before a row refers to them
+
+    @property
+    def roots(self) -> list[str]:
+        """Keys of the tasks that may run at once."""
+        return [task.key for task in self.tasks if not task.awaits]
+
+    @property
+    def summaries(self) -> tuple[TaskSummary, ...]:
+        """The tasks as the event describes them."""
+        return tuple(
+            TaskSummary(
+                key=request.key,
+                name=request.definition,
+                depends_on=request.parents,
+                input=task.input,
+            )
+            for request, task in zip(self.requests, self.tasks, strict=True)
+        )
 
 
 def initial_target(job: JobSpec) -> PlanTarget:
@@ -70,30 +107,32 @@ def plan_tasks(
 ) -> SubmissionPlan:
     """Returns the plan of a valid request; ``retry`` is for definitions without a policy."""
     before = target.graph
-    keys = (*before.keys, *(request.key for request in requests))
+    keys = (*before.keys, *[request.key for request in requests])
     numbers = {key: number for number, key in enumerate(keys)}
-    parents = [tuple(numbers[parent] for parent in request.parents) for request in requests]
-    planner = _Planner(target, definitions, retry, numbers)
+    planner = _Planner(target, definitions, retry)
+    dependents: dict[str, list[str]] = {}
     for request in requests:
         for parent in request.parents:
-            planner.dependents.setdefault(parent, []).append(request.key)
+            dependents.setdefault(parent, []).append(request.key)
+    parents = [tuple([numbers[parent] for parent in request.parents]) for request in requests]
     tasks = tuple(
-        PlannedTask(planner.spec(request), NumberSet(above) - target.completed)
+        PlannedTask(
+            target,
+            numbers[request.key],
+            request.key,
+            planner.kind(request),
+            planner.document(request.key, "input", request.input),
+            planner.document(request.key, "parents", request.parents or None),
+            planner.document(request.key, "dependents", dependents.get(request.key)),
+            request.run_at if request.delay is None else target.requested_at + request.delay,
+            NumberSet(above) - target.completed if above else NO_NUMBERS,
+        )
         for request, above in zip(requests, parents, strict=True)
     )
-    names = (*before.names, *(request.definition for request in requests))
-    summaries = tuple(
-        TaskSummary(
-            key=request.key,
-            name=request.definition,
-            depends_on=request.parents,
-            input=task.spec.input,
-        )
-        for request, task in zip(requests, tasks, strict=True)
-    )
+    names = (*before.names, *[request.definition for request in requests])
     return SubmissionPlan(
+        requests=requests,
         tasks=tasks,
-        summaries=summaries,
         graph=Graph(keys, names, (*before.parents, *parents), before.additions),
         blobs=tuple(planner.blobs),
     )
@@ -104,38 +143,30 @@ class _Planner:
     target: PlanTarget
     definitions: Mapping[str, Definition]
     retry: RetryPolicy
-    numbers: Mapping[str, int]  # by key
-    dependents: dict[str, list[str]] = field(default_factory=dict)  # by key
+    kinds: dict[tuple[Any, ...], TaskKind] = field(default_factory=dict)
     blobs: list[tuple[str, bytes]] = field(default_factory=list)
 
-    def spec(self, request: TaskRequest) -> TaskSpec:
-        job, key, delay = self.target.job, request.key, request.delay
-        definition = self.definitions[request.definition]
-        retry = definition.retry or self.retry
-        if request.max_attempts is not None:
-            retry = replace(retry, max_attempts=request.max_attempts)
-        return TaskSpec(
-            id=task_id_of(job.id, key),
-            tenant=job.tenant,
-            app=job.app,
-            job_id=job.id,
-            key=key,
-            number=self.numbers[key],
-            definition=definition.name,
-            definition_version=definition.version,
-            created_at=self.target.requested_at,
-            queue=request.queue or definition.queue,
-            priority=definition.priority if request.priority is None else request.priority,
-            retry=retry,
-            retry_on_timeout=definition.retry_on_timeout,
-            requires_review=definition.requires_review,
-            not_before=request.run_at if delay is None else self.target.requested_at + delay,
-            input=self._document(key, "input", request.input),
-            parents=self._document(key, "parents", request.parents or None),
-            dependents=self._document(key, "dependents", self.dependents.get(key)),
-        )
+    def kind(self, request: TaskRequest) -> TaskKind:
+        options = (request.definition, request.queue, request.priority, request.max_attempts)
+        kind = self.kinds.get(options)
+        if kind is None:
+            definition = self.definitions[request.definition]
+            retry = definition.retry or self.retry
+            if request.max_attempts is not None:
+                retry = replace(retry, max_attempts=request.max_attempts)
+            kind = self.kinds[options] = TaskKind(
+                app=self.target.job.app,
+                definition=definition.name,
+                definition_version=definition.version,
+                queue=request.queue or definition.queue,
+                priority=definition.priority if request.priority is None else request.priority,
+                retry=retry,
+                retry_on_timeout=definition.retry_on_timeout,
+                requires_review=definition.requires_review,
+            )
+        return kind
 
-    def _document(self, key: str, name: str, value: Any) -> Document | None:
+    def document(self, key: str, name: str, value: Any) -> Document | None:
         if value is None:
             return None
         target = self.target

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any
 
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
+from longshore.core.definitions.definition import NO_DEFINITION
 from longshore.core.document_reader import (
     DocumentReader,
     check_json,
@@ -30,6 +31,7 @@ from longshore.core.document_reader import (
     read_name,
 )
 from longshore.core.ids import is_name
+from longshore.core.records import value
 from longshore.core.tasks.states import Priority
 from longshore.errors import InvalidJob, Problem
 
@@ -45,15 +47,11 @@ _SHOWN_TASKS_OF_CYCLE = 20
 _SUGGESTION_BUDGET = 2_000_000
 
 _JOB_FIELDS = ("tasks", "name", "budget")
-_TASK_FIELDS = (
-    *("taskId", "name", "dependsOn", "input", "queue", "priority", "delay", "runAt"),
-    "maxAttempts",
-)
 MAX_DELAY = timedelta(days=366)
 MAX_ATTEMPTS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskRequest:
     """A requested task; None: the definition decides."""
 
@@ -121,17 +119,22 @@ def canonical_hash(document: Any) -> str:
     return hashlib.sha256(canonical_text(document).encode()).hexdigest()
 
 
-def referenced_definitions(document: Any) -> list[tuple[str, str]]:
-    """Returns paths and names of definitions, also of an invalid job.
+def referenced_definitions(document: Any) -> list[tuple[int, str]]:
+    """Returns the positions of tasks and the names of their definitions, also of an invalid job.
 
     An unknown definition can then be reported together with the other problems.
     """
     tasks = document.get("tasks") if isinstance(document, dict) else None
     return [
-        (f"tasks[{index}].name", task["name"])
+        (index, task["name"])
         for index, task in enumerate(tasks if isinstance(tasks, list) else ())
         if isinstance(task, dict) and is_name(task.get("name"))
     ]
+
+
+def unknown_definition(index: int, name: str) -> Problem:
+    """Returns the problem of a task that names a definition that does not exist."""
+    return Problem(path=f"tasks[{index}].name", message=NO_DEFINITION.format(name))
 
 
 def _read_task(reader: DocumentReader, value: Any, path: str) -> TaskRequest:
@@ -144,16 +147,17 @@ def _read_task(reader: DocumentReader, value: Any, path: str) -> TaskRequest:
     reader.field(value, "input", path, check_json)
     if value.get("delay") is not None and value.get("runAt") is not None:
         reader.add(f"{path}.runAt", "give either 'delay' or 'runAt', not both")
+    options = {
+        attribute: reader.field(value, name, path, read)
+        for name, (attribute, read) in _OPTIONS.items()
+        if name in value
+    }
     return TaskRequest(
         key=value["taskId"] if isinstance(value.get("taskId"), str) else "",
         definition=reader.field(value, "name", path, read_name, ""),
         parents=reader.field(value, "dependsOn", path, _read_keys, ()),
         input=value.get("input"),
-        queue=reader.field(value, "queue", path, read_name),
-        priority=reader.field(value, "priority", path, _read_priority),
-        delay=reader.field(value, "delay", path, _read_delay),
-        run_at=reader.field(value, "runAt", path, _read_time),
-        max_attempts=reader.field(value, "maxAttempts", path, _read_attempts),
+        **options,
     )
 
 
@@ -192,6 +196,16 @@ def _read_time(value: Any) -> datetime:
 
 _read_attempts = integer_reader(1, MAX_ATTEMPTS)
 _read_priority = choice_reader({priority.name.lower(): priority for priority in Priority})
+_OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "queue": ("queue", read_name),
+    "priority": ("priority", _read_priority),
+    "delay": ("delay", _read_delay),
+    "runAt": ("run_at", _read_time),
+    "maxAttempts": ("max_attempts", _read_attempts),
+}
+
+
+_TASK_FIELDS = ("taskId", "name", "dependsOn", "input", *_OPTIONS)
 
 
 def problems_of(

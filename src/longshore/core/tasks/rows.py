@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
 from longshore.core.budgets import NO_BUDGET, Allowance, Budget, BudgetScope, BudgetUnit
 from longshore.core.documents import Document
@@ -23,6 +25,25 @@ from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.failures import Failure
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.states import JobState, Priority, TaskState
+
+
+@row
+class TaskKind:
+    """What tasks of the same definition and options have in common."""
+
+    app: str
+    definition: str
+    definition_version: int
+    queue: str
+    priority: Priority
+    retry: RetryPolicy
+    retry_on_timeout: bool
+    requires_review: bool
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dict(self.__dict__)
 
 
 @value

@@ -19,11 +19,11 @@ import httpx
 
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, NO_DEFINITION, Definition
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
 from longshore.core.events.wire import camel_case
 from longshore.core.ids import split_task_id
-from longshore.core.jobs.submission import read_job, referenced_definitions
+from longshore.core.jobs.submission import read_job, referenced_definitions, unknown_definition
 from longshore.core.maximums import MAX_JOBS_PER_BATCH, MAX_TASKS_PER_JOB
 from longshore.errors import InvalidJob, LongshoreError, NotFound, Problem
 from longshore.interfaces.client.transport import (
@@ -193,12 +193,12 @@ class HttpClient(HttpTransport, _Operations):
         except InvalidJob as error:
             problems += error.problems
         names = {*BUILTIN_DEFINITIONS, *(definition.name for definition in own)}
-        for path, name in referenced_definitions(job):
+        for index, name in referenced_definitions(job):
             try:
                 if name not in names:
                     await self.get_definition(name)
             except NotFound:
-                problems.append(Problem(path=path, message=NO_DEFINITION.format(name)))
+                problems.append(unknown_definition(index, name))
             else:
                 names.add(name)
         if problems:

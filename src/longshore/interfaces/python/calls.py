@@ -182,10 +182,11 @@ class CallGraph:
         task = {
             "taskId": key,
             "name": call.task.name,
-            "input": {"kwargs": self._encode_value(dict(call.arguments))},
+            "input": {"kwargs": call.arguments},
             **_document_fields(call.options),
         }
         if call.parents:
+            task["input"] = {"kwargs": self._encode_value(call.arguments)}
             task["dependsOn"] = [self.keys[parent] for parent in call.parents]
         return task
 

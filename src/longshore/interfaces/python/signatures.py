@@ -46,6 +46,12 @@ class FunctionSignature:
         self._parameters = {
             name: self._adapter(hint, repr(name)) for name, hint in self._types.items()
         }
+        # Names that as many positional arguments are bound to, which is the usual call.
+        self._positional = [
+            parameter.name
+            for parameter in self._signature.parameters.values()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ]
         self._return_type = hints.get("return", Any)
         self._result = self._adapter(self._return_type, "the result")
 
@@ -78,10 +84,13 @@ class FunctionSignature:
         Raises:
             InvalidInput: with every problem.
         """
-        try:
-            arguments = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise InvalidInput(self._name, [str(error)]) from None
+        if kwargs or not len(args) == len(self._positional) == len(self._parameters):
+            try:
+                arguments = self._signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise InvalidInput(self._name, [str(error)]) from None
+        else:
+            arguments = dict(zip(self._positional, args, strict=True))
         problems: list[str] = []
         written = {
             name: self._dump_argument(name, value, problems) for name, value in arguments.items()
@@ -95,9 +104,10 @@ class FunctionSignature:
         try:
             if type(value) not in _SCALARS and any(True for _ in calls_in(value)):
                 return _dump_around_calls(value)
-            written = adapter.dump_python(adapter.validate_python(value), mode="json")
+            checked = adapter.validator.validate_python(value)
+            written = adapter.serializer.to_python(checked, mode="json")
             if type(written) in _SCALARS:
-                text = str(written)
+                text = written if type(written) is str else ""
             else:
                 text = json.dumps(written, ensure_ascii=False)
         except ValidationError as error:
@@ -200,14 +210,14 @@ def calls_in(value: Any) -> Iterator[Call[Any]]:
     stack = [(value, 0)]
     while stack:
         item, depth = stack.pop()
-        if type(item) in _SCALARS:
-            continue
         if isinstance(item, Call):
             yield item
         # A deeper value, or one that contains itself, is refused later.
         elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
-            stack += [(child, depth + 1) for child in reversed(list(inner))]
+            stack += [
+                (child, depth + 1) for child in reversed(list(inner)) if type(child) not in _SCALARS
+            ]
 
 
 def _dump_around_calls(value: Any) -> Any:

@@ -442,12 +442,12 @@ class AtomicLedgerContract(PortContract):
         assert all(isinstance(answer, tuple) for answer in answers)
         for answer in answers:
             await carry_out(backend, answer if isinstance(answer, tuple) else ())
-        for created, tasks in creations:
+        for created, tasks in (creation.changes() for creation in creations):
             assert await backend.ledger.get_job(created.row.id) == created.row
             rows = await backend.ledger.get_tasks([task.row.id for task in tasks])
             assert rows == [task.row for task in tasks]
             assert await events_of(backend, tasks[0].row) == 1
-        await check_messages(backend, *(tasks[0].row.id for _, tasks in creations))
+        await check_messages(backend, *(f"{creation.spec.id}_t0" for creation in creations))
 
     @clause
     async def test_a_job_that_exists_is_a_conflict_and_the_others_are_created(
@@ -463,8 +463,8 @@ class AtomicLedgerContract(PortContract):
         assert isinstance(after, tuple)
         assert isinstance(conflict, VersionConflict)
         assert (conflict.row_id, conflict.expected) == ("job-one", 0)
-        assert await backend.ledger.get_job("job-one") == first[0].job.row
-        assert await backend.ledger.get_task("job-three_t0") == creations[2].tasks[0].row
+        assert await backend.ledger.get_job("job-one") == first[0].changes()[0].row
+        assert await backend.ledger.get_task("job-three_t0") == creations[2].changes()[1][0].row
 
     @clause
     async def test_of_two_jobs_with_one_id_in_one_call_the_first_is_created(
@@ -476,7 +476,7 @@ class AtomicLedgerContract(PortContract):
 
         assert isinstance(first, tuple)
         assert isinstance(second, VersionConflict)
-        assert await backend.ledger.get_job("job-one") == creations[0].job.row
+        assert await backend.ledger.get_job("job-one") == creations[0].changes()[0].row
 
     @clause
     async def test_the_same_creations_again_are_success_and_written_once(
@@ -488,7 +488,7 @@ class AtomicLedgerContract(PortContract):
         answers = await backend.ledger.create_jobs(creations)
 
         assert all(isinstance(answer, tuple) for answer in answers)
-        for created, tasks in creations:
+        for created, tasks in (creation.changes() for creation in creations):
             assert await backend.ledger.get_job(created.row.id) == created.row
             assert await events_of(backend, tasks[0].row) == 1
 
@@ -506,7 +506,7 @@ class AtomicLedgerContract(PortContract):
                 if isinstance(answer, list) and isinstance(answer[0], tuple)
             ]
             assert len(winners) == 1
-            assert await backend.ledger.get_job(job_id) == calls[winners[0]][0].job.row
+            assert await backend.ledger.get_job(job_id) == calls[winners[0]][0].changes()[0].row
 
 
 class SingleChangeLedgerContract(PortContract):

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import count, cycle
 from typing import Any
 
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import Document, make_document
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event, EventContext, next_moment
@@ -18,9 +19,12 @@ from longshore.core.events.types import EntityType, MessageRejected, TaskRelease
 from longshore.core.ids import task_id_of
 from longshore.core.jobs import job
 from longshore.core.jobs.numbers import NumberSet
+from longshore.core.jobs.planning import initial_target, plan_tasks
+from longshore.core.jobs.submission import TaskRequest
 from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task
+from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Change, Effect, Enqueue
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.ports.backend import Backend
@@ -87,28 +91,18 @@ def new_job(
 
 def new_creations(*job_ids: str, tasks: int = 1) -> list[JobCreation]:
     """The creations of jobs with all of their tasks."""
+    definitions = {"resize": Definition(name="resize", runner=RunnerKind.COMMAND)}
+    requests = [
+        TaskRequest(key=f"t{number}", definition="resize", parents=("t0",) if number else ())
+        for number in range(tasks)
+    ]
     creations = []
     for job_id in job_ids:
-        change_id = fresh_change_id()
         spec = new_job(job_id).row.spec
-        created = [
-            task.create(
-                new_task(f"t{number}", job_id=job_id, number=number).row.spec,
-                NumberSet([0] if number else []),
-                now=START,
-                change_id=change_id,
-            )
-            for number in range(tasks)
-        ]
-        keys = [change.row.spec.key for change in created]
-        graph = {"keys": keys, "names": ["resize"] * tasks, "parents": [[]] + [[0]] * (tasks - 1)}
-        document, _ = make_document(graph, "graph")
-        summaries = tuple(TaskSummary(key=key, name="resize") for key in keys)
-        creations.append(
-            JobCreation(
-                job.create(spec, summaries, document, now=START, change_id=change_id), created
-            )
-        )
+        plan = plan_tasks(initial_target(spec), requests, definitions, retry=RetryPolicy())
+        graph, _ = make_document(plan.graph.to_json(), "graph")
+        change_id = fresh_change_id()
+        creations.append(JobCreation(spec=spec, plan=plan, graph=graph, change_id=change_id))
     return creations
 
 
