@@ -188,7 +188,7 @@ FAULTS = (
             "services.submit:Producer._create_jobs",
             After(
                 "= create_jobs()",
-                "for job in jobs:\n    for key, data in job.planned.blobs:\n"
+                "for job in batch.values():\n    for key, data in job.planned.blobs:\n"
                 "        await self.backend.blobs.put(key, data)",
             ),
         ),

@@ -42,7 +42,12 @@ from longshore.adapters.sqlite.rows import (
     pack_job_id,
 )
 from longshore.adapters.sqlite.store_file import Row, rows
-from longshore.adapters.sqlite.transaction import FeedEntry, StoreTransaction, feed_entries
+from longshore.adapters.sqlite.transaction import (
+    FEED_BLOCK_BITS,
+    FeedEntry,
+    StoreTransaction,
+    feed_entries,
+)
 from longshore.core.events.codec import body_from_properties, properties_of
 from longshore.core.events.event import Event, EventContext, NewEvent, next_event
 from longshore.core.events.types import EntityType
@@ -203,7 +208,7 @@ class FeedReader:
     def rows_of_types(
         self, tenant: str, conditions: EventConditions, position: int
     ) -> list[FeedRow]:
-        """Some rows of the feed after a position that have events of a tenant, type and app."""
+        """Some rows of the feed after a position, with all events of a tenant, type and app."""
         owner = self._names.find(self._connection, tenant)
         type_, app = conditions.get("event_type"), conditions.get("app")
         pairs = self._types_and_apps(owner)
@@ -214,17 +219,19 @@ class FeedReader:
             pairs = [pair for pair in pairs if pair[1] == number]
         if not pairs:
             return []
+        bits = FEED_BLOCK_BITS
         ranges = " UNION ".join(
-            f"SELECT position FROM feed_types WHERE tenant = ?1 AND type = {type_number}"
-            f" AND app = {app_number} AND position > ?2"
+            f"SELECT block FROM feed_types WHERE tenant = ?1 AND type = {type_number}"
+            f" AND app = {app_number} AND block >= ?2 >> {bits}"
             for type_number, app_number in pairs
         )
         # SQLite merges the ranges as it reads them, because the ORDER BY is that of the UNION.
         sql = (
-            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY position LIMIT ?3) AS p"
-            " CROSS JOIN feed AS f USING (position) ORDER BY p.position"
+            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY block LIMIT ?3) AS b"
+            f" CROSS JOIN feed AS f ON f.position >= max(b.block << {bits}, ?2 + 1)"
+            f" AND f.position < b.block + 1 << {bits} ORDER BY b.block, f.position"
         )
-        matches = self.execute(sql, (owner, position, _FEED_ROWS))
+        matches = self.execute(sql, (owner, position, (_FEED_ROWS >> bits) + 1))
         return [(row[0], feed_entries(row[1])) for row in matches]
 
     def _types_and_apps(self, tenant: int | None) -> list[tuple[int, int]]:

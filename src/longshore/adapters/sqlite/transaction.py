@@ -22,8 +22,10 @@ from longshore.adapters.sqlite.store_file import Bindings, Row, rows
 
 _INSERT_SEGMENT = "INSERT INTO history_segments (entity, first_sequence, body) VALUES (?,?,?)"
 _INSERT_TYPE = (
-    "INSERT INTO feed_types (tenant, type, app, position) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
+    "INSERT INTO feed_types (tenant, type, app, block) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
 )
+FEED_BLOCK_BITS = 6
+"""The types of events are indexed by blocks of so many bits of positions."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -113,7 +115,8 @@ class StoreTransaction:
             (position, _encode(_grouped(self._recorded))),
         )
         apps = dict.fromkeys((tenant, type_, app) for type_, tenant, app, *_ in self._recorded)
-        self.connection.executemany(_INSERT_TYPE, [(*app, position) for app in apps])
+        block = position >> FEED_BLOCK_BITS
+        self.connection.executemany(_INSERT_TYPE, [(*app, block) for app in apps])
 
     def grown_history(
         self, entity: int, history: bytes, sequence: int, records: Sequence[bytes]

@@ -128,12 +128,14 @@ CREATE TABLE feed (
     position INTEGER PRIMARY KEY,
     entries  BLOB NOT NULL
 ) STRICT;
+-- In which blocks of 64 positions a tenant and app have events of a type. For most commits the row is
+-- there already.
 CREATE TABLE feed_types (
     tenant   INTEGER NOT NULL,
     type     INTEGER NOT NULL,
     app      INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    PRIMARY KEY (tenant, type, app, position)
+    block    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, type, app, block)
 ) WITHOUT ROWID, STRICT;
 
 -- Workers that have joined. ``turn`` and ``claim`` are the ids of the instance's last turn and of its
