@@ -66,7 +66,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason, TaskChange
 from longshore.core.tasks.lease import next_fence
-from longshore.core.tasks.rows import TaskKind, TaskRow
+from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import BackendRejected, OutcomeUnknown, WorkerGone
 from longshore.ports.task_source import (
