@@ -35,7 +35,7 @@ DEFINITION_FAULTS = (
     _fault(
         name="the same content is stored again",
         at="adapters.sqlite.configuration:SqliteDefinitions.put.work",
-        do=Condition("replace()", False),
+        do=Condition("content", False),
         caught_by=f"{_SQLITE}::test_the_same_content_as_the_newest_is_not_stored_again",
     ),
     _fault(

@@ -16,13 +16,13 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a file that did not change overrules others after a restart",
         at="services.definitions:DefinitionSync._sync_file",
-        do=Condition("_same_content() recorded", False),
+        do=Condition("content recorded", False),
         caught_by=f"{_SYNC}::test_a_file_that_did_not_change_does_not_overrule_what_others_stored",
     ),
     _fault(
         name="what did not change is stored again at every look",
         at="services.definitions:DefinitionSync._sync_file",
-        do=Condition("_same_content() synced", False),
+        do=Condition("content synced", False),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
