@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 
 import apsw
 
@@ -29,7 +28,6 @@ _NEWEST_DEFINITION = (
     " WHERE d.tenant = ? AND d.name = ? AND d.version > coalesce(h.version, 0)"
     " ORDER BY d.version DESC LIMIT 1"
 )
-_decode_definition = lru_cache(maxsize=1024)(codec.definition_from_json)
 _INSERT_BUDGET = (
     "INSERT INTO budgets (version, change_id, body, tenant, name) VALUES (?,?,?,?,?)"
     " ON CONFLICT DO NOTHING"
@@ -87,7 +85,7 @@ class SqliteDefinitions:
                 "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND version = ?",
                 (tenant, name, version),
             )
-        return None if body is None else _decode_definition(body)
+        return None if body is None else codec.definition_from_json(body)
 
     async def list(self, tenant: str) -> list[Definition]:
         bodies = await self._database.scan_column(
