@@ -48,7 +48,7 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
 ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
     "client": ("retry_unknown_outcome",),
     "tables": ("Table._repeat",),
-    "sqs": ("SqsClient._url", "SqsClient._look_up_url", "SqsClient._run_batch"),
+    "sqs": ("SqsClient._url", "SqsClient._run_batch"),
 }
 """Functions that belong to entry points, and are called by them alone."""
 

@@ -11,7 +11,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "ledger:DynamoLedger._count_wakeups",
         "task_queue:SqsTaskQueue.send",
         "sqs:SqsClient._run_batch",
-        "sqs:SqsClient._look_up_url",
+        "sqs:SqsClient._url",
         "sqs:SqsClient.call",
         "sqs:SqsClient.counts",
         "sqs:SqsClient.delete",

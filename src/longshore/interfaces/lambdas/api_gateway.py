@@ -73,7 +73,10 @@ async def handle_request(app: ASGIApp, event: Any, *, timeout_s: float) -> dict[
     """
     scope, body = _scope_of(event)
     response = _Response()
-    request = asyncio.ensure_future(app(scope, _RequestBody(body), response.send))
+    # After the body the app waits for a disconnect: the gateway never disconnects before the end.
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    request = asyncio.ensure_future(app(scope, messages.get, response.send))
     try:
         await _wait_for_response(request, response, min(timeout_s, _GATEWAY_TIMEOUT_S))
     finally:
@@ -110,20 +113,6 @@ async def _wait_for_response(
         changed.cancel()
         if response.is_stream and response.body and not response.changed.is_set():
             return  # the stream is idle
-
-
-class _RequestBody:
-    """The body of a request, as an ASGI ``receive`` callable."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
-
-    async def __call__(self) -> Message:
-        body, self._body = self._body, None
-        if body is None:
-            # The gateway never disconnects before the response.
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": body, "more_body": False}
 
 
 @dataclass(slots=True)

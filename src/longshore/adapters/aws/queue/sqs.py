@@ -58,7 +58,6 @@ class SqsClient:
         self._aws = aws
         self._clock = clock
         self._urls: dict[str, str] = {}
-        self._url_lock = asyncio.Lock()
         self._requests = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 
     async def call(
@@ -83,21 +82,17 @@ class SqsClient:
             raise NotDeployed(name) from refusal
 
     async def _url(self, name: str) -> str:
-        if url := self._urls.get(name):
-            return url
-        async with self._url_lock:  # one lookup for concurrent callers
-            url = self._urls.get(name) or await self._look_up_url(name)
-            self._urls[name] = url
-        return url
-
-    async def _look_up_url(self, name: str) -> str:
-        # SQS calls a name that no queue can have an invalid value.
-        expects = (*_NO_QUEUE_CODES, "InvalidParameterValue")
-        try:
-            answer = await self._aws.call("sqs", "get_queue_url", expects=expects, QueueName=name)
-        except CallRefused as refusal:
-            raise NotDeployed(name) from refusal
-        return str(answer["QueueUrl"])
+        if name not in self._urls:
+            # SQS calls a name that no queue can have an invalid value.
+            expects = (*_NO_QUEUE_CODES, "InvalidParameterValue")
+            try:
+                answer = await self._aws.call(
+                    "sqs", "get_queue_url", expects=expects, QueueName=name
+                )
+            except CallRefused as refusal:
+                raise NotDeployed(name) from refusal
+            self._urls[name] = str(answer["QueueUrl"])
+        return self._urls[name]
 
     async def counts(self, name: str) -> tuple[int, int]:
         """How many messages the queue holds, visible and hidden; approximate, a minute late."""
