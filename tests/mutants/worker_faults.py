@@ -307,6 +307,25 @@ WORKER_FAULTS = (
         "test_the_next_attempt_begins_when_the_one_whose_lease_was_lost_has_ended",
     ),
     _fault(
+        name="a backlog of short tasks keeps all others from beginning",
+        at="core.slot_plan:SlotPlanner.ahead",
+        do=Drop("< OFFER_EVERY_NS"),
+        caught_by="unit/core/test_slot_plan.py::"
+        "test_a_unit_that_has_short_tasks_is_offered_to_any_task_from_time_to_time",
+    ),
+    _fault(
+        name="a task is given up while others begin",
+        at="core.slot_plan:SlotPlanner.decide",
+        do=Replace("counts", "{number: len(slot.tasks)}", nth=1),
+        caught_by="unit/core/test_slot_plan.py::test_a_task_waits_behind_those_that_a_slot_gets_now",
+    ),
+    _fault(
+        name="a task without all results of its parents in memory begins",
+        at="services.worker.attempt_specs:results_at_hand",
+        do=Replace("return None", "continue", nth=2),
+        caught_by=f"{_SLOTS}::test_a_task_gets_the_results_of_its_parents_wherever_they_ran",
+    ),
+    _fault(
         name="a fork that was killed and has an outcome is not used again",
         at="core.slot_plan:SlotPlanner.finished",
         do=Drop("if FORK"),

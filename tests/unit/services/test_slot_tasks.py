@@ -91,6 +91,39 @@ async def test_a_task_completes_with_its_result(kind: str, name: str, tmp_path: 
         assert harness.runner.specs == []
 
 
+@ALL
+@scenario
+async def test_a_task_gets_the_results_of_its_parents_wherever_they_ran(
+    kind: str, tmp_path: Path
+) -> None:
+    given: dict[str, str | None] = {}
+
+    async def notes(task: SimulatedTask) -> str:
+        given[task.spec.task_id] = task.spec.dependency_outputs
+        return "null"
+
+    async with slot_worker(kind, tmp_path) as worker:
+        harness = worker.harness
+        worker.behaviours |= {"both": notes, "own": notes, "none": notes}
+        await harness.submit(
+            call("elsewhere"),
+            call("here"),
+            call("none"),
+            call("own", "here"),
+            call("both", "elsewhere", "here"),
+        )
+        await harness.complete(task_id("elsewhere"), {"ä": 1})
+        await harness.dispatch()
+        async with worker.at_work():
+            for _ in range(2):
+                await harness.advance(SECOND)
+                await harness.dispatch()
+
+    assert given[task_id("none")] is None
+    assert json.loads(given[task_id("own")] or "") == {"here": "late"}
+    assert json.loads(given[task_id("both")] or "") == {"elsewhere": {"ä": 1}, "here": "late"}
+
+
 @BOTH
 @scenario
 async def test_output_is_stored_before_the_outcome_is_committed(name: str) -> None:
