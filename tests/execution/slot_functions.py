@@ -74,6 +74,18 @@ def leaves_a_thread() -> int:
     return os.getpid()
 
 
+def threads_in_a_fork() -> list[int]:
+    """Returns how many threads there are, and how many a fork finds."""
+    thread = threading.Thread(target=_forever.wait, daemon=True)
+    thread.start()
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, str(threading.active_count()).encode())
+        os._exit(0)
+    os.wait()
+    return [threading.active_count(), int(os.read(reading, 100))]
+
+
 def leaves_a_process() -> int:
     """Returns the process id of a process in another session, without pipes."""
     reading, writing = os.pipe()

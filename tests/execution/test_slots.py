@@ -280,6 +280,18 @@ async def test_each_task_of_a_fork_begins_in_an_empty_folder(tmp_path: Path, cha
     await wait_until(lambda: not work.exists())
 
 
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_fork_of_a_task_knows_that_its_threads_are_gone(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("threads_in_a_fork", isolation=isolation))
+
+        assert here.recorder.result(1) == [2, 1]
+
+
 @scenario
 async def test_a_task_of_a_pool_finds_the_process_as_the_one_before_did(tmp_path: Path) -> None:
     async with harness(tmp_path) as here:

@@ -187,6 +187,12 @@ CHILD_FAULTS = (
         caught_by=f"{_SLOT_KILLS}::test_a_stopped_worker_does_not_keep_its_child_alive",
     ),
     _fault(
+        name="a fork of a task keeps the threads of the task",
+        at="execution.forkserver.slot_child:SlotChild.run",
+        do=Drop("set_thread_reset()"),
+        caught_by=f"{_SLOTS}::test_a_fork_of_a_task_knows_that_its_threads_are_gone",
+    ),
+    _fault(
         name="a child finds the files of the one before it",
         at="execution.forkserver.slot_reaper:SlotReaper._report_end",
         do=Condition("_folder_is_new()", False),

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import python_settings
-from longshore.execution.forkserver.child import TaskEnvironment, exit_process
+from longshore.execution.forkserver.child import TaskEnvironment, exit_process, set_thread_reset
 from longshore.execution.forkserver.linux import become_subreaper, has_children, set_process_name
 from longshore.execution.protocol import ATTEMPT_VARIABLE, TASK_VARIABLE, ChildMessage
 from longshore.execution.runners.channel import (
@@ -159,6 +159,7 @@ class SlotChild:
 
     def run(self, generation: int) -> NoReturn:
         """Take tasks and execute them; never returns."""
+        set_thread_reset(enabled=True)
         self._generation = generation
         self._process_id = os.getpid()
         os.dup2(self._files.output, _OUTPUT)

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from longshore.execution.forkserver.child import set_thread_reset
 from longshore.execution.forkserver.reaper import ReapedProcesses, Reaper
 from longshore.execution.forkserver.slot_child import (
     FOLDER_MODE,
@@ -42,6 +43,7 @@ class SlotReaper(Reaper):
         """
         self._settings = SlotSettings(**settings)
         self._folder = self._settings.child_folder
+        self._has_folder = False
         *child_files, page_file = self.child_files
         self._page = SlotPage(page_file, self._settings.page)
         os.close(page_file)
@@ -49,6 +51,7 @@ class SlotReaper(Reaper):
             self._settings, SlotFiles(*child_files), self._page, close_fds=self.own_fds
         )
         self.report(ChildStatus(ended=False, child_pid=os.getpid()), ReapedProcesses())
+        set_thread_reset(enabled=False)
         # Everything that is there now stays: a collection would only make children copy pages.
         gc.freeze()
         generation = 0
@@ -75,7 +78,8 @@ class SlotReaper(Reaper):
     def _report_end(self, processes: ReapedProcesses, generation: int) -> None:
         self._page.finish()
         self._page.child_pid = 0
-        if self._settings.keep_folders or not self._folder_is_new():
+        self._has_folder = not self._settings.keep_folders and self._folder_is_new()
+        if not self._has_folder:
             # The next child must not find it; the worker looks for it under this name.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._folder, f"{self._folder}.{generation}")
@@ -84,8 +88,9 @@ class SlotReaper(Reaper):
     def _fork(self, generation: int) -> int:
         while True:
             try:
-                with contextlib.suppress(FileExistsError):
+                if not self._has_folder:
                     os.mkdir(self._folder, FOLDER_MODE)
+                    self._has_folder = True
                 os.chdir(self._folder)
                 return self.fork(lambda: self._child.run(generation))
             except OSError:
