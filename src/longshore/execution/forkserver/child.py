@@ -39,6 +39,7 @@ _RLIMITS = {
 }
 # A private name of the standard library, like those in ``exit_process``.
 _RESET_THREADS = threading._after_fork.__code__  # type: ignore[attr-defined]
+_KEEP_THREADS = (lambda: None).__code__
 # Between SIGXCPU, which a task can handle, and SIGKILL.
 _CPU_GRACE_S = 5
 # Python ignores these signals, and a program started with exec would inherit that.
@@ -61,7 +62,7 @@ def set_thread_reset(*, enabled: bool) -> None:
     A process with one thread has nothing to reset, and a fork copies every page of memory that the
     reset touches: that is a tenth of what it costs.
     """
-    code = _RESET_THREADS if enabled else (lambda: None).__code__
+    code = _RESET_THREADS if enabled else _KEEP_THREADS
     threading._after_fork.__code__ = code  # type: ignore[attr-defined]
 
 

@@ -240,7 +240,7 @@ class _ChildSlot:
         self._in_pool = isolation is Isolation.POOL
         self._resources = contextlib.ExitStack()
         # No process has used the name before, so nothing can be left in it.
-        self._child_folder = slots.folder / f"slot-{os.getpid()}-{secrets.token_hex(8)}"
+        self._child_folder = f"{slots.folder}/slot-{os.getpid()}-{secrets.token_hex(8)}"
         self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
         self._definitions: dict[int, tuple[Definition, int]] = {}  # by identity, with their numbers
         self._last_definition = 0
@@ -300,7 +300,7 @@ class _ChildSlot:
                 "isolation": self._isolation,
                 "token": self._token.hex(),
                 "work_folder": str(self._slots.folder),
-                "child_folder": str(self._child_folder),
+                "child_folder": self._child_folder,
                 "keep_folders": self._slots.cleaner.keep,
                 "page": self.number,
             }
@@ -652,23 +652,25 @@ class _ChildSlot:
     def _folder_of(self, task: SlotTask) -> Path:
         return self._slots.folder / f"{task.task_id}.{task.attempt}"
 
-    def _folder_left(self, status: ChildStatus) -> Path:
+    def _folder_left(self, status: ChildStatus) -> str:
         """Returns the working directory of the child that has ended, if it has changed it."""
-        left = Path(f"{self._child_folder}.{self._generation}")
+        left = f"{self._child_folder}.{self._generation}"
         # A reaper that was killed may not have renamed it.
-        return left if status.cause is not KillCause.LOST or left.exists() else self._child_folder
+        was_renamed = status.cause is not KillCause.LOST or os.path.exists(left)
+        return left if was_renamed else self._child_folder
 
     def _folder_left_by(self, task: SlotTask, status: ChildStatus) -> Path | None:
         """Returns the folder in which the task has left something; None if there is none."""
-        folder = self._folder_of(task)
         if self._in_pool:
+            folder = self._folder_of(task)
             return folder if folder.is_dir() else None
         left = self._folder_left(status)
+        if not os.access(left, os.F_OK):
+            return None
         try:
-            os.rename(left, folder)
-        except OSError:  # there is none, or the name is taken
-            return left if left.is_dir() else None
-        return folder
+            return Path(left).rename(self._folder_of(task))
+        except OSError:  # the name is taken
+            return Path(left)
 
     def _reject(self) -> None:
         """Kill a child that does not keep to the protocol; nothing more is accepted from it."""
@@ -703,7 +705,7 @@ class _ChildSlot:
             self.release()
             self.closed.set_result(None)
         if self._in_pool or lost:
-            self._slots.release_folder(folder)
+            self._slots.release_folder(Path(folder))
         for event in outcomes:
             if isinstance(event, SlotOutcome):
                 self._listener.outcome(self.number, event)
