@@ -141,16 +141,15 @@ class AlertRecords:
                 return
             self._cache[tenant] = something
             self._unsaved.add(tenant)
-            try:
+            # The alert was sent, and the other channels are still notified.
+            with log_and_continue(
+                logger,
+                "alert.state_save_failed",
+                unavailable="alert.state_save_failed",
+                tenant=tenant,
+            ):
                 await self._write(tenant, something)
-            except (BackendError, UsageError) as error:
-                extra = {"tenant": tenant, "error": str(error)}
-                logger.warning("alert.state_save_failed", extra=extra)
-                return
-            except Exception:  # the alert was sent, and the other channels are still notified
-                logger.exception("alert.state_save_failed", extra={"tenant": tenant})
-                return
-            self._unsaved.discard(tenant)
+                self._unsaved.discard(tenant)
 
     async def _write(self, tenant: str, notified: ByChannel) -> None:
         if notified:

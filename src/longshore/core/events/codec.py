@@ -64,24 +64,19 @@ def index_keys(event: Event) -> dict[str, str]:
     app = f"APP#{event.app}"
     kind = f"EVENT#{event.type}"
     entity = event.entity
-    return {
-        "PK": tenant,
-        "SK": f"{at}#EVENT#{event.id}",
-        "GSI1PK": entity,
-        "GSI1SK": f"{event.entity_type.value}#{at}",
-        "GSI2PK": app,
-        "GSI2SK": at,
-        "GSI3PK": app,
-        "GSI3SK": f"{entity}#{at}",
-        "GSI4PK": kind,
-        "GSI4SK": f"{tenant}#{at}",
-        "GSI5PK": kind,
-        "GSI5SK": f"{tenant}#{entity}#{at}",
-        "GSI6PK": kind,
-        "GSI6SK": f"{tenant}#{app}#{at}",
-        "GSI7PK": kind,
-        "GSI7SK": f"{tenant}#{app}#{entity}#{at}",
-    }
+    indexes = (
+        (entity, f"{event.entity_type.value}#{at}"),
+        (app, at),
+        (app, f"{entity}#{at}"),
+        (kind, f"{tenant}#{at}"),
+        (kind, f"{tenant}#{entity}#{at}"),
+        (kind, f"{tenant}#{app}#{at}"),
+        (kind, f"{tenant}#{app}#{entity}#{at}"),
+    )
+    keys = {"PK": tenant, "SK": f"{at}#EVENT#{event.id}"}
+    for number, (partition, sort) in enumerate(indexes, start=1):
+        keys |= {f"GSI{number}PK": partition, f"GSI{number}SK": sort}
+    return keys
 
 
 def properties_of(event: Event) -> dict[str, Any]:
