@@ -173,15 +173,12 @@ class Dispatcher:
         for job_id in dict.fromkeys(split_task_id(task_id)[0] for task_id in task_ids):
             of_job = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
             with log_and_continue(logger, "job.settle_failed", job_id=job_id):
-                notified += await self._notify_waiting_of_job(job_id, of_job)
+                job = await self.backend.ledger.get_job(job_id)
+                # A completed task stays completed, so an old row of the job is good enough.
+                done = ParentsCompleted(numbers=job.completed if job is not None else NO_NUMBERS)
+                for row in await self.backend.ledger.get_tasks(of_job):
+                    notified += await self._notify_task(row.id, done)
         return notified
-
-    async def _notify_waiting_of_job(self, job_id: str, task_ids: Sequence[str]) -> int:
-        job = await self.backend.ledger.get_job(job_id)
-        # A completed task stays completed, so an old row of the job is good enough.
-        done = ParentsCompleted(numbers=job.completed if job is not None else NO_NUMBERS)
-        rows = await self.backend.ledger.get_tasks(task_ids)
-        return sum([await self._notify_task(row.id, done) for row in rows])
 
     async def emit_job_end(self, job_id: str) -> bool:
         """Emit the job's final event if it is missing. Returns whether it was emitted."""

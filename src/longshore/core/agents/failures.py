@@ -263,10 +263,9 @@ def query_failure_of(ending: QueryEnding) -> QueryFailure | None:
 def schema_failure(problem: str) -> QueryFailure:
     """Returns the failure for a result that does not match the schema; ``problem`` says where."""
     reason = QueryFailureReason.SCHEMA_MISMATCH
-    meaning = FailureMeaning(*reason.value)
-    message = error_text(f"{meaning.text}: {problem}")
-    failure = Failure(category=meaning.category, message=message, retry=meaning.retry)
-    return QueryFailure(reason=reason, failure=failure)
+    failure = _failure_of(reason, QueryEnding())
+    message = error_text(f"{failure.message}: {problem}")
+    return QueryFailure(reason=reason, failure=replace(failure, message=message))
 
 
 # A field of the ending, its value (of the message: a part) and the reason. The first row that
