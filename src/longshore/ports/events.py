@@ -20,7 +20,7 @@ class EventConditions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class EventPage:
+class EventQueryResult:
     """Events, the cursor after each of them, and whether more are recorded.
 
     A cursor stays valid: events that are recorded later follow it.
@@ -64,7 +64,7 @@ class EventLog(Protocol):
         limit: int = 100,
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
-    ) -> EventPage:
+    ) -> EventQueryResult:
         """Returns events that match every condition, in the order in which they were recorded.
 
         A log that is ordered by time returns them by their times instead.

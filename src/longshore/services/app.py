@@ -28,7 +28,7 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, LongshoreError, NotFound
 from longshore.ports.backend import Backend
-from longshore.ports.events import EventPage
+from longshore.ports.events import EventQueryResult
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
 from longshore.services import output_follow
@@ -577,7 +577,7 @@ class Application:
         its limit.
         """
 
-        async def fetch(count: int, after: str | None) -> EventPage:
+        async def fetch(count: int, after: str | None) -> EventQueryResult:
             return await self.services.backend.events.query(
                 self.caller.tenant,
                 app=app,

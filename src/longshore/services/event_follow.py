@@ -11,7 +11,7 @@ from longshore.core.events.event import Event
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.events import EventLog, EventPage
+from longshore.ports.events import EventLog, EventQueryResult
 
 EVENT_CURSOR_PATTERN = r"^[A-Za-z0-9_-]{0,500}(\.[0-9a-f]{8})?$"
 """An event cursor as text; the empty text is the beginning."""
@@ -32,7 +32,7 @@ class EventFeed:
     """
 
     name: str
-    fetch: Callable[[int, str | None], Awaitable[EventPage]]  # limit, cursor
+    fetch: Callable[[int, str | None], Awaitable[EventQueryResult]]  # limit, cursor
 
     def encode(self, cursor: str | None) -> str:
         """The cursor as text; None: the beginning."""
@@ -58,7 +58,7 @@ class EventFeed:
 def job_feed(events: EventLog, job: JobRow, *, tasks: bool) -> EventFeed:
     """The events of a job; with ``tasks`` those of its tasks too."""
 
-    async def fetch(limit: int, cursor: str | None) -> EventPage:
+    async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
         return await events.query(
             job.spec.tenant,
             entity=None if tasks else f"JOB#{job.id}",

@@ -12,7 +12,7 @@ from longshore.core.events.event import Event, NewEvent, next_event
 from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.clock import Clock
-from longshore.ports.events import Delivery, EventConditions, EventPage
+from longshore.ports.events import Delivery, EventConditions, EventQueryResult
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
 
@@ -45,7 +45,7 @@ class MemoryEventLog:
         limit: int = 100,
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
-    ) -> EventPage:
+    ) -> EventQueryResult:
         start = 0 if cursor is None else decode_cursor("events", cursor, (int,))[0]
         matches = [
             (position, event)
@@ -58,7 +58,7 @@ class MemoryEventLog:
         ]
         page = matches[:limit]
         cursors = tuple(encode_cursor("events", position) for position, _ in page)
-        return EventPage(tuple(event for _, event in page), cursors, len(matches) > limit)
+        return EventQueryResult(tuple(event for _, event in page), cursors, len(matches) > limit)
 
 
 class MemoryEventBus:

@@ -54,7 +54,7 @@ from longshore.core.events.types import EntityType
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.ids import split_task_id
 from longshore.core.pages import decode_cursor, encode_cursor
-from longshore.ports.events import EventConditions, EventPage
+from longshore.ports.events import EventConditions, EventQueryResult
 
 NEAR_END_POSITIONS = 1_000
 """Within so many positions of the end, reading along the feed is faster than a job's histories."""
@@ -314,7 +314,7 @@ class SqliteEventLog:
         limit: int = 100,
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
-    ) -> EventPage:
+    ) -> EventQueryResult:
         after = (0, 0)
         if cursor is not None:
             position, number = decode_cursor("events", cursor, (int, int))
@@ -327,7 +327,7 @@ class SqliteEventLog:
         matches = await self._database.scan_with(read)
         page = matches[:limit]
         cursors = tuple(encode_cursor("events", *numbered[:2]) for numbered in page)
-        return EventPage(tuple(event for *_, event in page), cursors, len(matches) > limit)
+        return EventQueryResult(tuple(event for *_, event in page), cursors, len(matches) > limit)
 
     def _query(
         self,

@@ -11,7 +11,7 @@ from longshore.core.events.event import Event
 from longshore.core.events.types import EntityType
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.events import EventPage
+from longshore.ports.events import EventQueryResult
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     TENANT,
@@ -186,7 +186,7 @@ class QueryClauses(PortContract):
     async def test_a_query_that_finds_nothing_is_an_empty_page(self, backend: Backend) -> None:
         await append_event(backend)
 
-        assert await backend.events.query(TENANT, app="none") == EventPage()
+        assert await backend.events.query(TENANT, app="none") == EventQueryResult()
 
     @clause
     async def test_a_cursor_that_another_listing_made_is_refused_for_events(

@@ -42,7 +42,7 @@ from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock
-from longshore.ports.events import EventBus, EventPage
+from longshore.ports.events import EventBus, EventQueryResult
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ class DynamoEventLog:
         job_id: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> EventPage:
+    ) -> EventQueryResult:
         start = tuple(decode_cursor(_LISTING, cursor, (int, str, int))) if cursor else None
         entities = [entity]
         if job_id is not None and entity is None:
@@ -266,7 +266,7 @@ class DynamoEventLog:
         events.sort(key=_sort_key)
         page = tuple(events[:limit])
         cursors = tuple(encode_cursor(_LISTING, *_sort_key(event)) for event in page)
-        return EventPage(page, cursors, len(events) > limit)
+        return EventQueryResult(page, cursors, len(events) > limit)
 
     async def _job_entities(self, job_id: str) -> list[str | None]:
         """The entities of the job and of its tasks that have rows."""
