@@ -125,6 +125,12 @@ def changes_its_folder(change: str) -> list[str]:
     return entries
 
 
+def leaves_a_module_and_waits() -> None:
+    """The module has the name of one of the standard library."""
+    Path("shutil.py").write_text("open('../imported', 'w').close()")
+    waits()
+
+
 def writes_and_waits() -> None:
     Path("note").write_text("content")
     waits()

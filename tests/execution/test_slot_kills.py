@@ -332,6 +332,19 @@ async def test_nothing_survives_a_killed_worker_but_the_record_of_what_was_begun
     assert begun_tasks(content, read_boot_id()) == {(1, 7)}
 
 
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_reaper_imports_nothing_that_a_task_has_left(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    arguments = (str(tmp_path), isolation.value, "leaves_a_module_and_waits", "600000")
+    with _worker(*arguments) as process:
+        _read_until(process, "output")
+        os.kill(process.pid, signal.SIGKILL)
+    await wait_until(lambda: not list((tmp_path / "work").glob("slot-*")))
+    assert not (tmp_path / "work" / "imported").exists()
+
+
 @pytest.mark.parametrize("failpoint", SLOT_FAILPOINTS)
 @scenario
 async def test_nothing_survives_a_worker_that_is_killed_at_a_failpoint(

@@ -193,6 +193,12 @@ CHILD_FAULTS = (
         caught_by=f"{_SLOTS}::test_a_fork_of_a_task_knows_that_its_threads_are_gone",
     ),
     _fault(
+        name="a reaper imports what a task has left",
+        at="execution.forkserver.slot_reaper:SlotReaper.clean_up",
+        do=Drop("chdir()"),
+        caught_by=f"{_SLOT_KILLS}::test_a_reaper_imports_nothing_that_a_task_has_left",
+    ),
+    _fault(
         name="a child finds the files of the one before it",
         at="execution.forkserver.slot_reaper:SlotReaper._report_end",
         do=Replace("_folder_is_new()", "True"),

@@ -117,6 +117,8 @@ class SlotReaper(Reaper):
         self._page.child_pid = 0
         if not self.worker_has_ended:
             return
+        # What the child has left here must not be imported instead.
+        os.chdir("/")
         # Imported only now: the larger this process, the more a fork costs.
         import shutil
 
