@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Condition, Drop, Operator, Replace
+from tests.planting import After, Argument, Condition, Drop, Operator, Replace, Value
 
 _SYSTEM = "contract/test_clock.py::TestSystemClock"
 _FAKE = "contract/test_clock.py::TestFakeClockThatLeaps"
@@ -32,19 +32,19 @@ CLOCK_FAULTS = (
     _fault(
         name="a sleep ends too early",
         at="adapters.system:SystemClock.sleep",
-        do=Drop("duration", nth=2),
+        do=Value("= end", "self.elapsed(), duration / 2"),
         caught_by=f"{_SYSTEM}::test_a_sleep_ends_when_its_duration_has_passed_and_not_before",
     ),
     _fault(
         name="a sleep of zero does not yield to other tasks",
         at="adapters.system:SystemClock.sleep",
-        do=Drop("sleep() 0"),
+        do=After("= end", "if left <= timedelta(0): return"),
         caught_by=f"{_SYSTEM}::test_other_tasks_run_during_a_sleep_of_zero",
     ),
     _fault(
         name="a sleep holds up everybody",
         at="adapters.system:SystemClock.sleep",
-        do=(Replace("await _MAX_SLEEP", "$1"), Replace("asyncio", "time", nth=3)),
+        do=(Replace("await _MAX_SLEEP", "$1"), Replace("asyncio", "time", nth=2)),
         caught_by=f"{_SYSTEM}::test_the_shorter_sleep_ends_first",
     ),
     _fault(

@@ -40,11 +40,11 @@ class SystemClock:
         if asyncio._get_running_loop() is None:
             time.sleep(duration.total_seconds())  # noqa: ASYNC251 - there is no loop to block
             return
-        end = self.elapsed() + duration
-        await asyncio.sleep(0)
-        # There is no event to wait for instead.
-        while (left := end - self.elapsed()) > timedelta(0):  # noqa: ASYNC110
+        end, left = self.elapsed() + duration, duration
+        while True:
             await asyncio.sleep(min(left, _MAX_SLEEP).total_seconds())
+            if (left := end - self.elapsed()) <= timedelta(0):
+                return
 
 
 def ensure_key(folder: Path, make: Callable[[], str]) -> str:
