@@ -180,7 +180,7 @@ def test_an_unknown_definition_is_rejected_before_anything_is_stored(
         ("", "\n  expected an object"),
         ("[1, 2]", "\n  expected an object"),
         ('{"tasks": [{"taskId": "a", "name": "command", "input": NaN}]}', "NaN is not JSON"),
-        ('{"tasks": ' + "[" * 5_000 + "]" * 5_000 + "}", "nested too deeply"),
+        ('{"tasks": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     ],
 )
 def test_an_invalid_file_is_rejected_with_the_line_of_the_error(

@@ -44,7 +44,10 @@ SLOT_BUGS = (
     Bug(
         "a step in a slot is confirmed before it is saved",
         at=f"{_TASKS}._store_checkpoint",
-        do=After("store_step()", "self._slots.confirm_step(task.slot, task.number, report.name)"),
+        do=After(
+            "store_step()",
+            "task.slot is None or self._slots.confirm_step(task.slot, task.number, report.name)",
+        ),
     ),
     Bug(
         "slots run more tasks than the worker has units",
