@@ -494,7 +494,7 @@ class TurnWork:
         self._facts: dict[tuple[int, int], _Facts] = {}  # by kind and tenant
         self._completions: dict[int, list[Any]] = {}  # rows, not yet written, by task
         self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
-        # Entities with an event, by its type, tenant, app and sequence.
+        # Entities with an event, by its type, the kind and tenant of its task, and its sequence.
         self._events: dict[tuple[int, int, int, int], list[int]] = {}
         self.topics.clear()
         last = self._last_turn()
@@ -659,12 +659,13 @@ class TurnWork:
         self._record(type_, row, no, sequence)
 
     def _record(self, type_: int, task: Values, entity: int, sequence: int) -> None:
-        key = (type_, task[_TENANT], self._facts_of(task).app, sequence)
+        key = (type_, task[_KIND], task[_TENANT], sequence)
         self._events.setdefault(key, []).append(entity)
 
     def _record_events(self) -> None:
-        for key, entities in self._events.items():
-            self._transaction.record_events(*key, entities)
+        for (type_, kind, tenant, sequence), entities in self._events.items():
+            app = self._facts[kind, tenant].app
+            self._transaction.record_events(type_, tenant, app, sequence, entities)
         self._events.clear()
 
     def _write_completions(self) -> None:
