@@ -232,13 +232,15 @@ class Producer:
             problems += invalid.problems
         if problems:
             # All problems are reported at once, also those that only the store can find.
-            await self._find_definitions(tenant, document, definitions, own_names, problems)
+            references = referenced_definitions(document)
+            await self._find_definitions(tenant, references, definitions, own_names, problems)
         body_hash = canonical_hash(document)
         job_id = job_id_of(tenant, request_id or (drawn := self.new_request_id()))
         # No job has an id that was just drawn.
         if request_id and (existing := await self.backend.ledger.get_job(job_id)):
             return _previous_job(existing, request, body_hash)
-        await self._find_definitions(tenant, document, definitions, own_names)
+        references = [(index, task.definition) for index, task in enumerate(request.tasks)]
+        await self._find_definitions(tenant, references, definitions, own_names)
         for definition in own:
             newest = definitions.get(definition.name)
             stored = await self._store_definition(tenant, definition, newest)
@@ -289,14 +291,15 @@ class Producer:
     async def _find_definitions(
         self,
         tenant: str,
-        document: Any,
+        references: Sequence[tuple[int, str]],
         definitions: dict[str, Definition],
         own: Collection[str] = (),
         problems: Sequence[Problem] = (),
     ) -> None:
-        """Add the stored definitions that the document names.
+        """Add the stored definitions that tasks of a document name.
 
         Args:
+            references: The positions of the tasks, and the names.
             definitions: Those that were read before.
             own: Names of definitions that come with the document.
             problems: What else is wrong with the document.
@@ -305,7 +308,7 @@ class Producer:
             InvalidJob: a definition is unknown, or there are other problems.
         """
         unknown: list[Problem] = []
-        for index, name in referenced_definitions(document):
+        for index, name in references:
             if name in definitions:
                 continue
             stored = await self.backend.definitions.get(tenant, name)
@@ -512,7 +515,8 @@ class Producer:
             except InvalidJob as invalid:
                 problems = invalid.problems
             definitions: dict[str, Definition] = {}
-            await self._find_definitions(tenant, document, definitions, problems=problems)
+            references = referenced_definitions(document)
+            await self._find_definitions(tenant, references, definitions, problems=problems)
             body_hash = canonical_hash(document)
             target = PlanTarget(
                 job=job.spec,

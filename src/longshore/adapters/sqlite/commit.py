@@ -193,8 +193,7 @@ def _created_tasks(
     now_ms, first_no = created_us // 1000, job_no << NUMBER_BITS
     common: dict[int, tuple[Any, ...]] = {}  # by identity of the kind: tasks share a few
     pending = _pending_values(transaction, None, now_ms)
-    transaction.record(JOB_CREATED, tenant, app, -job_no, 1)
-    new_tasks = []
+    new_tasks, ready = list[Any](), list[int]()
     for number, key, kind, input_, parents, dependents, not_before, awaits in (
         task[1:] for task in creation.plan.tasks
     ):
@@ -210,7 +209,7 @@ def _created_tasks(
         else:
             due_us = None if not_before is None else to_us(not_before)
             state = pending if due_us is None else _pending_values(transaction, due_us, now_ms)
-            transaction.record(PENDING, tenant, app, first_no + number, 1)
+            ready.append(first_no + number)
         new_tasks.append(
             (
                 first_no + number,
@@ -223,6 +222,8 @@ def _created_tasks(
                 rest,
             )
         )
+    transaction.record_events(JOB_CREATED, tenant, app, 1, [-job_no])
+    transaction.record_events(PENDING, tenant, app, 1, ready)
     return new_tasks
 
 

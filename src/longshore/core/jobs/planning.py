@@ -122,7 +122,7 @@ def plan_tasks(
             request.key,
             planner.kind(request),
             planner.document(request.key, "input", request.input),
-            planner.document(request.key, "parents", request.parents or None),
+            planner.document(request.key, "parents", request.parents) if above else None,
             planner.document(request.key, "dependents", dependents.get(request.key)),
             request.run_at if request.delay is None else target.requested_at + request.delay,
             NumberSet(above) - target.completed if above else NO_NUMBERS,

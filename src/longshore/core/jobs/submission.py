@@ -116,7 +116,7 @@ def canonical_text(document: Any) -> str:
 
 def canonical_hash(document: Any) -> str:
     """Returns a hash that is equal for documents with the same content."""
-    return hashlib.sha256(canonical_text(document).encode()).hexdigest()
+    return hashlib.blake2b(canonical_text(document).encode(), digest_size=16).hexdigest()
 
 
 def referenced_definitions(document: Any) -> list[tuple[int, str]]:

@@ -74,9 +74,11 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         Raises:
             InvalidInput: the arguments do not fit the function.
         """
-        from longshore.interfaces.python.signatures import calls_in
+        from longshore.interfaces.python.signatures import SCALARS, calls_in
 
         arguments = self._signature.dump_arguments(args, kwargs)
+        if SCALARS.issuperset(map(type, arguments.values())):
+            return Call(self, arguments)
         return Call(self, arguments, tuple(dict.fromkeys(calls_in(arguments))))
 
     @functools.cached_property

@@ -29,7 +29,7 @@ _VARIADIC: dict[Any, Callable[[Any], Any]] = {
 }
 # Larger integers, and text that may not be valid, are left to pydantic.
 _INTEGER_LIMIT = 2**63
-_SCALARS = frozenset({int, float, str, bool, type(None)})
+SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
 class FunctionSignature:
@@ -102,11 +102,11 @@ class FunctionSignature:
     def _dump_argument(self, name: str, value: Any, problems: list[str]) -> Any:
         adapter = self._parameters[name]
         try:
-            if type(value) not in _SCALARS and any(True for _ in calls_in(value)):
+            if type(value) not in SCALARS and any(True for _ in calls_in(value)):
                 return _dump_around_calls(value)
             checked = adapter.validator.validate_python(value)
             written = adapter.serializer.to_python(checked, mode="json")
-            if type(written) in _SCALARS:
+            if type(written) in SCALARS:
                 text = written if type(written) is str else ""
             else:
                 text = json.dumps(written, ensure_ascii=False)
@@ -216,7 +216,7 @@ def calls_in(value: Any) -> Iterator[Call[Any]]:
         elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
             stack += [
-                (child, depth + 1) for child in reversed(list(inner)) if type(child) not in _SCALARS
+                (child, depth + 1) for child in reversed(list(inner)) if type(child) not in SCALARS
             ]
 
 
