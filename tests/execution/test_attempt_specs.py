@@ -23,7 +23,7 @@ from tests.execution.conftest import (
     scenario,
     wait_until,
 )
-from tests.execution.process_tree import reapers_of
+from tests.execution.process_tree import idle_child, reapers_of
 from tests.interfaces.command_line import is_alive
 
 # Many times what a pipe holds.
@@ -88,50 +88,59 @@ async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: P
     assert ended_by == "SIGTERM"
 
 
-async def unread_spec(runner: ProcessRunner, work: Path) -> asyncio.Future[object]:
-    """Returns the start, which waits for a reader, as the only reaper is stopped."""
+async def untaken_attempt(runner: ProcessRunner, work: Path) -> tuple[asyncio.Future[object], int]:
+    """A start that waits for the only child, which is stopped."""
     await run_attempt(runner, a_command("true"))
-    (reaper,) = reapers_of(runner)
-    os.kill(reaper, signal.SIGSTOP)
-    starting = asyncio.ensure_future(
-        runner.start(a_call("length", LONG, task_id="job-a_b"), deadline_ns=NEVER_NS)
-    )
-    # The folder is made just before the order is written.
+    await wait_until(lambda: idle_child(runner))
+    child = idle_child(runner)
+    assert child
+    os.kill(child, signal.SIGSTOP)
+    spec = a_call("length", LONG, task_id="job-a_b")
+    starting = asyncio.ensure_future(runner.start(spec, deadline_ns=NEVER_NS))
     await wait_until(lambda: (work / "job-a_b.1").exists())
-    return starting
+    return starting, child
 
 
 @scenario
-async def test_sending_a_long_spec_stops_when_the_fork_server_dies(
+async def test_an_attempt_that_no_child_has_taken_is_not_started_when_the_fork_server_dies(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting = await unread_spec(runner, tmp_path / "work")
-    (reaper,) = reapers_of(runner)
-    fork_server = runner.forkserver.process_id or 0
-    os.kill(fork_server, signal.SIGKILL)
-    await wait_until(lambda: not is_alive(fork_server))
-    os.kill(reaper, signal.SIGCONT)
+    starting, child = await untaken_attempt(runner, tmp_path / "work")
+    os.kill(runner.forkserver.process_id or 0, signal.SIGKILL)
 
     with pytest.raises(BackendUnavailable):
         await starting
     assert not (tmp_path / "work" / "job-a_b.1").exists()
-    await wait_until(lambda: not is_alive(reaper))
+    await wait_until(lambda: not is_alive(child))
 
 
 @scenario
-async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing(
+async def test_an_attempt_whose_child_has_ended_before_it_took_it_is_not_started(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting = await unread_spec(runner, tmp_path / "work")
-    (reaper,) = reapers_of(runner)
+    starting, child = await untaken_attempt(runner, tmp_path / "work")
+    os.kill(child, signal.SIGKILL)
+
+    with pytest.raises(BackendUnavailable):
+        await starting
+    # The next child ignores what was meant for the one before.
+    ending, _ = await run_attempt(runner, a_call("add", 1, 2))
+    assert ending.result == 3
+
+
+@scenario
+async def test_a_start_that_is_cancelled_before_it_is_taken_leaves_nothing(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    starting, child = await untaken_attempt(runner, tmp_path / "work")
 
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    os.kill(reaper, signal.SIGCONT)
 
     assert starting.cancelled()
     assert not (tmp_path / "work" / "job-a_b.1").exists()
-    # It ends with the attempt that was abandoned.
+    await wait_until(lambda: not is_alive(child))
+    # The reaper ends with the attempt that was abandoned.
     await wait_until(lambda: not reapers_of(runner))
     ending, _ = await run_attempt(runner, a_command("true"))
     assert ending.failure is None

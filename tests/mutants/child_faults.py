@@ -40,7 +40,7 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a reaper ignores the end of the fork server",
-        at="execution.forkserver.reaper:Reaper.wait",
+        at="execution.forkserver.reaper:Reaper._wait",
         do=Condition("_end_pipe", False),
         caught_by=f"{_NASTY}::test_no_process_of_an_attempt_survives_the_killed_fork_server",
     ),
@@ -52,25 +52,25 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="the total memory is not checked",
-        at="execution.forkserver.reaper:AttemptReaper.kill_cause",
+        at="execution.forkserver.reaper:Reaper._kill_cause",
         do=Condition("used", False),
         caught_by=f"{_NASTY}::test_processes_that_together_exceed_the_limit_are_out_of_memory",
     ),
     _fault(
         name="an attempt runs on after its deadline",
-        at="execution.forkserver.reaper:AttemptReaper.kill_cause",
-        do=Condition("is_late()", False),
+        at="execution.forkserver.reaper:Reaper._kill_cause",
+        do=Condition("deadline_ns", False),
         caught_by=f"{_DEADLINES}::test_a_stopped_worker_does_not_keep_its_attempt_alive",
     ),
     _fault(
         name="the deadline of an attempt is not moved",
-        at="execution.forkserver.reaper:Reaper.supervise",
-        do=Condition("TRUST", False),
+        at="execution.host.attempt:ProcessAttempt.trust_until",
+        do=Condition("done()", False),
         caught_by=f"{_DEADLINES}::test_a_deadline_that_is_moved_is_not_enforced",
     ),
     _fault(
         name="a request to end kills",
-        at="execution.forkserver.reaper:Reaper.supervise",
+        at="execution.forkserver.reaper:Reaper._supervise",
         do=Replace("signal_group()", "return"),
         caught_by=f"{_STOPPING}::test_stopping_first_sends_sigterm_to_the_whole_group",
     ),
@@ -94,7 +94,7 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a leader has no session of its own",
-        at="execution.forkserver.reaper:Reaper.fork",
+        at="execution.forkserver.reaper:Reaper._fork_process",
         do=Drop("setsid()"),
         caught_by=f"{_NASTY}::test_a_child_may_have_a_terminal",
     ),
@@ -106,7 +106,7 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a child begins anywhere",
-        at="execution.forkserver.child:_receive_spec",
+        at="execution.forkserver.child:_run_spec",
         do=Drop("chdir()"),
         caught_by=f"{_RUNNER}::"
         "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
@@ -138,22 +138,22 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="unread output is lost at the end",
-        at="execution.host.attempt:ProcessAttempt._wait_for_exit",
-        do=Replace("_drain()", ("for reading in self._readers:\n    reading.cancel()")),
+        at="execution.host.attempt:ProcessAttempt.handle_end",
+        do=Drop("for file"),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
     _fault(
-        name="the reader waits for every holder of the pipes",
-        at="execution.host.attempt:ProcessAttempt._drain",
-        do=Argument("wait()", "timeout", "None"),
+        name="the pipes of an attempt stay open after its end",
+        at="execution.host.attempt:ProcessAttempt.handle_end",
+        do=Drop("_close_pipes()"),
         caught_by=f"{_FOREIGN_PROCESSES}::test_an_attempt_ends_although_another_process_holds_its_pipes_open",
     ),
     _fault(
-        name="output after the end is still read",
-        at="execution.host.attempt:ProcessAttempt._read_stream",
-        do=Replace("done()", "0"),
-        caught_by=f"{_FOREIGN_PROCESSES}::"
-        "test_a_process_outside_the_attempt_that_prints_without_end_does_not_delay_it",
+        name="a child takes what was meant for the one before",
+        at="execution.forkserver.child:AttemptChild.run",
+        do=Condition("generation", True),
+        caught_by=f"{_ATTEMPT_SPECS}::"
+        "test_an_attempt_whose_child_has_ended_before_it_took_it_is_not_started",
     ),
     _fault(
         name="a killed child is reported as ended by itself",
@@ -182,8 +182,8 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a task runs on after the deadline",
-        at="execution.forkserver.slot_reaper:SlotReaper.kill_cause",
-        do=Condition("is_late", False),
+        at="execution.forkserver.reaper:Reaper._kill_cause",
+        do=Condition("deadline_ns", False),
         caught_by=f"{_SLOT_KILLS}::test_a_stopped_worker_does_not_keep_its_child_alive",
     ),
     _fault(
@@ -194,13 +194,13 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a reaper imports what a task has left",
-        at="execution.forkserver.slot_reaper:SlotReaper.clean_up",
+        at="execution.forkserver.reaper:Reaper._clean_up",
         do=Drop("chdir()"),
         caught_by=f"{_SLOT_KILLS}::test_a_reaper_imports_nothing_that_a_task_has_left",
     ),
     _fault(
         name="a child finds the files of the one before it",
-        at="execution.forkserver.slot_reaper:SlotReaper._report_end",
+        at="execution.forkserver.reaper:Reaper._report_end",
         do=Replace("_folder_is_new()", "True"),
         caught_by=f"{_SLOTS}::test_each_task_of_a_fork_begins_in_an_empty_folder",
     ),

@@ -1,18 +1,17 @@
 """The protocol between a worker, its fork server and a child.
 
 A private socket carries JSON packets between the worker and its fork server. The worker chooses a
-number for every reaper that it requests, and sends ``{"number": 7}`` with the reaper's end of a
-socket, or, for a slot, ``{"number": 7, "slot": {…}}`` with the slot's files too; see
-``execution.slot_protocol``. The fork server sends ``{"number": 0}`` when everything is loaded,
-``{"number": 7}`` when a reaper has ended and nothing is left below it, and ``{"number": 7, "error":
-"…"}`` when it cannot fork one.
+number for every reaper that it requests, and sends ``{"number": 7, "files": 7, "slot": {…}}`` with
+the reaper's end of a socket and the files of its slot; see ``execution.slot_protocol``. The fork
+server sends ``{"number": 0}`` when everything is loaded, ``{"number": 7}`` when a reaper has ended
+and nothing is left below it, and ``{"number": 7, "error": "…"}`` when it cannot fork one.
 
-The socket between the worker and a reaper carries fixed-size records: requests down, the start and
-the end of each child up. The request for the child of an attempt has the child's ends of four pipes
-(output, errors, channel, replies). When the socket closes, the reaper kills its child.
+The socket between the worker and a reaper carries fixed-size records: requests down, the start of
+the reaper and the end of each child up. When the socket closes, the reaper kills its child.
 
-A child reads its spec, one JSON line, from its replies, and writes JSON lines to its channel, one
-message a line. A shell script can report through the channel too::
+The child of an attempt gets files of its own: its spec as JSON, and its ends of four pipes (output,
+errors, channel, replies). It writes JSON lines to its channel, one message a line; the first says
+that it has begun. A shell script can report through the channel too::
 
     echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL
 
@@ -45,6 +44,7 @@ LINE_LIMIT_BYTES = 64 * 1024 * 1024
 """The worker neither reads nor answers a longer line of a child."""
 
 ChildMessage = Literal[
+    "begun",
     "result",
     "error",
     "activity",
@@ -58,8 +58,7 @@ ChildMessage = Literal[
 ]
 """The type of a message on the channel; standard output and error are only output."""
 
-FDS_PER_CHILD = 4
-FDS_PER_REAPER = 1
+FDS_PER_ATTEMPT = 5
 FDS_PER_SLOT = 7
 MESSAGE_LIMIT_BYTES = 64 * 1024
 READY_NUMBER = 0
@@ -91,35 +90,28 @@ def encode_message(number: int, **content: Any) -> bytes:
 class ReaperRequest(IntEnum):
     """What a worker asks of a reaper."""
 
-    WAKE = 0  # the deadline in the page of a slot was changed
+    WAKE = 0  # a limit in the page was changed
     TERMINATE = 1
     KILL = 2
-    START = 3  # a child, for an attempt; a slot starts its children itself
-    TRUST = 4  # the child of an attempt until a new deadline
 
 
-_REQUEST = struct.Struct("<Bqqq")
+_REQUEST = struct.Struct("<Bq")
 REQUEST_BYTES = _REQUEST.size
 
 
-def encode_request(
-    request: ReaperRequest, generation: int, *, memory_bytes: int = 0, deadline_ns: int = 0
-) -> bytes:
+def encode_request(request: ReaperRequest, generation: int) -> bytes:
     """Returns a request about a child as one packet.
 
     Args:
         generation: The number of the child among those of its reaper.
-        memory_bytes: Of ``START``: what all processes of the attempt together may use; 0: no limit.
-        deadline_ns: Of ``START`` and ``TRUST``: when the reaper kills the attempt, on the clock of
-            ``slot_page.clock_ns``.
     """
-    return _REQUEST.pack(request, generation, memory_bytes, deadline_ns)
+    return _REQUEST.pack(request, generation)
 
 
-def decode_request(packet: bytes) -> tuple[ReaperRequest, int, int, int]:
-    """Returns the arguments of ``encode_request``."""
-    request, *numbers = _REQUEST.unpack(packet)
-    return ReaperRequest(request), *numbers
+def decode_request(packet: bytes) -> tuple[ReaperRequest, int]:
+    """Returns the request and the generation of the child."""
+    request, generation = _REQUEST.unpack(packet)
+    return ReaperRequest(request), generation
 
 
 _STATUS = struct.Struct("<?iiq8s")

@@ -25,7 +25,7 @@ _MAGIC = b"lsslot01"
 _HEAD = struct.Struct("<8s16s")
 _NUMBER_BYTES = 8
 # Positions in the page, counted in numbers of eight bytes.
-_DEADLINE, _CHILD, _RUNNING, _COUNT, _ENTRIES = 3, 4, 5, 6, 8
+_DEADLINE, _CHILD, _RUNNING, _COUNT, _MEMORY, _ENTRIES = 3, 4, 5, 6, 7, 8
 _ENTRY = struct.Struct("=qqq")  # task number, fence, moment
 _ENTRY_NUMBERS = 3
 _ENTRIES_AT = _ENTRIES * _NUMBER_BYTES
@@ -63,7 +63,7 @@ class SlotPage:
     def format(self) -> None:
         """Prepare the page for a slot. What was begun in it before stays recorded."""
         _HEAD.pack_into(self._memory, 0, _MAGIC, read_boot_id())
-        for index in (_DEADLINE, _CHILD, _RUNNING):
+        for index in (_DEADLINE, _CHILD, _RUNNING, _MEMORY):
             self._numbers[index] = 0
 
     @property
@@ -74,6 +74,15 @@ class SlotPage:
     @deadline_ns.setter
     def deadline_ns(self, moment: int) -> None:
         self._numbers[_DEADLINE] = moment
+
+    @property
+    def memory_bytes(self) -> int:
+        """What all processes of the slot's child together may use; 0: no limit."""
+        return self._numbers[_MEMORY]
+
+    @memory_bytes.setter
+    def memory_bytes(self, limit: int) -> None:
+        self._numbers[_MEMORY] = limit
 
     @property
     def child_pid(self) -> int:

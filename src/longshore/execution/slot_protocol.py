@@ -72,6 +72,9 @@ class EndRecord(_Part, tag=2):
 
 Record = TaskRecord | FileRecord | EndRecord
 
+ATTEMPT = struct.Struct("<qq")
+"""The record of an attempt: generation and fence. Its spec and pipes come with it."""
+
 
 class OutcomeFrame(_Part, tag=0):
     """A task ended."""
@@ -151,6 +154,35 @@ class FrameDecoder:
         else:
             self._rest += data[at:]
         return frames
+
+
+class LineDecoder:
+    """Splits the bytes of a channel into lines, however they are split in reads."""
+
+    def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._line = bytearray()
+        self._is_too_long = False
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """Returns the lines that ``data`` completes; None in place of one that is too long."""
+        *ends, rest = data.split(b"\n")
+        lines = [self._end_line(end) for end in ends]
+        self._append(rest)
+        return lines
+
+    def _append(self, part: bytes) -> None:
+        self._line += part
+        if len(self._line) > self._limit_bytes:
+            self._is_too_long = True
+            self._line.clear()
+
+    def _end_line(self, end: bytes) -> bytes | None:
+        self._append(end)
+        line = None if self._is_too_long else bytes(self._line)
+        self._line.clear()
+        self._is_too_long = False
+        return line
 
 
 def encode_boundary(token: bytes, number: int) -> bytes:

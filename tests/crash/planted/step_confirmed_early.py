@@ -14,7 +14,7 @@ async def _confirm_early(self: Attempt, child: ProcessAttempt, step: StepReport)
     await child.confirm_step(step.name)
     # The child has noted the confirmation when it prints: a worker that is killed before would kill
     # the child, and nothing would be seen of the fault.
-    while child._reports.empty():
+    while not child._reports:
         await asyncio.sleep(0)
     reach("planted.step_confirmed")
     await _save_step(self, child, step)

@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import termios
 import threading
@@ -23,14 +24,15 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver.linux import close_other_fds, set_process_name
-from longshore.execution.protocol import CHANNEL_FD, REPLIES_FD
+from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD
 from longshore.execution.runners.channel import Channel
-from longshore.execution.runners.executor import execute_attempt, run_and_report
+from longshore.execution.runners.executor import EXIT_OK, execute_attempt, run_and_report
+from longshore.execution.slot_page import SlotPage
+from longshore.execution.slot_protocol import ATTEMPT
 
 _OUTPUT, _ERRORS = 1, 2
 _CHILD_FDS = (_OUTPUT, _ERRORS, CHANNEL_FD, REPLIES_FD)
-FIRST_FREE_FD = REPLIES_FD + 1
-_CHUNK_BYTES = 64 * 1024
+_FIRST_FREE_FD = REPLIES_FD + 1
 _RLIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
     "memory_bytes": resource.RLIMIT_DATA,
@@ -75,22 +77,60 @@ def reset_process_state() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_child(files: Sequence[int]) -> NoReturn:
+class AttemptChild:
+    """The children of a slot for attempts: each takes one, with files of its own.
+
+    Args:
+        tasks: The child's end of the socket over which attempts come.
+        close_fds: What a child closes: the files that only its reaper needs.
+    """
+
+    def __init__(self, tasks: int, page: SlotPage, close_fds: Sequence[int]) -> None:
+        self._tasks = socket.socket(fileno=tasks)
+        self._page = page
+        self._close_fds = close_fds
+
+    def run(self, generation: int) -> NoReturn:
+        """Wait for an attempt and execute it; never returns."""
+        set_thread_reset(enabled=True)
+        set_process_name(b"longshore-idle")
+        for file in self._close_fds:
+            os.close(file)
+        while True:
+            packet, files, _, _ = socket.recv_fds(self._tasks, ATTEMPT.size, FDS_PER_ATTEMPT)
+            if not packet:
+                exit_process(EXIT_OK)  # the worker has ended
+            meant_for, fence = ATTEMPT.unpack(packet)
+            if meant_for == generation:
+                break
+            for file in files:
+                os.close(file)
+        if self._page.begin(1, fence):
+            _run_attempt(files)
+        exit_process(EXIT_OK)  # too late
+
+
+def _run_attempt(files: Sequence[int]) -> NoReturn:
     """Execute the attempt and exit the process with its exit code; never returns.
 
     Args:
-        files: The child's ends of its pipes, with numbers above those where a child expects them.
+        files: The attempt's spec, and the child's ends of its pipes.
     """
     set_process_name(b"longshore-task")
-    for source, target in zip(files, _CHILD_FDS, strict=True):
+    # Above the numbers where a child expects them.
+    spec_file, *ends = [fcntl.fcntl(file, fcntl.F_DUPFD, _FIRST_FREE_FD) for file in files]
+    for source, target in zip(ends, _CHILD_FDS, strict=True):
         os.dup2(source, target)
-    close_other_fds(range(FIRST_FREE_FD))
+    spec = os.pread(spec_file, os.fstat(spec_file).st_size, 0)
+    close_other_fds(range(_FIRST_FREE_FD))
     channel = Channel(CHANNEL_FD, REPLIES_FD)
-    code = run_and_report(channel, lambda: _run_spec(_receive_spec(), channel))
-    exit_process(code)
+    channel.send("begun", pid=os.getpid())
+    exit_process(run_and_report(channel, lambda: _run_spec(json.loads(spec), channel)))
 
 
 def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
+    os.chdir(spec["folder"])
+    _apply_environment(spec["environment"])
     if spec["pty"]:
         fcntl.ioctl(_OUTPUT, termios.TIOCSCTTY, 0)
         os.dup2(_OUTPUT, 0)
@@ -108,20 +148,6 @@ def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
         program = [sys.executable, "-m", "longshore.execution.runners", path]
         os.execve(sys.executable, program, spec["environment"])  # noqa: S606
     exit_process(execute_attempt(spec, channel))
-
-
-def _receive_spec() -> dict[str, Any]:
-    """Returns the spec, the first line of the replies; its folder and environment are applied."""
-    chunks = [os.read(REPLIES_FD, _CHUNK_BYTES)]
-    # The worker replies only to requests, so nothing follows the first line yet.
-    while chunks[-1] and not chunks[-1].endswith(b"\n"):
-        chunks.append(os.read(REPLIES_FD, _CHUNK_BYTES))
-    if not chunks[-1]:
-        os._exit(os.EX_NOINPUT)  # the worker has abandoned the attempt or has ended
-    spec: dict[str, Any] = json.loads(b"".join(chunks).decode())
-    os.chdir(spec["folder"])
-    _apply_environment(spec["environment"])
-    return spec
 
 
 def _apply_environment(target: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Reapers: small processes between the fork server and a child.
+"""Reapers: small processes between the fork server and children.
 
 A reaper is the ancestor of every process of its child. Orphans below it become its children, in any
 session or process group, so the kernel itself reports when no process is left: there is no child to
@@ -7,29 +7,32 @@ When its socket to the worker closes, the fork server ends, or the deadline of t
 passes, it kills all its descendants. The worker may be stopped then: it moves the deadline, it does
 not enforce it.
 
-An attempt of an agent or command, or of a function that needs a child of its own, has a reaper for
-itself, which is used again when nothing of the attempt is left. A slot has a reaper too; see
-``slot_reaper``.
+A reaper belongs to a slot and forks its children, one after another. It holds the child's ends of
+the slot's files for as long as the worker uses the slot, and gives them to each child. When nothing
+of a child is left, it forks the next one, which waits for a task. It is not involved in the tasks
+themselves: from the slot's page it knows whether one is running, until when, and its memory limit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from longshore.execution.forkserver.child import (
-    FIRST_FREE_FD,
+    AttemptChild,
     reset_process_state,
-    run_child,
     run_in_fork,
+    set_thread_reset,
 )
 from longshore.execution.forkserver.linux import (
     become_subreaper,
@@ -37,23 +40,29 @@ from longshore.execution.forkserver.linux import (
     die_with_parent,
     set_process_name,
 )
+from longshore.execution.forkserver.slot_child import (
+    FOLDER_MODE,
+    SlotChild,
+    SlotFiles,
+    SlotSettings,
+)
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
-    FDS_PER_CHILD,
     REQUEST_BYTES,
     ChildStatus,
     KillCause,
     ReaperRequest,
     decode_request,
 )
-from longshore.execution.slot_page import clock_ns
+from longshore.execution.slot_page import SlotPage, clock_ns
 
 # Above the numbers that a child uses for itself.
 _FIRST_FD = 64
 _MEMORY_CHECK_MS = 250
 # A wait does not end earlier if the machine sleeps meanwhile, so it is never longer than this.
 _MAX_WAIT_MS = 5_000
-_IS_LINUX = sys.platform == "linux"
+# After a child that ended before it had begun anything, or if no child can be forked.
+_FORK_INTERVAL_MS = 100
 # How long to wait for processes that hang in the kernel before the end is reported anyway.
 KILL_TIMEOUT_S = 5.0
 KILL_INTERVAL_S = 0.005
@@ -126,16 +135,14 @@ class _Request(NamedTuple):
 
     kind: ReaperRequest
     generation: int
-    memory_bytes: int
-    deadline_ns: int
-    files: list[int]
 
 
 class Reaper:
-    """What the reapers of attempts and of slots have in common.
+    """See the module.
 
     Args:
-        files: What the worker has sent: the reaper's end of its socket, then what children need.
+        files: What the worker has sent: the reaper's end of its socket, then the fields of
+            ``SlotFiles`` (of a slot for attempts only the first), then the page file.
         end_pipe: The reading end of a pipe that closes when the fork server ends.
         inherited_fds: Kept open while any descendant is alive; children close them.
     """
@@ -146,43 +153,126 @@ class Reaper:
         set_process_name(b"longshore-reap")
         moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD) for file in files]
         close_other_fds({*moved, end_pipe, *inherited_fds})
-        control, *self.child_files = moved
-        self.own_fds = (control, end_pipe, *inherited_fds)
+        control, *self._child_files = moved
+        self._own_fds = (control, end_pipe, *inherited_fds)
         self._control = socket.socket(fileno=control)
         self._end_pipe = end_pipe
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(end_pipe, select.POLLIN)
 
-    deadline_ns = 0
-    """When the child has to be killed, unless it is moved before."""
+    def run(self, settings: Mapping[str, Any]) -> NoReturn:
+        """Fork children until the worker or the fork server ends; never returns.
 
-    def check_interval_ms(self) -> int | None:
-        """Returns how long ``kill_cause`` need not be called; None: until something happens."""
-        left_ns = self.deadline_ns - clock_ns()
-        # One more, as a child that has just begun may not be visible in a page at the deadline.
-        return min(left_ns // 1_000_000 + 2, _MAX_WAIT_MS) if left_ns > 0 else None
+        Args:
+            settings: The fields of ``SlotSettings``.
+        """
+        self._settings = SlotSettings(**settings)
+        self._folder = self._settings.child_folder
+        self._has_folder = False
+        *child_files, page_file = self._child_files
+        self._page = SlotPage(page_file, self._settings.page)
+        os.close(page_file)
+        self._child: SlotChild | AttemptChild
+        if len(child_files) == 1:
+            self._child = AttemptChild(child_files[0], self._page, close_fds=self._own_fds)
+        else:
+            files = SlotFiles(*child_files)
+            self._child = SlotChild(self._settings, files, self._page, close_fds=self._own_fds)
+        self._report(ChildStatus(ended=False, child_pid=os.getpid()), ReapedProcesses())
+        set_thread_reset(enabled=False)
+        # Everything that is there now stays: a collection would only make children copy pages.
+        gc.freeze()
+        generation = 0
+        while True:
+            generation += 1
+            begun_count = self._page.begun_count
+            failed = self._run_child(generation)
+            if failed and self._page.begun_count == begun_count:
+                self._wait(_FORK_INTERVAL_MS)
 
-    def kill_cause(self, processes: ReapedProcesses) -> KillCause:
+    def _run_child(self, generation: int) -> bool:
+        """Fork a child, wait until nothing of it is left, and report that to the worker.
+
+        Returns:
+            Whether the child ended by itself, and not in order.
+        """
+        processes = ReapedProcesses()
+        try:
+            processes.child_pid = self._fork(generation)
+        except OSError:
+            # The worker releases an attempt for which no child can be forked.
+            processes.wait_status = os.EX_OSERR << 8
+            self._report_end(processes, generation)
+            return True
+        self._page.child_pid = processes.child_pid
+        self._supervise(processes, generation)
+        failed = bool(processes.wait_status)
+        processes.kill_all(lambda: self._report_end(processes, generation))
+        return failed
+
+    def _report_end(self, processes: ReapedProcesses, generation: int) -> None:
+        self._page.finish()
+        self._page.child_pid = 0
+        self._has_folder = not self._settings.keep_folders and self._folder_is_new()
+        if self._folder and not self._has_folder:
+            # The next child must not find it; the worker looks for it under this name.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._folder, f"{self._folder}.{generation}")
+        self._report(processes.status(ended=True), processes)
+
+    def _check_interval_ms(self) -> int | None:
+        """Returns how long ``_kill_cause`` need not be called; None: until something happens."""
+        left_ns = self._page.deadline_ns - clock_ns()
+        if left_ns <= 0:
+            return None
+        # More than is left, as a child that has just begun may not be visible at the deadline.
+        longest_ms = _MEMORY_CHECK_MS if self._page.memory_bytes else _MAX_WAIT_MS
+        return min(left_ns // 1_000_000 + 2, longest_ms)
+
+    def _kill_cause(self, processes: ReapedProcesses) -> KillCause:
         """Returns why the child has to be killed now, if it has to."""
-        raise NotImplementedError
+        if self._page.running and clock_ns() >= self._page.deadline_ns:
+            return KillCause.DEADLINE
+        if limit := self._page.memory_bytes:
+            used = sum(descendants(os.getpid()).values())
+            processes.peak_bytes = max(processes.peak_bytes, used)
+            if used > limit:
+                return KillCause.MEMORY
+        return KillCause.NONE
 
-    def is_late(self) -> bool:
-        """Whether the deadline has passed."""
-        return clock_ns() >= self.deadline_ns
-
-    def clean_up(self) -> None:
-        """Remove what must not outlive this process; nothing is left of the child."""
-
-    def fork(self, run: Callable[[], NoReturn]) -> int:
-        """Fork a child that leads its own session and dies with this process.
+    def _fork(self, generation: int) -> int:
+        """Fork a child, in a slot with a folder as soon as that is possible.
 
         Returns:
             Its process id.
 
         Raises:
-            OSError: no process can be forked.
+            OSError: no process can be forked for an attempt.
         """
+        while True:
+            try:
+                if self._folder:
+                    if not self._has_folder:
+                        os.mkdir(self._folder, FOLDER_MODE)
+                        self._has_folder = True
+                    os.chdir(self._folder)
+                return self._fork_process(lambda: self._child.run(generation))
+            except OSError:
+                if not self._folder:
+                    raise
+                self._wait(_FORK_INTERVAL_MS)
+
+    def _folder_is_new(self) -> bool:
+        """Whether the child has left its folder as it was, so that the next one can have it."""
+        try:
+            mode = os.stat(self._folder).st_mode
+            return stat.S_IMODE(mode) == FOLDER_MODE and not os.listdir(self._folder)
+        except OSError:
+            return False
+
+    def _fork_process(self, run: Callable[[], NoReturn]) -> int:
+        """Fork a child that leads its own session and dies with this process."""
         reaper = os.getpid()
 
         def become_child() -> NoReturn:
@@ -195,30 +285,25 @@ class Reaper:
             run_in_fork(become_child)
         return process_id
 
-    def supervise(self, processes: ReapedProcesses, generation: int) -> None:
+    def _supervise(self, processes: ReapedProcesses, generation: int) -> None:
         """Return when the child has ended or has to be killed."""
-        pidfd = -1
-        if _IS_LINUX:
-            pidfd = os.pidfd_open(processes.child_pid)
-            self._poll.register(pidfd, select.POLLIN)
+        pidfd = os.pidfd_open(processes.child_pid)
+        self._poll.register(pidfd, select.POLLIN)
         try:
             while processes.wait_status is None and processes.cause is KillCause.NONE:
-                request = self.wait(self.check_interval_ms(), processes)
+                request = self._wait(self._check_interval_ms(), processes)
                 if request is not None and request.generation == generation:
                     if request.kind is ReaperRequest.KILL:
                         return
                     if request.kind is ReaperRequest.TERMINATE:
                         processes.signal_group(signal.SIGTERM)
-                    if request.kind is ReaperRequest.TRUST:
-                        self.deadline_ns = request.deadline_ns
                 processes.reap()
-                processes.cause = self.kill_cause(processes)
+                processes.cause = self._kill_cause(processes)
         finally:
-            if _IS_LINUX:
-                self._poll.unregister(pidfd)
-                os.close(pidfd)
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
 
-    def wait(
+    def _wait(
         self, timeout_ms: int | None, processes: ReapedProcesses | None = None
     ) -> _Request | None:
         """Wait until something happened. Returns the worker's request, if it was one.
@@ -227,19 +312,19 @@ class Reaper:
         """
         ready = {file for file, _ in self._poll.poll(timeout_ms)}
         if self._end_pipe in ready:
-            self.exit(processes)
+            self._exit(processes)
         if self._control.fileno() not in ready:
             return None
         try:
-            packet, files, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, FDS_PER_CHILD)
+            packet = self._control.recv(REQUEST_BYTES)
         except ConnectionError:
             packet = b""
         if not packet:
-            self.exit(processes)
-        return _Request(*decode_request(packet), files)
+            self._exit(processes)
+        return _Request(*decode_request(packet))
 
     @property
-    def worker_has_ended(self) -> bool:
+    def _worker_has_ended(self) -> bool:
         """Whether the worker has ended, or has closed its end of the socket."""
         try:
             return not self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -248,60 +333,39 @@ class Reaper:
         except ConnectionError:
             return True
 
-    def report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
+    def _report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
         """Report the start or end of a child to the worker; exit if the worker has ended."""
         try:
             self._control.send(status.encode(), socket.MSG_DONTWAIT)
         except OSError:
-            self.exit(processes)
+            self._exit(processes)
 
-    def exit(self, processes: ReapedProcesses | None = None) -> NoReturn:
+    def _exit(self, processes: ReapedProcesses | None = None) -> NoReturn:
         """Kill the child, if there is one, and end."""
         if processes is not None:
             processes.kill_all(lambda: None)
-        self.clean_up()
+        self._clean_up()
         os._exit(0)
 
+    def _clean_up(self) -> None:
+        """Remove what the slot has left in the work folder, unless the worker does that."""
+        self._page.finish()
+        self._page.child_pid = 0
+        if not self._folder or not self._worker_has_ended:
+            return
+        # What the child has left here must not be imported instead.
+        os.chdir("/")
+        # Imported only now: the larger this process, the more a fork costs.
+        import shutil
 
-class AttemptReaper(Reaper):
-    """A reaper for attempts, one at a time; their specs do not pass through it."""
-
-    def run(self) -> NoReturn:
-        """Start a child whenever the worker requests it; never returns."""
-        # A received pipe must not get a number to which another one will be moved in the child.
-        while os.open(os.devnull, os.O_RDWR) < FIRST_FREE_FD:
-            pass
-        while True:
-            request = self.wait(None)
-            if request is not None and request.kind is ReaperRequest.START:
-                self._run_child(request)
-
-    def _run_child(self, request: _Request) -> None:
-        """Start the child and wait until none of the attempt's processes is left."""
-        self._memory_bytes, self.deadline_ns = request.memory_bytes, request.deadline_ns
-        processes = ReapedProcesses()
+        name = os.path.basename(self._folder)
         try:
-            processes.child_pid = self.fork(lambda: run_child(request.files))
-        except OSError:
-            processes.wait_status = os.EX_OSERR << 8
-        for file in request.files:
-            os.close(file)
-        if processes.child_pid:
-            self.report(processes.status(ended=False), processes)
-            self.supervise(processes, request.generation)
-        processes.kill_all(lambda: self.report(processes.status(ended=True), processes))
-
-    def check_interval_ms(self) -> int | None:
-        if not _IS_LINUX:
-            return int(KILL_INTERVAL_S * 1000)  # nothing reports the end of the child
-        interval_ms = super().check_interval_ms() or 0
-        return min(interval_ms, _MEMORY_CHECK_MS) if self._memory_bytes else interval_ms
-
-    def kill_cause(self, processes: ReapedProcesses) -> KillCause:
-        if self.is_late():
-            return KillCause.DEADLINE
-        if not self._memory_bytes:
-            return KillCause.NONE
-        used = sum(descendants(os.getpid()).values())
-        processes.peak_bytes = max(processes.peak_bytes, used)
-        return KillCause.MEMORY if used > self._memory_bytes else KillCause.NONE
+            entries = list(os.scandir(self._settings.work_folder))
+        except FileNotFoundError:
+            entries = []  # the worker's folder was removed as a whole
+        for entry in entries:
+            if entry.name.partition(".")[0] == name and not self._settings.keep_folders:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)

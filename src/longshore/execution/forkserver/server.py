@@ -17,16 +17,14 @@ import select
 import signal
 import socket
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from longshore.execution.forkserver.child import run_in_fork
 from longshore.execution.forkserver.linux import become_subreaper
-from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, AttemptReaper
+from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, Reaper
 from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
-from longshore.execution.forkserver.slot_reaper import SlotReaper
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import (
-    FDS_PER_REAPER,
     FDS_PER_SLOT,
     MESSAGE_LIMIT_BYTES,
     READY_NUMBER,
@@ -82,12 +80,13 @@ class ForkServer:
             return False
         request = json.loads(data)
         try:
-            expected = FDS_PER_SLOT if "slot" in request else FDS_PER_REAPER
-            if len(files) < expected:  # the kernel drops those that this process cannot hold
+            # The kernel drops those that this process cannot hold.
+            if len(files) < request["files"]:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             process_id = os.fork()
             if process_id == 0:
-                run_in_fork(lambda: self._run_reaper(request, files))
+                fds = (self._end_pipe, self._inherited_fds)
+                run_in_fork(lambda: Reaper(files, *fds).run(request["slot"]))
             self._reapers[process_id] = request["number"]
         except OSError as error:
             self._send(request["number"], error=str(error))
@@ -95,11 +94,6 @@ class ForkServer:
             for file in files:
                 os.close(file)
         return True
-
-    def _run_reaper(self, request: dict[str, Any], files: list[int]) -> NoReturn:
-        if "slot" in request:
-            SlotReaper(files, self._end_pipe, self._inherited_fds).run(request["slot"])
-        AttemptReaper(files, self._end_pipe, self._inherited_fds).run()
 
     def _send(self, number: int, **content: Any) -> None:
         # If the worker has ended, the next read of the socket reports it.

@@ -82,10 +82,10 @@ class SlotFiles(NamedTuple):
 class SlotSettings:
     """What the worker decides about the children of a slot."""
 
-    isolation: str
-    token: str  # of the boundaries in the output, as hexadecimal digits
-    work_folder: str  # contains the folders of attempts
-    child_folder: str  # the working directory of the slot's children
+    isolation: str = ""
+    token: str = ""  # of the boundaries in the output, as hexadecimal digits
+    work_folder: str = ""  # contains the folders of attempts
+    child_folder: str = ""  # the working directory of the slot's children
     keep_folders: bool = False
     page: int = 0  # the index of the slot's page
 

@@ -12,9 +12,10 @@ import contextlib
 import json
 import os
 import signal
-from collections import defaultdict
-from collections.abc import AsyncIterator
-from dataclasses import KW_ONLY, InitVar, dataclass
+import socket
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -29,9 +30,10 @@ from longshore.core.tasks.failures import (
     failure_of_exit,
     failure_of_silent_exit,
 )
+from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ForkedChild
-from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
+from longshore.execution.host.forkserver_client import NOT_STARTED, ForkServerClient
+from longshore.execution.host.pipes import ChildPipes
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
 from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
@@ -42,6 +44,8 @@ from longshore.execution.protocol import (
     KillCause,
     ReaperRequest,
 )
+from longshore.execution.slot_page import PAGE_BYTES, SlotPage
+from longshore.execution.slot_protocol import ATTEMPT, LineDecoder
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
@@ -52,12 +56,95 @@ from longshore.ports.runner import (
     OutputReport,
 )
 
-_REPORT_QUEUE_SIZE = 64
-_DRAIN_INTERVAL = timedelta(seconds=1)
-_DRAIN_TIMEOUT = timedelta(seconds=30)
-# More than a pipe and a reader can hold: the child did not print what comes after so many.
-_MAX_CHUNKS_AFTER_EXIT = 64
+_MAX_WAITING_REPORTS = 64
+_READ_BYTES = 64 * 1024
+# More than a pipe can hold: what comes after so many reads was not written by the child.
+_MAX_READS_AT_END = 64
 _MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
+
+
+class AttemptSlot:
+    """A slot whose children take one attempt each. Its files come and go with the attempt, so that
+    another process that holds them open has nothing of a later attempt.
+
+    Args:
+        on_free: Called when nothing of an attempt is left, and the slot can be used again.
+    """
+
+    def __init__(self, on_free: Callable[[AttemptSlot], None]) -> None:
+        self._on_free = on_free
+        self._resources = contextlib.ExitStack()
+        self._attempt: ProcessAttempt | None = None
+        self._generation = 1
+        self._is_closed = False
+
+    async def open(self, forkserver: ForkServerClient) -> None:
+        """Request its reaper.
+
+        Raises:
+            OSError: there are not enough files.
+            BackendUnavailable: no process can be forked.
+        """
+        with contextlib.ExitStack() as theirs:
+            page_file = os.memfd_create("longshore-slot-page")
+            theirs.callback(os.close, page_file)
+            os.posix_fallocate(page_file, 0, PAGE_BYTES)
+            self.page = SlotPage(page_file)
+            self._resources.callback(self.page.close)
+            self._tasks, tasks_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._resources.enter_context(self._tasks).setblocking(False)
+            theirs.enter_context(tasks_end)
+            try:
+                self.reaper = await forkserver.fork_reaper(
+                    self._handle_status, self.page, slot={}, fds=(tasks_end.fileno(), page_file)
+                )
+            except BaseException:
+                self._resources.close()
+                raise
+
+    def give(
+        self, attempt: ProcessAttempt, spec: bytes, child_ends: Sequence[int], deadline_ns: int
+    ) -> bool:
+        """Give an attempt to the child. Returns False if the reaper has ended."""
+        if self._is_closed:
+            return False
+        self.page.memory_bytes = attempt.spec.definition.resources.memory_bytes or 0
+        self.page.deadline_ns = deadline_ns
+        # Its child may be alive a moment longer than the reaper.
+        if not self.reaper.request(ReaperRequest.WAKE, 0):
+            return False
+        with open(os.memfd_create("longshore-spec"), "wb", buffering=0) as file:
+            file.write(spec)
+            packet = ATTEMPT.pack(self._generation, attempt.spec.fence)
+            try:
+                socket.send_fds(self._tasks, [packet], [file.fileno(), *child_ends])
+            except OSError:
+                return False
+        self._attempt = attempt
+        return True
+
+    def request(self, request: ReaperRequest) -> None:
+        """Request the end of the child or, with ``KILL``, of everything that it has started."""
+        self.reaper.request(request, self._generation)
+
+    def close(self) -> None:
+        """Make the reaper kill the child and end; its attempt learns nothing more."""
+        self._attempt = None
+        self.reaper.end()
+
+    def _handle_status(self, status: ChildStatus) -> None:
+        if not status.ended:
+            return  # the reaper has started
+        attempt, self._attempt = self._attempt, None
+        self._generation += 1
+        self.page.deadline_ns = self.page.memory_bytes = 0
+        if status.cause is KillCause.LOST:
+            self._is_closed = True
+            self._resources.close()
+        elif attempt is not None:
+            self._on_free(self)
+        if attempt is not None:
+            attempt.handle_end(status)
 
 
 @dataclass(eq=False, repr=False)
@@ -65,75 +152,91 @@ class ProcessAttempt:
     """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
 
     spec: AttemptSpec
-    child: ForkedChild
-    pipes: InitVar[ChildPipes]
+    slot: AttemptSlot
+    pipes: ChildPipes
     _: KW_ONLY
     folder: Path
     cleaner: FolderCleaner
     clock: Clock
-    _chunks_read: int = 0
-    _queue_was_full: bool = False  # a report has had to wait for its reader
+    process_id: int = 0
     _reports_closed: bool = False  # the consumer has stopped reading
     _result: dict[str, Any] | None = None
     _failure: Failure | None = None
     _stopped_by: str | None = None
+    _is_reading: bool = False
+    _replies: int | None = None
 
-    def __post_init__(self, pipes: ChildPipes) -> None:
-        self._output, self._channel = PipeReader(pipes.output), PipeReader(pipes.channel)
-        self._errors = None if pipes.errors is None else PipeReader(pipes.errors)
-        self._replies: int | None = pipes.replies
-        self._readers: list[asyncio.Task[None]] = []
-        self._reports: asyncio.Queue[ChildReport | None] = asyncio.Queue(_REPORT_QUEUE_SIZE)
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self._exited: asyncio.Future[ChildStatus] = loop.create_future()  # nothing is left of it
         self._finished = asyncio.Event()
+        self._reports: deque[ChildReport] = deque()
+        self._changed = asyncio.Event()
+        self._lines = LineDecoder()
+        self._replies = self.pipes.replies
+        self._readers: dict[int, Callable[[bytes], None]] = {
+            self.pipes.channel: self._handle_lines,
+            self.pipes.output: lambda data: self._report(OutputReport(Stream.STDOUT, data)),
+        }
+        if self.pipes.errors is not None:
+            self._readers[self.pipes.errors] = lambda data: self._report(
+                OutputReport(Stream.STDERR, data)
+            )
         # The ids of the entries that are stored or were reported, by conversation.
         self._reported_ids = defaultdict[str, set[str]](set)
         for name, conversation in self.spec.conversations.items():
             for entries in (conversation.earlier_entries, conversation.entries):
                 self._reported_ids[name] |= set(map(entry_id, entries))
 
-    @property
-    def process_id(self) -> int:
-        return self.child.started.result()
-
-    def start_reading(self) -> None:
-        """Start reading the child's pipes; the child may not exist yet."""
-        readers = [self._read_stream(self._output, Stream.STDOUT), self._read_channel()]
-        if self._errors is not None:
-            readers.append(self._read_stream(self._errors, Stream.STDERR))
-        self._readers = [asyncio.ensure_future(reader) for reader in readers]
-        self._exit_watch = asyncio.ensure_future(self._wait_for_exit())
-
-    async def send_spec(self, data: bytes) -> None:
-        """Send the child its spec; call this once."""
-        if self._replies is not None:
-            await write_all(self._replies, data, reader_gone=self.child.exited)
+    def set_reading(self, *, reading: bool) -> None:
+        """Read what the child sends, or let it wait when it prints."""
+        if reading != self._is_reading:
+            self._is_reading = reading
+            loop = asyncio.get_running_loop()
+            for file in self._readers:
+                if reading:
+                    loop.add_reader(file, self._read, file)
+                else:
+                    loop.remove_reader(file)
 
     def abandon(self) -> None:
-        """Kill the child, which may not have started, and release its pipes without an ending."""
-        self.child.abandon()
-        for task in (*self._readers, self._exit_watch):
-            task.cancel()
+        """Kill the child, which may not have begun, and release its pipes without an ending."""
+        if not self._exited.done():
+            self.slot.close()
         self._close_pipes()
 
-    async def _read_stream(self, end: PipeReader, stream: Stream) -> None:
-        chunks_left = _MAX_CHUNKS_AFTER_EXIT
-        while chunks_left > 0:
-            if not (chunk := await end.read()):
-                return
-            self._chunks_read += 1
-            chunks_left -= self.child.exited.done()
-            await self._report(OutputReport(stream, chunk))
+    def _read(self, file: int) -> bool:
+        """Read a chunk. Returns whether there was any."""
+        try:
+            data = os.read(file, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""  # a terminal ends with an error when its last user has closed it
+        if not data:
+            asyncio.get_running_loop().remove_reader(file)
+            del self._readers[file]
+            os.close(file)
+            return False
+        self._readers[file](data)
+        if len(self._reports) >= _MAX_WAITING_REPORTS:
+            self.set_reading(reading=False)
+        return True
 
-    async def _read_channel(self) -> None:
-        async for line in self._channel.lines(limit_bytes=LINE_LIMIT_BYTES):
+    def _handle_lines(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
             if line is None:
                 message = f"a message on the channel is longer than {LINE_LIMIT_BYTES} bytes"
                 self._failure = Failure(category=ErrorCategory.PARSE, message=message)
             elif (parsed := parse_message(line)) is not None:
-                await self._handle_message(parsed)
+                self._handle_message(parsed)
 
-    async def _handle_message(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         match message.get("type"):
+            case "begun" if not self.begun.done():
+                self.process_id = message["pid"]
+                self.begun.set_result(None)
             case "result":
                 self._result = message
             case "error":
@@ -143,47 +246,41 @@ class ProcessAttempt:
                     if isinstance(report, ConversationReport):
                         reported_ids = self._reported_ids[report.conversation]
                         reported_ids.update(map(entry_id, report.entries))
-                    await self._report(report)
+                    self._report(report)
 
-    async def _report(self, report: ChildReport) -> None:
+    def _report(self, report: ChildReport) -> None:
         if not self._reports_closed:
-            self._queue_was_full = self._queue_was_full or self._reports.full()
-            await self._reports.put(report)
+            self._reports.append(report)
+            self._changed.set()
 
-    async def _wait_for_exit(self) -> None:
-        # The reaper reports the exit only when no process of the attempt is alive.
-        await asyncio.wait((self.child.exited,))
-        await self._drain()
-        await self._report_unreported_transcripts()
+    def handle_end(self, status: ChildStatus) -> None:
+        """Nothing is left of the child: read what it has written."""
+        self._exited.set_result(status)
+        self.set_reading(reading=False)
+        for file in list(self._readers):
+            for _ in range(_MAX_READS_AT_END):
+                if not self._read(file):
+                    break
+        self._handle_lines(b"\n")
         self._close_pipes()
         reach("attempt.child_ended")
+        if not self.begun.done():
+            self.begun.set_exception(BackendUnavailable(self.slot.reaper.error or NOT_STARTED))
+        if self.spec.definition.runner is RunnerKind.AGENT:
+            self._reporting = asyncio.ensure_future(self._report_unreported_transcripts())
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
         self._finished.set()
-        if not self._reports_closed:
-            await self._reports.put(None)
-
-    async def _drain(self) -> None:
-        """Read what is left in the pipes, but do not wait for a process that holds them open.
-
-        All that the child printed can be read at once; only a full queue delays it, and then the
-        store is slow.
-        """
-        time_left = _DRAIN_TIMEOUT
-        while unread := [reading for reading in self._readers if not reading.done()]:
-            before, self._queue_was_full = self._chunks_read, self._reports.full()
-            await asyncio.wait(unread, timeout=_DRAIN_INTERVAL.total_seconds())
-            time_left = (
-                _DRAIN_TIMEOUT if self._chunks_read > before else time_left - _DRAIN_INTERVAL
-            )
-            if not self._queue_was_full or time_left <= timedelta(0):
-                break
-        for reading in self._readers:
-            reading.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._changed.set()
 
     async def _report_unreported_transcripts(self) -> None:
-        if self.spec.definition.runner is RunnerKind.AGENT:
+        try:
             for report in await asyncio.to_thread(self._read_unreported):
-                await self._report(report)
+                self._report(report)
+        finally:
+            self._finish()
 
     def _read_unreported(self) -> list[ConversationReport]:
         """Returns the conversation entries that a killed agent had written but not reported.
@@ -202,9 +299,9 @@ class ProcessAttempt:
         return reports
 
     def _close_pipes(self) -> None:
-        for end in (self._output, self._errors, self._channel):
-            if end is not None:
-                end.close()
+        self.set_reading(reading=False)
+        while self._readers:
+            os.close(self._readers.popitem()[0])
         if self._replies is not None:
             os.close(self._replies)
             # The descriptor may be reused for another file from here on.
@@ -212,12 +309,20 @@ class ProcessAttempt:
 
     async def reports(self) -> AsyncIterator[ChildReport]:
         try:
-            while (report := await self._reports.get()) is not None:
-                yield report
+            while True:
+                self._changed.clear()
+                while self._reports:
+                    report = self._reports.popleft()
+                    if len(self._reports) <= _MAX_WAITING_REPORTS // 2:
+                        self.set_reading(reading=not self._exited.done())
+                    yield report
+                if self._finished.is_set():
+                    return
+                await self._changed.wait()
         finally:
             self._reports_closed = True
-            while not self._reports.empty():
-                self._reports.get_nowait()
+            self._reports.clear()
+            self.set_reading(reading=not self._exited.done())
 
     async def confirm_step(self, name: str) -> None:
         self._reply({"stored": name})
@@ -235,7 +340,7 @@ class ProcessAttempt:
 
     async def ending(self) -> AttemptEnding:
         await self._finished.wait()
-        status = self.child.exited.result()
+        status = self._exited.result()
         lost = status.cause is KillCause.LOST
         code = None if lost else os.waitstatus_to_exitcode(status.wait_status)
         build = partial(AttemptEnding, peak_rss_bytes=status.peak_bytes or None)
@@ -269,18 +374,19 @@ class ProcessAttempt:
             if self._stopped_by is None:
                 self._stopped_by = signal.SIGTERM.name
                 reach("attempt.child_stopping")
-                self.child.signal(ReaperRequest.TERMINATE)
+                self.slot.request(ReaperRequest.TERMINATE)
             # A second caller may pass a shorter grace period than the first.
-            await asyncio.wait((self.child.exited,), timeout=grace.total_seconds())
-            if not self.child.exited.done():
+            await asyncio.wait((self._exited,), timeout=grace.total_seconds())
+            if not self._exited.done():
                 self._stopped_by = signal.SIGKILL.name
                 reach("attempt.child_killing")
-                self.child.signal(ReaperRequest.KILL)
+                self.slot.request(ReaperRequest.KILL)
         await self._finished.wait()
         return self._stopped_by or signal.SIGTERM.name
 
     def trust_until(self, deadline_ns: int) -> None:
-        self.child.trust_until(deadline_ns)
+        if not self._exited.done():
+            self.slot.reaper.trust_until(deadline_ns)
 
     def rss_bytes(self) -> int:
         return rss_bytes_of(self.process_id)

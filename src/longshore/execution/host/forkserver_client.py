@@ -34,11 +34,14 @@ from longshore.execution.protocol import (
     encode_message,
     encode_request,
 )
+from longshore.execution.slot_page import SlotPage, clock_ns
 
 # Processes that hang in the kernel are not waited for longer.
 _END_TIMEOUT_S = 5.0
+# A reaper sleeps until the deadline that it has read last. If that is so near, wake it.
+_WAKE_MARGIN_NS = 1_000_000_000
 _SERVER_ENDED = "the fork server has ended"
-_NOT_STARTED = "the child ended before it started"
+NOT_STARTED = "the child ended before it started"
 
 
 class ForkedReaper:
@@ -53,39 +56,34 @@ class ForkedReaper:
     """
 
     def __init__(
-        self, control: socket.socket, on_status: Callable[[ChildStatus], None] | None = None
+        self, control: socket.socket, on_status: Callable[[ChildStatus], None], page: SlotPage
     ) -> None:
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
-        self.on_status = on_status
+        self._on_status: Callable[[ChildStatus], None] | None = on_status
+        self._page = page
         self.error = ""  # why it was not forked or has ended, if so
         self._control = control
         control.setblocking(False)
         loop.add_reader(control, self._read)
 
-    def request(
-        self,
-        request: ReaperRequest,
-        generation: int,
-        *,
-        memory_bytes: int = 0,
-        deadline_ns: int = 0,
-        fds: Sequence[int] = (),
-    ) -> bool:
-        """Send a request; see ``protocol.encode_request``. Returns False if the reaper is ending,
-        and with it its child."""
-        packet = encode_request(
-            request, generation, memory_bytes=memory_bytes, deadline_ns=deadline_ns
-        )
+    def request(self, request: ReaperRequest, generation: int) -> bool:
+        """Send a request about a child. Returns False if the reaper ends, and with it its child."""
         try:
-            socket.send_fds(self._control, [packet], list(fds))
+            self._control.send(encode_request(request, generation))
         except OSError:
             return False
         return True
 
+    def trust_until(self, deadline_ns: int) -> None:
+        """Set the moment until which tasks may begin and run."""
+        previous, self._page.deadline_ns = self._page.deadline_ns, deadline_ns
+        if deadline_ns < previous or previous < clock_ns() + _WAKE_MARGIN_NS:
+            self.request(ReaperRequest.WAKE, 0)
+
     def abandon(self) -> None:
         """Make it kill its child and end, and report nothing more; also if it is not forked yet."""
-        self.on_status = None
+        self._on_status = None
         self.end()
 
     def end(self) -> None:
@@ -121,42 +119,8 @@ class ForkedReaper:
             self._report(lost)
 
     def _report(self, status: ChildStatus) -> None:
-        if self.on_status is not None:
-            self.on_status(status)
-
-
-class ForkedChild:
-    """The worker's view of the child of an attempt."""
-
-    def __init__(self, reaper: ForkedReaper, generation: int) -> None:
-        loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[int] = loop.create_future()  # with its process id
-        self.exited: asyncio.Future[ChildStatus] = loop.create_future()  # nothing is left of it
-        self._reaper = reaper
-        self._generation = generation
-        reaper.on_status = self._handle_status
-
-    def signal(self, request: ReaperRequest) -> None:
-        """Request the end of the child or, with ``KILL``, of everything that it has started."""
-        self._reaper.request(request, self._generation)
-
-    def trust_until(self, deadline_ns: int) -> None:
-        """Move the moment when the reaper kills the child and everything that it has started."""
-        self._reaper.request(ReaperRequest.TRUST, self._generation, deadline_ns=deadline_ns)
-
-    def abandon(self) -> None:
-        """Kill the child with its reaper; also if it has not started yet."""
-        self._reaper.abandon()
-
-    def _handle_status(self, status: ChildStatus) -> None:
-        if not self.started.done():
-            if not status.ended:
-                self.started.set_result(status.child_pid)
-            else:
-                error = self._reaper.error or _NOT_STARTED
-                self.started.set_exception(BackendUnavailable(error))
-        if status.ended and not self.exited.done():
-            self.exited.set_result(status)
+        if self._on_status is not None:
+            self._on_status(status)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -169,7 +133,6 @@ class ForkServerClient:
     inherited_fds: Callable[[], Sequence[int]] = tuple
     _numbers: Iterator[int] = field(default_factory=partial(itertools.count, READY_NUMBER + 1))
     _reapers: dict[int, ForkedReaper] = field(default_factory=dict)  # that have not ended
-    _idle: list[ForkedReaper] = field(default_factory=list)
     _socket: socket.socket | None = None
     _ready: asyncio.Future[None] | None = None  # since ``_socket`` was opened
     _process: asyncio.subprocess.Process | None = None
@@ -240,52 +203,15 @@ class ForkServerClient:
         loop.add_reader(ours, self._receive, ours)
         return self._process, self._ready
 
-    async def start(
-        self, fds: Sequence[int], *, deadline_ns: int, memory_bytes: int | None = None
-    ) -> ForkedChild:
-        """Request a child, which then reads its spec from its replies pipe.
-
-        Args:
-            fds: The child's ends of its pipes; the caller may close its copies after this.
-            deadline_ns: See ``protocol.encode_request``.
-
-        Raises:
-            OSError: there are not enough files.
-            BackendUnavailable: no child can be started now. ``ForkedChild.started`` may raise it
-                too.
-        """
-        await self.open()
-        while True:
-            is_new = not self._idle
-            reaper = await self.fork_reaper() if is_new else self._idle.pop()
-            number = next(self._numbers)
-            if reaper.request(
-                ReaperRequest.START,
-                number,
-                memory_bytes=memory_bytes or 0,
-                deadline_ns=deadline_ns,
-                fds=fds,
-            ):
-                child = ForkedChild(reaper, number)
-                child.exited.add_done_callback(partial(self._add_idle, reaper))
-                return child
-            reaper.abandon()
-            if is_new:
-                raise BackendUnavailable(_NOT_STARTED)
-            # An idle reaper was killed: use another one.
-
-    def _add_idle(self, reaper: ForkedReaper, _: object) -> None:
-        if not reaper.ended.done():
-            self._idle.append(reaper)
-
     async def fork_reaper(
         self,
-        on_status: Callable[[ChildStatus], None] | None = None,
+        on_status: Callable[[ChildStatus], None],
+        page: SlotPage,
         *,
-        slot: Mapping[str, Any] | None = None,
-        fds: Sequence[int] = (),
+        slot: Mapping[str, Any],
+        fds: Sequence[int],
     ) -> ForkedReaper:
-        """Request a reaper for attempts or, with its settings and files, for a slot.
+        """Request a reaper for a slot with these settings and files.
 
         Raises:
             OSError: there are not enough files.
@@ -294,8 +220,8 @@ class ForkServerClient:
         await self.open()
         number = next(self._numbers)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        reaper = self._reapers[number] = ForkedReaper(ours, on_status)
-        message = encode_message(number, **({} if slot is None else {"slot": slot}))
+        reaper = self._reapers[number] = ForkedReaper(ours, on_status, page)
+        message = encode_message(number, files=1 + len(fds), slot=slot)
         with theirs:
             try:
                 await self._send(message, (theirs.fileno(), *fds))
@@ -334,7 +260,7 @@ class ForkServerClient:
         elif "error" in received:
             reaper.server_reported(f"no child could be started: {received['error']}")
         else:
-            reaper.server_reported(_NOT_STARTED)
+            reaper.server_reported(NOT_STARTED)
 
     def _disconnect(self, ours: socket.socket) -> None:
         """Handle the end of the fork server: its reapers kill their children and end."""
@@ -345,7 +271,6 @@ class ForkServerClient:
             self._ready.set_exception(BackendUnavailable(_SERVER_ENDED))
         reapers = list(self._reapers.values())
         self._reapers.clear()
-        self._idle.clear()
         for reaper in reapers:
             reaper.server_reported(_SERVER_ENDED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from datetime import timedelta
@@ -16,9 +17,9 @@ from longshore.core.agents.plan import read_plan
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.attempt_settings import command_settings, python_settings
-from longshore.execution.host.attempt import ProcessAttempt
+from longshore.execution.host.attempt import AttemptSlot, ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ForkServerClient
+from longshore.execution.host.forkserver_client import NOT_STARTED, ForkServerClient
 from longshore.execution.host.pipes import open_child_pipes
 from longshore.execution.host.slots import ProcessSlots
 from longshore.execution.protocol import (
@@ -78,6 +79,7 @@ class ProcessRunner:
         self.forkserver = self.agent_forkserver = client(modules=self.modules)
         if self.agent_modules:
             self.agent_forkserver = client(modules=self.agent_modules)
+        self._free_slots = defaultdict[ForkServerClient, list[AttemptSlot]](list)
 
     async def open(self) -> None:
         before = self.clock.now() - _STALE_AFTER
@@ -118,29 +120,33 @@ class ProcessRunner:
     async def _launch(
         self, spec: AttemptSpec, settings: dict[str, Any], folder: Path, deadline_ns: int
     ) -> ProcessAttempt:
-        definition = spec.definition
-        forkserver = await self._forkserver_for(definition)
-        with open_child_pipes(pty=definition.pty) as (pipes, child_ends):
+        forkserver = await self._forkserver_for(spec.definition)
+        _prepare_folder(folder, spec)
+        document = _encode_spec(spec, folder, self._variables(spec, settings, folder))
+        if spec.definition.runner is RunnerKind.AGENT:
+            document |= self._agent_fields(spec)
+        data = json.dumps(document, default=asdict).encode()
+        reach("attempt.spec_written")
+        with open_child_pipes(pty=spec.definition.pty) as (pipes, child_ends):
             reach("attempt.child_requested")
-            child = await forkserver.start(
-                child_ends,
-                deadline_ns=deadline_ns,
-                memory_bytes=definition.resources.memory_bytes,
-            )
-        attempt = ProcessAttempt(
-            spec, child, pipes, folder=folder, cleaner=self._cleaner, clock=self.clock
-        )
-        # All this happens while the child is being forked.
-        attempt.start_reading()
+            free = self._free_slots[forkserver]
+            while True:
+                is_new = not free
+                slot = AttemptSlot(free.append) if is_new else free.pop()
+                if is_new:
+                    await slot.open(forkserver)
+                attempt = ProcessAttempt(
+                    spec, slot, pipes, folder=folder, cleaner=self._cleaner, clock=self.clock
+                )
+                if slot.give(attempt, data, child_ends, deadline_ns):
+                    break
+                slot.close()
+                if is_new:
+                    raise BackendUnavailable(NOT_STARTED)
+                # An idle reaper was killed: use another one.
+        attempt.set_reading(reading=True)
         try:
-            _prepare_folder(folder, spec)
-            document = _encode_spec(spec, folder, self._variables(spec, settings, folder))
-            if definition.runner is RunnerKind.AGENT:
-                document |= self._agent_fields(spec)
-            line = json.dumps(document, default=asdict) + "\n"
-            await attempt.send_spec(line.encode())
-            reach("attempt.spec_written")
-            await child.started
+            await attempt.begun
         except BaseException:
             attempt.abandon()
             raise

@@ -38,7 +38,7 @@ from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
 from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause, ReaperRequest
-from longshore.execution.slot_page import SlotPage, clock_ns, open_page_file
+from longshore.execution.slot_page import SlotPage, open_page_file
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
     TOKEN_BYTES,
@@ -75,8 +75,6 @@ _MAX_DEFINITIONS = 1000
 # The output of a shorter task is read together with its outcome.
 _FOLLOW_AFTER_S = 0.02
 _SEND_BUFFER_BYTES = 4 * 1024 * 1024
-# The reaper sleeps until the deadline that it has read last. If that is so near, wake it.
-_WAKE_MARGIN_NS = 1_000_000_000
 _CAUSES = {KillCause.DEADLINE: ChildEndCause.DEADLINE, KillCause.LOST: ChildEndCause.LOST}
 _MESSAGES = {
     ChildEndCause.DEADLINE: KILL_MESSAGES[KillCause.DEADLINE],
@@ -167,7 +165,7 @@ class ProcessSlots:
         self._slots[slot].replace()
 
     def trust_until(self, slot: int, deadline_ns: int) -> None:
-        self._slots[slot].trust_until(deadline_ns)
+        self._slots[slot].reaper.trust_until(deadline_ns)
 
     def confirm_step(self, slot: int, number: int, name: str) -> None:
         self._slots[slot].reply(number, {"stored": name})
@@ -304,10 +302,10 @@ class _ChildSlot:
                 "keep_folders": self._slots.cleaner.keep,
                 "page": self.number,
             }
-            self._reaper = await self._slots.forkserver.fork_reaper(
-                self._handle_status, slot=settings, fds=files
+            self.reaper = await self._slots.forkserver.fork_reaper(
+                self._handle_status, self.page, slot=settings, fds=files
             )
-        self._resources.callback(self._reaper.abandon)
+        self._resources.callback(self.reaper.abandon)
         # If this is cancelled, the reaper may still report its start.
         await asyncio.shield(self._started)
 
@@ -338,7 +336,7 @@ class _ChildSlot:
             self._closing = True
             self._ending = ChildEndCause.KILLED
             reach("slot.closing")
-            self._reaper.end()
+            self.reaper.end()
 
     def release(self) -> None:
         """Close all files."""
@@ -472,7 +470,7 @@ class _ChildSlot:
         self._request(ReaperRequest.KILL)
 
     def _request(self, request: ReaperRequest) -> None:
-        self._reaper.request(request, self._generation)
+        self.reaper.request(request, self._generation)
 
     def replace(self) -> None:
         if self._ending is None:
@@ -486,12 +484,6 @@ class _ChildSlot:
             self._tasks.send(encode(EndRecord(self._generation)))
         except BlockingIOError:
             self._end_is_unsent = True  # again when the child has finished a task
-
-    def trust_until(self, deadline_ns: int) -> None:
-        previous = self.page.deadline_ns
-        self.page.deadline_ns = deadline_ns
-        if deadline_ns < previous or previous < clock_ns() + _WAKE_MARGIN_NS:
-            self._request(ReaperRequest.WAKE)
 
     def reply(self, number: int, content: dict[str, Any]) -> None:
         """Answer a request of a task; the answer is lost if the task has ended."""
@@ -683,7 +675,7 @@ class _ChildSlot:
         if self._started.done():
             self._handle_end(status)
         elif status.ended:
-            self._started.set_exception(BackendUnavailable(self._reaper.error))
+            self._started.set_exception(BackendUnavailable(self.reaper.error))
         else:
             self._started.set_result(status.child_pid)
 
