@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import inspect
 import os
 import random
 import secrets
@@ -15,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from longshore.adapters.system import (
     KEY_FILE_NAME,
@@ -67,7 +66,6 @@ from longshore.wiring.backends import open_backend
 if TYPE_CHECKING:
     from longshore.adapters.sqlite.database import SqliteOptions
 
-ServiceT = TypeVar("ServiceT")
 
 new_id = partial(secrets.token_hex, 8)
 """Makes a random change id."""
@@ -195,11 +193,16 @@ class Services:
     ) -> Worker:
         """A worker whose attempts are run by ``runner``, or in child slots where they can be."""
         settings = self.settings
-        context = self._build(
-            WorkerContext,
+        context = WorkerContext(
             worker_id=name,
+            backend=self.backend,
+            source=self.source,
+            transitions=self.transitions,
+            documents=self.documents,
+            reservations=self.reservations,
             runner=runner,
-            lease=settings.worker,
+            worker_registry=self.worker_registry,
+            lease=self.settings.worker,
             output=OutputPolicy(
                 flush_after=self.intervals.output_flush,
                 limit_bytes=settings.sizes.output_bytes_per_attempt,
@@ -225,20 +228,19 @@ class Services:
     def documents(self) -> DocumentStore:
         return DocumentStore(self.backend.blobs)
 
-    def _build(self, kind: Callable[..., ServiceT], **own: Any) -> ServiceT:
-        """Build a service. What it needs and is not in ``own`` is what has that name here."""
-        for name, parameter in inspect.signature(kind).parameters.items():
-            if name not in own and parameter.default is parameter.empty:
-                own[name] = getattr(self.settings if name in ("app", "tenant") else self, name)
-        return kind(**own)
-
     @cached_property
     def transitions(self) -> Transitions:
-        return self._build(Transitions)
+        return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
 
     @cached_property
     def source(self) -> TaskSource:
-        return self.backend.source or self._build(MessageTaskSource, lease=self.settings.worker)
+        return self.backend.source or MessageTaskSource(
+            backend=self.backend,
+            transitions=self.transitions,
+            lease=self.settings.worker,
+            tenant=self.settings.tenant,
+            app=self.settings.app,
+        )
 
     @property
     def environment(self) -> str:
@@ -252,30 +254,43 @@ class Services:
 
     @cached_property
     def producer(self) -> Producer:
-        retry, sizes = self.settings.retry, self.settings.sizes
-        return self._build(
-            Producer,
+        retry = self.settings.retry
+        return Producer(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
             # A plain policy, because tasks store it.
             retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
-            task_limit=sizes.max_tasks_per_job,
-            input_limit_bytes=sizes.input_bytes,
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
+            app=self.settings.app,
         )
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        return self._build(
-            Dispatcher,
+        return Dispatcher(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
             wait=self.settings.worker.poll_wait,
             poll_interval=self.intervals.dead_worker_check,
         )
 
     @cached_property
     def reservations(self) -> BudgetReservations:
-        return self._build(BudgetReservations)
+        return BudgetReservations(self.backend, self.transitions)
 
     @cached_property
     def budget_operations(self) -> BudgetOperations:
-        return self._build(BudgetOperations, day_budget=self.settings.agent.day_budget)
+        return BudgetOperations(
+            backend=self.backend,
+            transitions=self.transitions,
+            reservations=self.reservations,
+            day_budget=self.settings.agent.day_budget,
+            app=self.settings.app,
+        )
 
     async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
         """Carry out the rest of an intent. Returns False if another process was faster."""
@@ -290,16 +305,35 @@ class Services:
 
     @cached_property
     def operator_commands(self) -> OperatorCommands:
-        return self._build(OperatorCommands)
+        return OperatorCommands(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
+            finish_intent=self.finish_intent,
+        )
 
     @cached_property
     def dead_letters(self) -> DeadLetters:
-        return self._build(DeadLetters, skew_margin=self.settings.worker.skew_margin)
+        return DeadLetters(
+            backend=self.backend,
+            transitions=self.transitions,
+            operator_commands=self.operator_commands,
+            app=self.settings.app,
+            skew_margin=self.settings.worker.skew_margin,
+        )
 
     @cached_property
     def sweeper(self) -> Sweeper:
-        return self._build(
-            Sweeper,
+        return Sweeper(
+            backend=self.backend,
+            source=self.source,
+            transitions=self.transitions,
+            dispatcher=self.dispatcher,
+            dead_letters=self.dead_letters,
+            budget_operations=self.budget_operations,
+            finish_intent=self.finish_intent,
+            worker_registry=self.worker_registry,
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
             skew_margin=self.settings.worker.skew_margin,
@@ -309,8 +343,12 @@ class Services:
     @cached_property
     def api_keys(self) -> ApiKeys:
         api = self.settings.api
-        rate = Rate(per_second=api.requests_per_second, burst=api.burst)
-        return self._build(ApiKeys, rate=rate, random_bytes=secrets.token_bytes)
+        return ApiKeys(
+            backend=self.backend,
+            app=self.settings.app,
+            rate=Rate(per_second=api.requests_per_second, burst=api.burst),
+            random_bytes=secrets.token_bytes,
+        )
 
     @cached_property
     def alert_sender(self) -> AlertSender:
@@ -323,12 +361,15 @@ class Services:
 
     @cached_property
     def health_check(self) -> HealthCheck:
-        settings = self.settings
-        return self._build(
-            HealthCheck,
-            every=settings.health.every,
-            thresholds=settings.health,
-            tenant=settings.tenant,
+        health = self.settings.health
+        return HealthCheck(
+            backend=self.backend,
+            worker_registry=self.worker_registry,
+            alert_sender=self.alert_sender,
+            app=self.settings.app,
+            tenant=self.settings.tenant,
+            every=health.every,
+            thresholds=health,
         )
 
     @cached_property
@@ -337,7 +378,12 @@ class Services:
 
     @cached_property
     def explainer(self) -> Explainer:
-        return self._build(Explainer, lease=self.settings.worker)
+        return Explainer(
+            backend=self.backend,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            lease=self.settings.worker,
+        )
 
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
