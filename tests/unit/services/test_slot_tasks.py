@@ -96,10 +96,10 @@ async def test_a_task_completes_with_its_result(kind: str, name: str, tmp_path: 
 async def test_a_task_gets_the_results_of_its_parents_wherever_they_ran(
     kind: str, tmp_path: Path
 ) -> None:
-    given: dict[str, str | None] = {}
+    received: dict[str, str | None] = {}
 
     async def notes(task: SimulatedTask) -> str:
-        given[task.spec.task_id] = task.spec.dependency_outputs
+        received[task.spec.task_id] = task.spec.dependency_outputs
         return "null"
 
     async with slot_worker(kind, tmp_path) as worker:
@@ -119,9 +119,9 @@ async def test_a_task_gets_the_results_of_its_parents_wherever_they_ran(
                 await harness.advance(SECOND)
                 await harness.dispatch()
 
-    assert given[task_id("none")] is None
-    assert json.loads(given[task_id("own")] or "") == {"here": "late"}
-    assert json.loads(given[task_id("both")] or "") == {"elsewhere": {"ä": 1}, "here": "late"}
+    assert received[task_id("none")] is None
+    assert json.loads(received[task_id("own")] or "") == {"here": "late"}
+    assert json.loads(received[task_id("both")] or "") == {"elsewhere": {"ä": 1}, "here": "late"}
 
 
 @BOTH
