@@ -75,7 +75,7 @@ class KillCause(StrEnum):
     LOST = "lost"  # the reaper has ended: nothing more is known of its last child
 
 
-KILL_MESSAGES = {
+KILL_MESSAGES: dict[str, str] = {
     KillCause.DEADLINE: "the worker did not renew its lease in time, and the attempt was ended",
     KillCause.LOST: "the attempt's reaper process was killed, and the attempt with it",
 }

@@ -75,10 +75,8 @@ _MAX_DEFINITIONS = 1000
 # The output of a shorter task is read together with its outcome.
 _FOLLOW_AFTER_S = 0.02
 _SEND_BUFFER_BYTES = 4 * 1024 * 1024
-_CAUSES = {KillCause.DEADLINE: ChildEndCause.DEADLINE, KillCause.LOST: ChildEndCause.LOST}
 _MESSAGES = {
-    ChildEndCause.DEADLINE: KILL_MESSAGES[KillCause.DEADLINE],
-    ChildEndCause.LOST: KILL_MESSAGES[KillCause.LOST],
+    **KILL_MESSAGES,
     ChildEndCause.INVALID_REPORT: "the attempt sent an invalid report to the worker",
 }
 
@@ -788,8 +786,8 @@ class _ChildSlot:
     def _cause_of(self, status: ChildStatus, code: int, begun: SlotTask | None) -> ChildEndCause:
         if self._ending is not None:
             return self._ending
-        if status.cause in _CAUSES:
-            return _CAUSES[status.cause]
+        if status.cause is not KillCause.NONE:
+            return ChildEndCause(status.cause)
         return ChildEndCause.RETIRED if code == 0 and begun is None else ChildEndCause.CRASHED
 
 

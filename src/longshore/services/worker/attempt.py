@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import Enum
-from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.tasks import commands as c
@@ -350,36 +348,49 @@ class Attempt:
         return self._outcomes.released(str(error))
 
     async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> Outcome | None:
-        """Run the child to its end or stop it, and classify how it ended."""
+        """Run the child to its end or stop it, and classify how it ended.
+
+        On exit the child is dead and its reports are read, also if the caller is cancelled.
+        """
+        reading = asyncio.ensure_future(self._read_reports(child))
         try:
-            async with supervise(child, self._read_reports(child)) as reading:
-                cause = await wait_for_stop_cause(
-                    reading,
-                    self._context.backend.clock.sleep(timeout),
-                    lease_end=self._wait_for_lease_end(),
-                    requested=self._stop_reason,
-                )
-                if cause is StopCause.CHILD_ENDED:
-                    # If reading failed, the child may be alive, and nothing reads its reports.
-                    await reading
-                    ending = await child.ending()
-                    await self._store_files(child)
-                    return await self._child_outcome(ending)
-                if cause is StopCause.LEASE_ENDED:
-                    self.stop(AttemptStopReason.FENCED)
-                signal = await child.stop(grace=self._context.lease.kill_grace)
-                with (
-                    contextlib.suppress(BackendUnavailable),
-                    log_and_continue(logger, "child.reports_lost", task_id=self.task_id),
-                ):
-                    await reading
-                reason = self._stop_reason.result() if self._stop_reason.done() else None
+            if await self._child_ends(reading, timeout):
+                # If reading failed, the child may be alive, and nothing reads its reports.
+                await reading
+                ending = await child.ending()
                 await self._store_files(child)
-                if reason is None:
-                    return self._outcomes.timed_out(signal, timeout)
-                return self._outcomes.stopped(reason)
+                return await self._child_outcome(ending)
+            signal = await child.stop(grace=self._context.lease.kill_grace)
+            with (
+                contextlib.suppress(BackendUnavailable),
+                log_and_continue(logger, "child.reports_lost", task_id=self.task_id),
+            ):
+                await reading
+            reason = self._stop_reason.result() if self._stop_reason.done() else None
+            await self._store_files(child)
+            if reason is None:
+                return self._outcomes.timed_out(signal, timeout)
+            return self._outcomes.stopped(reason)
         finally:
-            await self._pump.finish()
+            try:
+                await child.stop(grace=timedelta(0))
+                await asyncio.gather(reading, return_exceptions=True)
+            finally:
+                await self._pump.finish()
+
+    async def _child_ends(self, reading: asyncio.Future[None], timeout: timedelta) -> bool:
+        """Wait for the end of the child's reports, or for a reason to stop it.
+
+        Returns whether the child ends by itself; if several apply, that counts, then the lease.
+        """
+        slept = self._context.backend.clock.sleep(timeout)
+        lease_end = self._wait_for_lease_end()
+        async with race(reading, slept, lease_end, self._stop_reason) as (_, _, lease_ended, _):
+            if reading.done():
+                return True
+            if lease_ended.done():
+                self.stop(AttemptStopReason.FENCED)
+            return False
 
     @property
     def _lease_trusted(self) -> bool:
@@ -455,44 +466,3 @@ class Attempt:
         context = self._context
         result = await store_result(context, self.row, context.documents.store, ending.result)
         return self._outcomes.ended(result, ending.exit_code)
-
-
-class StopCause(Enum):
-    """Why supervision of a child ended."""
-
-    CHILD_ENDED = "the child has ended, or its reports cannot be read"
-    TIMED_OUT = "the attempt ran longer than it may"
-    LEASE_ENDED = "the lease can no longer be trusted"
-    REQUESTED = "the attempt was asked to stop"
-
-
-@contextlib.asynccontextmanager
-async def supervise(
-    child: RunningAttempt, reports: Coroutine[Any, Any, None]
-) -> AsyncIterator[asyncio.Future[None]]:
-    """Read a child's reports until the child ends or must be stopped.
-
-    On exit the child is dead and its reports are read, also if the caller is cancelled.
-    """
-    reading = asyncio.ensure_future(reports)
-    try:
-        yield reading
-    finally:
-        await child.stop(grace=timedelta(0))
-        await asyncio.gather(reading, return_exceptions=True)
-
-
-async def wait_for_stop_cause(
-    reading: asyncio.Future[None],
-    timeout: Coroutine[Any, Any, None],
-    *,
-    lease_end: Coroutine[Any, Any, None],
-    requested: asyncio.Future[Any],
-) -> StopCause:
-    """Wait for the first cause; if several apply, the child's end counts, then the lease's."""
-    async with race(reading, timeout, lease_end, requested) as (_, _, lease_ended, _):
-        if reading.done():
-            return StopCause.CHILD_ENDED
-        if lease_ended.done():
-            return StopCause.LEASE_ENDED
-        return StopCause.REQUESTED if requested.done() else StopCause.TIMED_OUT
