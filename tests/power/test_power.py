@@ -16,7 +16,7 @@ from verification.power.campaign import (
 from verification.power.operations import Created, Synced
 from verification.power.oracle import RecordedWrite
 
-CUTS = 60
+CUTS = 160  # each seed has some that tear a write
 
 
 @pytest.fixture(scope="module")
