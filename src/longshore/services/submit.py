@@ -211,12 +211,12 @@ class Producer:
                 return error
 
     async def _prepare(
-        self, tenant: str, submission: Submission, definitions: dict[str, Definition]
+        self, tenant: str, submission: Submission, named: dict[str, Definition]
     ) -> AcceptedTasks | LongshoreError | _NewJob:
         """Returns what a submission creates, or the answer if the request id was used before.
 
         Args:
-            definitions: Those that were read or stored for other submissions; more are added.
+            named: Definitions that were read or stored for other submissions; more are added.
 
         Raises:
             UsageError: it is refused.
@@ -233,18 +233,18 @@ class Producer:
         if problems:
             # All problems are reported at once, also those that only the store can find.
             references = referenced_definitions(document)
-            await self._find_definitions(tenant, references, definitions, own_names, problems)
+            await self._find_definitions(tenant, references, named, own_names, problems)
         body_hash = canonical_hash(document)
         job_id = job_id_of(tenant, request_id or (drawn := self.new_request_id()))
         # No job has an id that was just drawn.
         if request_id and (existing := await self.backend.ledger.get_job(job_id)):
             return _previous_job(existing, request, body_hash)
         references = [(index, task.definition) for index, task in enumerate(request.tasks)]
-        await self._find_definitions(tenant, references, definitions, own_names)
+        await self._find_definitions(tenant, references, named, own_names)
         for definition in own:
-            newest = definitions.get(definition.name)
+            newest = named.get(definition.name)
             stored = await self._store_definition(tenant, definition, newest)
-            definitions[definition.name] = stored
+            named[definition.name] = stored
         spec = JobSpec(
             id=job_id,
             tenant=tenant,
@@ -255,8 +255,8 @@ class Producer:
             name=request.name,
             budget=request.budget,
         )
-        planned = self._plan(initial_target(spec), request.tasks, definitions)
-        return _NewJob(spec, request, planned, document, definitions)
+        planned = self._plan(initial_target(spec), request.tasks, named)
+        return _NewJob(spec, request, planned, document, named)
 
     async def _create_jobs(
         self, batch: Mapping[int, _NewJob]
