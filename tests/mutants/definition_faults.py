@@ -7,6 +7,7 @@ from tests.planting import Argument, Condition, Drop, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteDefinitions"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteDefinitionsInFour"
+_CACHED = "adapters/sqlite/test_definitions.py"
 _MEMORY = "contract/test_memory.py::TestMemoryDefinitions"
 
 _fault = partial(Fault, part=Part.DEFINITIONS)
@@ -67,6 +68,24 @@ DEFINITION_FAULTS = (
         at="adapters.sqlite.configuration:_NEWEST_DEFINITION",
         do=Text("DESC LIMIT", "LIMIT"),
         caught_by=f"{_SQLITE}::test_every_version_stays_as_it_was",
+    ),
+    _fault(
+        name="a definition is cached although another process has changed it",
+        at="adapters.sqlite.configuration:SqliteDefinitions._newest_body",
+        do=Condition("cached version", "cached is not None"),
+        caught_by=f"{_CACHED}::test_a_change_by_another_process_is_seen_at_once",
+    ),
+    _fault(
+        name="a definition is cached while one changes",
+        at="adapters.sqlite.notifier:Notifier.definitions_version",
+        do=Condition("begun ==", True),
+        caught_by=f"{_CACHED}::test_nothing_is_cached_while_a_change_is_not_known_to_have_ended",
+    ),
+    _fault(
+        name="a change of a definition is not announced before its commit",
+        at="adapters.sqlite.configuration:SqliteDefinitions.delete.work",
+        do=Drop("definition_change_begun()"),
+        caught_by=f"{_CACHED}::test_a_change_by_another_process_is_seen_at_once",
     ),
     _fault(
         name="the listing has every tenant",

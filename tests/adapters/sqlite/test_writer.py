@@ -210,7 +210,7 @@ def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
         async with a_database(tmp_path) as database:
             monkeypatch.setattr(failpoints, "_armed", fail)
             for name in ("n1", "n2"):
-                database._notifier.expect(Topic.QUEUE)
+                database.notifier.expect(Topic.QUEUE)
                 written = database.write(naming(name), topics=[Topic.QUEUE])
                 assert await asyncio.wait_for(written, 10) == name
             monkeypatch.undo()
@@ -262,7 +262,7 @@ def test_a_missing_wakeup_folder_does_not_stop_the_writer(tmp_path: Path) -> Non
             (tmp_path / "wakeups").rename(tmp_path / "moved")
 
             for name in ("n1", "n2"):
-                database._notifier.expect(Topic.QUEUE)
+                database.notifier.expect(Topic.QUEUE)
                 written = database.write(naming(name), topics=[Topic.QUEUE])
                 assert await asyncio.wait_for(written, 10) == name
 
@@ -283,7 +283,7 @@ def test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process(
 
     async def scenario() -> None:
         async with a_database(tmp_path) as neighbour, a_database(tmp_path) as database:
-            pipe = tmp_path / "wakeups" / neighbour._notifier._name
+            pipe = tmp_path / "wakeups" / neighbour.notifier._name
             monkeypatch.setattr(os, "open", no_descriptor_left)
             await database.write(naming("n1"), topics=[Topic.QUEUE])
             monkeypatch.undo()

@@ -7,9 +7,10 @@ after the hold has ended.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import apsw
 
@@ -21,7 +22,11 @@ from longshore.core.api_keys import KeyRecord
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
 from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
-from longshore.errors import AlreadyExists, VersionConflict
+from longshore.errors import AlreadyExists, BackendError, OutcomeUnknown, VersionConflict
+
+ResultT = TypeVar("ResultT")
+
+_MAX_CACHED_DEFINITIONS = 1_000
 
 _NEWEST_DEFINITION = (
     "SELECT d.body FROM definitions AS d LEFT JOIN deleted_definitions AS h USING (tenant, name)"
@@ -53,9 +58,13 @@ _UPSERT_HOLD = f"""
 
 @dataclass(eq=False)
 class SqliteDefinitions:
-    """See ``ports.configuration.Definitions``."""
+    """See ``ports.configuration.Definitions``.
+
+    Every submit needs the newest version of a definition, so these are cached.
+    """
 
     _database: Database
+    _newest: dict[tuple[str, str], tuple[int, str | None]] = field(default_factory=dict)
 
     async def put(self, tenant: str, definition: Definition) -> Definition:
         def work(connection: apsw.Connection) -> Definition:
@@ -69,23 +78,55 @@ class SqliteDefinitions:
                 (tenant, definition.name),
             )
             stored = replace(definition, version=last + 1)
+            numbers.append(self._database.notifier.definition_change_begun())
             connection.execute(
                 "INSERT INTO definitions (tenant, name, version, body) VALUES (?,?,?,?)",
                 (tenant, stored.name, stored.version, codec.to_json(stored)),
             )
             return stored
 
-        return await self._database.write(work)
+        numbers: list[int] = []
+        return await self._write(work, numbers)
 
     async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
         if version is None:
-            body = self._database.point_value(_NEWEST_DEFINITION, (tenant, name))
+            body = self._newest_body(tenant, name)
         else:
             body = self._database.point_value(
                 "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND version = ?",
                 (tenant, name, version),
             )
         return None if body is None else codec.definition_from_json(body)
+
+    def _newest_body(self, tenant: str, name: str) -> str | None:
+        version = self._database.notifier.definitions_version
+        cached = self._newest.get((tenant, name))
+        if cached is not None and cached[0] == version:
+            return cached[1]
+        body: str | None = self._database.point_value(_NEWEST_DEFINITION, (tenant, name))
+        if version is not None:
+            if len(self._newest) >= _MAX_CACHED_DEFINITIONS:
+                self._newest.clear()
+            self._newest[tenant, name] = version, body
+        return body
+
+    async def _write(
+        self, work: Callable[[apsw.Connection], ResultT], numbers: list[int]
+    ) -> ResultT:
+        """Carry out a change; ``numbers`` gets that of each time it was begun."""
+        try:
+            result = await self._database.write(work)
+        except OutcomeUnknown:
+            raise  # it may have changed
+        except BackendError:
+            self._end_change(numbers)
+            raise
+        self._end_change(numbers)
+        return result
+
+    def _end_change(self, numbers: list[int]) -> None:
+        if numbers:
+            self._database.notifier.definition_change_ended(numbers[-1])
 
     async def list(self, tenant: str) -> list[Definition]:
         bodies = await self._database.scan_column(
@@ -101,6 +142,7 @@ class SqliteDefinitions:
         def work(connection: apsw.Connection) -> bool:
             if not rows(connection, _NEWEST_DEFINITION, (tenant, name)):
                 return False
+            numbers.append(self._database.notifier.definition_change_begun())
             connection.execute(
                 "INSERT OR REPLACE INTO deleted_definitions (tenant, name, version)"
                 " SELECT tenant, name, max(version) FROM definitions"
@@ -109,7 +151,8 @@ class SqliteDefinitions:
             )
             return True
 
-        return await self._database.write(work)
+        numbers: list[int] = []
+        return await self._write(work, numbers)
 
 
 @dataclass(eq=False)

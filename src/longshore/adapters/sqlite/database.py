@@ -69,7 +69,9 @@ class Database:
         self._poll_interval = options.slow_poll
         self._polling: asyncio.Task[None] | None = None
         self._data_version: int | None = None  # when the waiters were last woken by polling
-        self._notifier = Notifier(folder, self.waiters)
+        self.notifier = Notifier(folder, self.waiters)
+        with self.write_lock:  # so no change is under way: one that was left open by a crash ends
+            self.notifier.definition_change_ended(self.notifier.definition_change_begun())
         self.names = Names()
         self._of_thread = threading.local()
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
@@ -79,7 +81,7 @@ class Database:
         self._writer = DatabaseWriter(
             partial(store_file.connect, self.path, f"wal_autocheckpoint={options.wal_pages}"),
             self.write_lock,
-            self._notifier,
+            self.notifier,
             self.names,
             group_limit=options.group_limit,
         )
@@ -156,7 +158,7 @@ class Database:
     def _before_wait(self, topic: Topic) -> None:
         if self._polling is None and not self._closed:
             self._polling = asyncio.ensure_future(self._poll())
-        self._notifier.expect(topic)
+        self.notifier.expect(topic)
 
     async def _poll(self) -> None:
         """Wake all waiters if the file was changed, in case a wake-up was lost."""
@@ -168,7 +170,7 @@ class Database:
                 version = None  # the waiters report it when they look
             if version is None or version != self._data_version:
                 self._data_version = version
-                self._notifier.wake_local(Topic)
+                self.notifier.wake_local(Topic)
         self._polling = None
 
     async def close(self) -> None:
@@ -184,6 +186,6 @@ class Database:
             with contextlib.suppress(apsw.ThreadingViolationError):  # a thread still reads
                 connection.close()
         self._scan_connection.close()
-        self._notifier.close()
+        self.notifier.close()
         self.write_lock.close()
         reach("store.closed")

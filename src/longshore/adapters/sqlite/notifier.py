@@ -42,6 +42,7 @@ class Topic(Enum):
 
 _BY_BYTE = {topic.value[0]: topic for topic in Topic}
 _WORD = {topic: index for index, topic in enumerate(Topic)}
+_CHANGES_BEGUN, _CHANGES_ENDED = len(Topic), len(Topic) + 1
 
 
 class Notifier:
@@ -53,7 +54,7 @@ class Notifier:
         self._waiters = waiters
         self._peer_pipes: dict[str, int] = {}
         self._page = _map_page(folder / "wakeups.waiting")
-        self._waited_for = memoryview(self._page).cast("q")
+        self._words = memoryview(self._page).cast("q")
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         # Opened before it gets its name: a pipe without a reader looks dead and is removed.
         path = self._folder / f".{self._name}"
@@ -71,7 +72,7 @@ class Notifier:
 
     def expect(self, topic: Topic) -> None:
         """Ask for a wake-up by the next commit of this topic."""
-        self._waited_for[_WORD[topic]] = 1
+        self._words[_WORD[topic]] = 1
 
     def wake_local(self, topics: Iterable[Topic]) -> None:
         """Wake the waiters of this process; on the loop's thread."""
@@ -80,10 +81,32 @@ class Notifier:
 
     def take_expected(self, topics: Iterable[Topic]) -> list[Topic]:
         """After a commit: returns the topics with waiters, which the caller has to wake."""
-        expected = [topic for topic in topics if self._waited_for[_WORD[topic]]]
+        expected = [topic for topic in topics if self._words[_WORD[topic]]]
         for topic in expected:
-            self._waited_for[_WORD[topic]] = 0
+            self._words[_WORD[topic]] = 0
         return expected
+
+    @property
+    def definitions_version(self) -> int | None:
+        """The version of all definitions for a cache; None: nothing may be cached.
+
+        A cached definition is the stored one while this is unchanged.
+        """
+        begun = self._words[_CHANGES_BEGUN]
+        return begun if begun == self._words[_CHANGES_ENDED] else None
+
+    def definition_change_begun(self) -> int:
+        """A definition is about to change; under the write lock. Returns the change's number.
+
+        If the process dies before the change has ended, no process caches definitions until a
+        later change has ended or a process has opened the folder.
+        """
+        self._words[_CHANGES_BEGUN] += 1
+        return self._words[_CHANGES_BEGUN]
+
+    def definition_change_ended(self, number: int) -> None:
+        """The change is committed, or certainly never will be."""
+        self._words[_CHANGES_ENDED] = max(self._words[_CHANGES_ENDED], number)
 
     def wake_others(self, topics: Iterable[Topic]) -> None:
         """Wake the other processes; on the thread that has committed.
@@ -136,7 +159,7 @@ class Notifier:
         for pipe in self._peer_pipes.values():
             os.close(pipe)
         self._peer_pipes.clear()
-        self._waited_for.release()
+        self._words.release()
         self._page.close()
 
 
