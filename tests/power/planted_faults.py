@@ -103,7 +103,7 @@ FAULTS = (
     _fault(
         "a definition is not promised",
         Change(
-            "adapters.sqlite.configuration:SqliteDefinitions.put",
+            "adapters.sqlite.configuration:SqliteDefinitions._write",
             Argument("write()", "durable", "False"),
         ),
     ),
