@@ -24,6 +24,11 @@ def test_a_name_and_a_runner_are_enough() -> None:
     assert not definition.requires_review
 
 
+def test_two_versions_have_the_same_content_if_nothing_else_differs() -> None:
+    assert a_definition(version=1).content == a_definition(version=2).content
+    assert a_definition(queue="mail").content != a_definition().content
+
+
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "a/b"])
 def test_a_name_that_no_address_could_hold_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name must match"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.jobs.graph import Addition, Graph, request_hash
+from longshore.core.jobs.graph import Addition, Graph, graph_of_one_task, request_hash
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 
 
@@ -86,3 +86,10 @@ def test_a_graph_is_known_as_it_was_before() -> None:
     grown = replace(DIAMOND, additions=(first, second))
 
     assert grown.truncated(4) == replace(a_graph((), (0,), (0,), (1, 2)), additions=(first,))
+
+
+def test_the_graph_of_one_task_is_that_of_a_job_without_dependencies() -> None:
+    document = graph_of_one_task("only", "command")
+
+    assert Graph.from_json(json.loads(document.text or "")) == Graph(("only",), ("command",), ((),))
+    assert document.size == len((document.text or "").encode())

@@ -186,6 +186,12 @@ def test_a_document_up_to_the_limit_is_stored_in_the_row(size: int) -> None:
         assert (document.text, document.key, data) == (None, "place", json.dumps(value).encode())
 
 
+def test_a_short_text_that_is_not_ascii_is_measured_in_bytes() -> None:
+    document, data = make_document("ü", "place")
+
+    assert (document, data) == (Document(text='"ü"', size=4), None)
+
+
 def test_a_document_is_measured_in_bytes_and_not_in_characters() -> None:
     document, data = make_document("ü" * 600, "place")
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.budgets import NO_BUDGET, Budget
+from longshore.core.definitions.definition import NO_DEFINITION
 from longshore.core.document_reader import MAX_DEPTH
 from longshore.core.jobs.submission import (
     MAX_ATTEMPTS,
@@ -20,9 +21,10 @@ from longshore.core.jobs.submission import (
     canonical_text,
     read_job,
     referenced_definitions,
+    unknown_definition,
 )
 from longshore.core.tasks.states import Priority
-from longshore.errors import InvalidJob
+from longshore.errors import InvalidJob, Problem
 
 LIMIT = 100
 SURROGATE = "\ud800"
@@ -383,3 +385,9 @@ def test_only_tasks_can_be_added_and_none_that_is_there() -> None:
         )
 
     assert [problem.path for problem in caught.value.problems] == ["name", "tasks[0].taskId"]
+
+
+def test_the_problem_of_an_unknown_definition_names_the_task() -> None:
+    assert unknown_definition(3, "fetsh") == Problem(
+        path="tasks[3].name", message=NO_DEFINITION.format("fetsh")
+    )
