@@ -97,7 +97,8 @@ class FindClauses(PortContract):
         await commit_job(backend, new_job("job-theirs", tenant="evil"))
         await commit(backend, new_task("t", tenant="evil", job_id="job-theirs"))
 
-        assert await backend.ledger.find_ids("acme", "job-") == []
+        for prefix in ("job-", "job-theirs", "job-theirs_", "job-theirs_t"):
+            assert await backend.ledger.find_ids("acme", prefix) == []
 
 
 class UnqueuedClauses(PortContract):
