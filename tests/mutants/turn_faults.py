@@ -221,14 +221,14 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a turn in SQLite claims tasks of a paused queue",
-        at="adapters.sqlite.task_source:_open_lines",
+        at="adapters.sqlite.task_source:_lines",
         do=Replace("active_pauses()", "{}"),
         caught_by=f"{_CONTRACT}::test_a_turn_claims_nothing_of_a_paused_queue",
     ),
     _fault(
         name="one tenant gets the whole batch in SQLite",
         at=f"{_TURN}._choose",
-        do=Argument("Candidate()", "line", "''"),
+        do=Argument("ClaimLine()", 2, "''"),
         caught_by=f"{_CONTRACT}::test_tenants_get_equal_parts_of_a_batch",
     ),
     _fault(

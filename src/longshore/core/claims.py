@@ -70,8 +70,31 @@ class ClaimPosition:
     lines: Mapping[tuple[Priority, str], str] = field(default_factory=dict)  # by lane and queue
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimLine:
+    """The candidates of one lane, queue and tenant, in the order in which they should begin.
+
+    They are read one by one and only as far as needed, so that a claim costs as much as it takes,
+    however much waits.
+    """
+
+    lane: Priority
+    queue: str
+    tenant: str
+    candidates: Iterable[Candidate]
+
+
+def lines_of(candidates: Iterable[Candidate]) -> list[ClaimLine]:
+    """Returns candidates, in the order in which they should begin, by their lines."""
+    lines: dict[tuple[Priority, str, str], list[Candidate]] = {}
+    for candidate in candidates:
+        key = (candidate.lane, candidate.queue, candidate.line)
+        lines.setdefault(key, []).append(candidate)
+    return [ClaimLine(*key, waiting) for key, waiting in lines.items()]
+
+
 def choose(
-    candidates: Iterable[Candidate], room: Room, position: ClaimPosition
+    lines: Iterable[ClaimLine], room: Room, position: ClaimPosition
 ) -> tuple[list[Candidate], ClaimPosition]:
     """Choose tasks, in the order in which they should begin.
 
@@ -80,9 +103,9 @@ def choose(
     tenants take turns, each with an equal part of the batch.
 
     Args:
-        candidates: Those of one queue, lane and line in the order in which they should begin.
+        lines: Those that have a candidate.
     """
-    lanes = _Lanes(candidates, room, position)
+    lanes = _Lanes(lines, room, position)
     chosen: list[Candidate] = []
     slots, ahead = room.slots, dict(room.ahead)
     taken = position.taken
@@ -101,23 +124,21 @@ def choose(
 
 
 class _Lanes:
-    """The candidates by lane, queue and line, each in the order of their turns."""
+    """The lines by lane and queue, in the order of their turns."""
 
-    def __init__(
-        self, candidates: Iterable[Candidate], room: Room, position: ClaimPosition
-    ) -> None:
+    def __init__(self, lines: Iterable[ClaimLine], room: Room, position: ClaimPosition) -> None:
         self.last_queues = dict(position.queues)
         self.last_lines = dict(position.lines)
-        lines: dict[Priority, dict[str, dict[str, deque[Candidate]]]] = {}
-        for candidate in candidates:
-            by_queue = lines.setdefault(candidate.lane, {}).setdefault(candidate.queue, {})
-            by_queue.setdefault(candidate.line, deque()).append(candidate)
+        groups: dict[Priority, dict[str, dict[str, _Line]]] = {}
+        for line in lines:
+            by_queue = groups.setdefault(line.lane, {})
+            by_queue.setdefault(line.queue, {})[line.tenant] = _Line(line.candidates)
         self._queues = {
-            lane: {
-                queue: _Turns(by_line, room.total, position.lines.get((lane, queue)))
-                for queue, by_line in by_queue.items()
-            }
-            for lane, by_queue in lines.items()
+            lane: deque(
+                (queue, _Turns(by_queue[queue], room.total, position.lines.get((lane, queue))))
+                for queue in _rotated(sorted(by_queue), position.queues.get(lane))
+            )
+            for lane, by_queue in groups.items()
         }
 
     def take(
@@ -125,9 +146,11 @@ class _Lanes:
     ) -> Candidate | None:
         """Remove and return the next candidate; with ``only``, of one of these definitions."""
         for lane in lanes:
-            queues = self._queues.get(lane, {})
-            for queue in _rotated(sorted(queues), self.last_queues.get(lane)):
-                if (candidate := queues[queue].take(only)) is not None:
+            queues = self._queues.get(lane, deque())
+            for _ in range(len(queues)):
+                queue, turns = queues[0]
+                queues.rotate(-1)
+                if (candidate := turns.take(only)) is not None:
                     self.last_queues[lane] = queue
                     self.last_lines[lane, queue] = candidate.line
                     return candidate
@@ -137,29 +160,37 @@ class _Lanes:
 class _Turns:
     """The lines of one queue and lane: each gives up to ``quantum`` tasks before the next."""
 
-    def __init__(
-        self, by_line: Mapping[str, deque[Candidate]], batch: int, last: str | None
-    ) -> None:
-        self._by_line = by_line
-        self._order = deque(_rotated(sorted(by_line), last))
+    def __init__(self, by_line: Mapping[str, _Line], batch: int, last: str | None) -> None:
+        self._order = deque(by_line[line] for line in _rotated(sorted(by_line), last))
         self._quantum = max(-(-batch // len(by_line)), 1)
         self._left = self._quantum
 
     def take(self, only: set[DefinitionVersion] | None) -> Candidate | None:
         for _ in range(len(self._order)):
-            if self._left and (candidate := self._take_from(self._order[0], only)) is not None:
+            if self._left and (candidate := self._order[0].take(only)) is not None:
                 self._left -= 1
                 return candidate
             self._order.rotate(-1)
             self._left = self._quantum
-        return self._take_from(self._order[0], only)
+        return self._order[0].take(only)
 
-    def _take_from(self, line: str, only: set[DefinitionVersion] | None) -> Candidate | None:
-        waiting = self._by_line[line]
-        for candidate in waiting:
+
+class _Line:
+    """What is left of a line."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._unread = iter(candidates)
+        self._passed_over: list[Candidate] = []
+
+    def take(self, only: set[DefinitionVersion] | None) -> Candidate | None:
+        for candidate in self._passed_over:
             if only is None or candidate.definition in only:
-                waiting.remove(candidate)
+                self._passed_over.remove(candidate)
                 return candidate
+        for candidate in self._unread:
+            if only is None or candidate.definition in only:
+                return candidate
+            self._passed_over.append(candidate)
         return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.sqlite_work import StatementCounter
 from longshore.adapters.sqlite import task_source
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.transaction import feed_entries
@@ -230,3 +231,29 @@ async def test_what_a_failed_settlement_had_written_is_not_in_the_feed(
             for entry in feed_entries(data)
         ]
         assert len(entries) == len(page.items)
+
+
+@scenario
+async def test_a_claim_reads_no_more_tasks_of_a_line_than_it_needs(tmp_path: Path) -> None:
+    returned, steps = [], []
+    for waiting in (20, 200):
+        worked = StatementCounter()
+        with worked.watching():
+            async with sqlite_backend(tmp_path / str(waiting), FakeClock(START)) as backend:
+                for number in range(waiting):
+                    for tenant in ("acme", "zenith", "umbra"):
+                        key, job_id = f"t{number}", f"job-{tenant}"
+                        task = new_task(key, job_id=job_id, number=number, tenant=tenant)
+                        await commit(backend, task)
+                worker = await join(source_of(backend))
+                await worker.claim(1)  # texts are read once
+
+                with worked:
+                    claimed = await worker.claim(12)
+
+        assert len(claimed) == 12
+        returned.append(worked.rows_returned)
+        steps.append(worked.vm_steps)
+
+    assert returned[0] == returned[1] < 60
+    assert steps[1] < steps[0] * 1.1

@@ -22,7 +22,7 @@ from longshore.adapters.sqlite.rows import SELECT_JOB, SELECT_TASK, RowReader
 from longshore.adapters.sqlite.task_source import TurnWork
 from longshore.adapters.sqlite.transaction import StoreTransaction, feed_entries
 from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
-from longshore.core.claims import ClaimPosition, Room, candidate_of, choose
+from longshore.core.claims import ClaimPosition, Room, candidate_of, choose, lines_of
 from longshore.core.documents import Document
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskSummary, Usage
@@ -532,7 +532,7 @@ class Expected:
             and (row.due_at is None or codec.to_us(row.due_at) < limit)
         ]
         ready.sort(key=lambda row: (row.due_at, [*store.jobs].index(row.spec.job_id), row.spec.key))
-        chosen, _ = choose([candidate_of(row) for row in ready], room, ClaimPosition())
+        chosen, _ = choose(lines_of(map(candidate_of, ready)), room, ClaimPosition())
         claimed = []
         for candidate in chosen:
             row = store.rows[candidate.task_id]

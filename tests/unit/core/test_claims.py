@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.claims import Candidate, ClaimPosition, Room, candidate_of, choose
+from longshore.core.claims import Candidate, ClaimPosition, Room, candidate_of, choose, lines_of
 from longshore.core.tasks.states import Priority
 from tests.factories import NOON, a_spec, a_task
 
@@ -38,7 +38,7 @@ def several(count: int, **fields: object) -> list[Candidate]:
 
 
 def chosen(candidates: Iterable[Candidate], slots: int) -> list[Candidate]:
-    return choose(candidates, Room(slots=slots), START)[0]
+    return choose(lines_of(candidates), Room(slots=slots), START)[0]
 
 
 def test_a_pending_task_is_a_candidate_of_its_tenants_line() -> None:
@@ -78,7 +78,7 @@ def test_lanes_keep_their_shares_over_small_batches() -> None:
     position, lanes = START, Counter[Priority]()
     for _ in range(16):
         tasks = [*several(1, lane=LOW), *several(1, lane=NORMAL), *several(1, lane=HIGH)]
-        taken, position = choose(tasks, Room(slots=1), position)
+        taken, position = choose(lines_of(tasks), Room(slots=1), position)
         lanes.update(task.lane for task in taken)
 
     assert lanes == {HIGH: 12, NORMAL: 2, LOW: 2}
@@ -95,7 +95,7 @@ def test_tenants_take_turns_over_small_batches() -> None:
     position, lines = START, []
     for _ in range(4):
         tasks = [*several(9, line="a"), *several(9, line="b")]
-        (task,), position = choose(tasks, Room(slots=1), position)
+        (task,), position = choose(lines_of(tasks), Room(slots=1), position)
         lines.append(task.line)
 
     assert lines == ["a", "b", "a", "b"]
@@ -105,7 +105,7 @@ def test_no_queue_is_always_first() -> None:
     position, queues = START, []
     for _ in range(4):
         tasks = [*several(9, queue="a"), *several(9, queue="b")]
-        (task,), position = choose(tasks, Room(slots=1), position)
+        (task,), position = choose(lines_of(tasks), Room(slots=1), position)
         queues.append(task.queue)
 
     assert queues == ["a", "b", "a", "b"]
@@ -120,7 +120,7 @@ def test_only_known_short_tasks_are_taken_ahead_of_a_free_slot() -> None:
         a_candidate(4, definition=SHORT),
     ]
 
-    taken, _ = choose(tasks, Room(slots=1, ahead={SHORT: 2}), START)
+    taken, _ = choose(lines_of(tasks), Room(slots=1, ahead={SHORT: 2}), START)
 
     assert taken == [tasks[0], tasks[2], tasks[3]]
 
@@ -132,7 +132,7 @@ def test_short_tasks_of_every_line_are_taken_ahead() -> None:
         a_candidate(2, line="b", definition=SHORT),
     ]
 
-    taken, _ = choose(tasks, Room(slots=0, ahead={SHORT: 5}), START)
+    taken, _ = choose(lines_of(tasks), Room(slots=0, ahead={SHORT: 5}), START)
 
     assert taken == tasks[1:]
 
@@ -153,7 +153,7 @@ def test_a_claim_is_full_or_leaves_nothing(
         for number, (queue, lane, line) in enumerate(drawn)
     ]
 
-    result, position = choose(tasks, Room(slots=slots), ClaimPosition(taken))
+    result, position = choose(lines_of(tasks), Room(slots=slots), ClaimPosition(taken))
 
     assert len(result) == min(slots, len(tasks))
     assert len(set(result)) == len(result)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from longshore.adapters.memory.ledger import MemoryStore
 from longshore.adapters.memory.queues import MemoryQueueControls
-from longshore.core.claims import ClaimPosition, Room, candidate_of, choose
+from longshore.core.claims import ClaimPosition, Room, candidate_of, choose, lines_of
 from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
@@ -115,7 +115,7 @@ class MemoryTaskSource:
         queues = frozenset(worker.queues) - self.controls.paused_now(worker.queues)
         ready = self.store.ready.due(queues, now, limit=room.total)
         candidates = [candidate_of(self.store.tasks[task_id]) for task_id in ready]
-        chosen, self._position = choose(candidates, room, self._position)
+        chosen, self._position = choose(lines_of(candidates), room, self._position)
         command = c.Claim(
             worker_id=worker.worker_id,
             process_id=worker.process_id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -56,7 +56,14 @@ from longshore.adapters.sqlite.rows import (
 )
 from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.transaction import StoreTransaction
-from longshore.core.claims import Candidate, ClaimPosition, DefinitionVersion, Room, choose
+from longshore.core.claims import (
+    Candidate,
+    ClaimLine,
+    ClaimPosition,
+    DefinitionVersion,
+    Room,
+    choose,
+)
 from longshore.core.documents import Document
 from longshore.core.events.types import NO_USAGE
 from longshore.core.ids import split_task_id, task_id_of
@@ -124,16 +131,15 @@ _TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
 _READY = (
     f"{SELECT_TASK.replace('tasks AS t', 'tasks AS t INDEXED BY tasks_ready', 1)}"
     f" WHERE t.state = {_PENDING} AND t.queue = ? AND t.lane = ? AND t.tenant = ?"
-    " AND t.due_us < ? ORDER BY t.due_us, t.no LIMIT ?"
+    " AND t.due_us < ? AND (t.due_us, t.no) > (?, ?) ORDER BY t.due_us, t.no LIMIT ?"
 )
-_NEXT_TENANT = (
-    "SELECT tenant FROM tasks INDEXED BY tasks_ready"
-    f" WHERE state = {_PENDING} AND queue = ? AND lane = ? AND tenant > ? ORDER BY tenant LIMIT 1"
+_FIRST_READY = (0, 0)
+_LINE = (
+    "SELECT * FROM (SELECT lane, tenant, due_us FROM tasks INDEXED BY tasks_ready"
+    f" WHERE state = {_PENDING} AND queue = ?1 AND %s ORDER BY lane, tenant, due_us LIMIT 1)"
 )
-_EARLIEST = (
-    "SELECT min(due_us) FROM tasks INDEXED BY tasks_ready"
-    f" WHERE state = {_PENDING} AND queue = ? AND lane = ? AND tenant = ?"
-)
+# As two seeks: for `(lane, tenant) > (?, ?)` SQLite would pass over every task of the last line.
+_NEXT_LINE = f"{_LINE % 'lane = ?2 AND tenant > ?3'} UNION ALL {_LINE % 'lane > ?2'} LIMIT 1"
 _CHANGED = ("state", "version", "change_id", "updated_ms", "event_ms", "sequence", "history")
 _CLAIM, _claim_values = _update(
     *(*_CHANGED, "attempt", "fence", "worker", "lease_ms", "due_us", "started_ms", "ran_us"),
@@ -315,12 +321,7 @@ class SqliteTaskSource:
     def _due_times(self, worker: WorkerInstance) -> list[int]:
         """When the first task of each line is due."""
         connection, now = self._database.point_connection, self._database.clock.now()
-        return [
-            earliest
-            for line in _open_lines(self._database.names, connection, worker, now)
-            for (earliest,) in rows(connection, _EARLIEST, line)
-            if earliest is not None
-        ]
+        return [line.due_us for line in _lines(self._database.names, connection, worker, now)]
 
     def _is_gone(self, connection: apsw.Connection, worker: WorkerInstance) -> bool:
         name = self._database.names.find(connection, worker.worker_id)
@@ -418,27 +419,28 @@ def _due_limit_us(now: datetime) -> int:
     return (to_ms(now) + 1) * 1000
 
 
-def _open_lines(
+class _OpenLine(NamedTuple):
+    """The pending tasks of a queue, lane and tenant."""
+
+    queue_name: str
+    queue: int
+    lane: int
+    tenant: int
+    due_us: int  # when the first of them is due
+
+
+def _lines(
     names: Names, connection: apsw.Connection, worker: WorkerInstance, now: datetime
-) -> list[tuple[int, int, int]]:
-    """The queue, lane and tenant of pending tasks in the worker's queues that are not paused."""
+) -> Iterator[_OpenLine]:
+    """The lines of the worker's queues that are not paused, each found by a jump in the index."""
     paused = active_pauses(connection, now)
-    queues = [names.find(connection, name) for name in worker.queues if name not in paused]
-    return [
-        (queue, int(lane), tenant)
-        for queue in queues
-        if queue is not None
-        for lane in Priority
-        for tenant in _tenants(connection, queue, int(lane))
-    ]
-
-
-def _tenants(connection: apsw.Connection, queue: int, lane: int) -> list[int]:
-    """The tenants with pending tasks in a lane, each found by one jump along the index."""
-    tenants: list[int] = []
-    while matches := rows(connection, _NEXT_TENANT, (queue, lane, tenants[-1] if tenants else 0)):
-        tenants.append(matches[0][0])
-    return tenants
+    for name in worker.queues:
+        if name in paused or (queue := names.find(connection, name)) is None:
+            continue
+        lane, tenant = -1, 0
+        while matches := rows(connection, _NEXT_LINE, (queue, lane, tenant)):
+            ((lane, tenant, due_us),) = matches
+            yield _OpenLine(name, queue, lane, tenant, due_us)
 
 
 class _Facts(NamedTuple):
@@ -751,15 +753,18 @@ class TurnWork:
     # Claims -------------------------------------------------------------------------------------
 
     def _claim(self, room: Room) -> tuple[ClaimedTask, ...]:
-        transaction, due_us = self._transaction, _due_limit_us(self._now)
-        connection = transaction.connection
-        lines = _open_lines(self._database.names, connection, self._worker, self._now)
-        groups = [transaction.select(_READY, (*line, due_us, room.total)) for line in lines]
-        groups = [group for group in groups if group]
-        if len(groups) == 1:
-            chosen = self._choose_from_line(groups[0], room)
+        connection, names = self._transaction.connection, self._database.names
+        due_us = _due_limit_us(self._now)
+        lines = [
+            line
+            for line in _lines(names, connection, self._worker, self._now)
+            if line.due_us < due_us
+        ]
+        if len(lines) == 1:
+            ready = self._read_ready(lines[0], due_us, _FIRST_READY, room.total)
+            chosen = self._choose_from_line(ready, room)
         else:
-            chosen = self._choose(groups, room)
+            chosen = self._choose(lines, due_us, room)
         self._leased: list[Values] = []
         self._packed_claim_id = pack_change_id(self._claim_id)
         claimed = tuple([task for values in chosen if (task := self._try_lease(values))])
@@ -782,28 +787,49 @@ class TurnWork:
             chosen.append(values)
         return chosen
 
-    def _choose(self, groups: Sequence[Sequence[Values]], room: Room) -> list[Values]:
+    def _choose(self, lines: Sequence[_OpenLine], due_us: int, room: Room) -> list[Values]:
         names, connection = self._database.names, self._transaction.connection
-        candidates: dict[str, Values] = {}
-        listed = []
-        for group in groups:
-            queue = names.text_of(connection, group[0][_QUEUE])
-            for values in group:
-                definition = self._facts_of(values).definition
+        ready: dict[str, Values] = {}
+        equal_part = -(-room.total // max(len(lines), 1))
+
+        def candidates(line: _OpenLine, tenant: str) -> Iterator[Candidate]:
+            for values in self._read_line(line, due_us, room.total, equal_part):
                 key = str(values[_NO])
-                candidates[key] = values
-                listed.append(
-                    Candidate(
-                        task_id=key,
-                        queue=queue,
-                        lane=Priority(values[_LANE]),
-                        line=definition[0],
-                        due_at=self._now,
-                        definition=definition,
-                    )
+                ready[key] = values
+                yield Candidate(
+                    task_id=key,
+                    queue=line.queue_name,
+                    lane=Priority(line.lane),
+                    line=tenant,
+                    due_at=self._now,
+                    definition=self._facts_of(values).definition,
                 )
-        chosen, self.position = choose(listed, room, self.position)
-        return [candidates[candidate.task_id] for candidate in chosen]
+
+        def claim_line(line: _OpenLine) -> ClaimLine:
+            tenant = names.text_of(connection, line.tenant)
+            waiting = candidates(line, tenant)
+            return ClaimLine(Priority(line.lane), line.queue_name, tenant, waiting)
+
+        chosen, self.position = choose(map(claim_line, lines), room, self.position)
+        return [ready[candidate.task_id] for candidate in chosen]
+
+    def _read_line(self, line: _OpenLine, due_us: int, limit: int, count: int) -> Iterator[Values]:
+        """Up to ``limit`` tasks of a line: first ``count`` of them, more only if asked for."""
+        after = _FIRST_READY
+        while limit > 0:
+            ready = self._read_ready(line, due_us, after, min(count, limit))
+            yield from ready
+            if len(ready) < count:
+                return
+            after = (ready[-1][_DUE], ready[-1][_NO])
+            limit -= count
+            count *= 4
+
+    def _read_ready(
+        self, line: _OpenLine, due_us: int, after: tuple[int, int], limit: int
+    ) -> Sequence[Values]:
+        values = (line.queue, line.lane, line.tenant, due_us, *after, limit)
+        return self._transaction.select(_READY, values)
 
     def _try_lease(self, values: Values) -> ClaimedTask | None:
         """Claim a pending task. One whose row cannot be read is tried again later."""
