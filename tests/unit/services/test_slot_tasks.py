@@ -19,7 +19,7 @@ from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.output import Stream
 from longshore.ports.task_source import Room
 from longshore.testing.flaky_port import FlakyPort
-from longshore.testing.simulated_slots import ChildCrash, SimulatedTask, TaskError
+from longshore.testing.simulated_slots import Behaviour, ChildCrash, SimulatedTask, TaskError
 from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
@@ -964,8 +964,12 @@ async def test_a_worker_that_stops_finishes_what_has_begun_and_releases_the_rest
         assert (await harness.task("b")).attempts_used == 0
 
 
+@pytest.mark.parametrize("stops_at", [500 * MILLISECOND, 2 * SECOND], ids=["before", "after"])
+@pytest.mark.parametrize("behaviour", [lasts(SECOND), prints("text", SECOND)])
 @scenario
-async def test_a_worker_that_stops_reports_its_last_outcome_through_an_outage() -> None:
+async def test_a_worker_that_stops_reports_its_last_outcome_through_an_outage(
+    behaviour: Behaviour, stops_at: timedelta
+) -> None:
     source: list[FlakyPort] = []
 
     def ports(backend: Any) -> dict[str, Any]:
@@ -974,11 +978,12 @@ async def test_a_worker_that_stops_reports_its_last_outcome_through_an_outage() 
 
     async with slot_worker(ports=ports) as worker:
         harness = worker.harness
-        worker.behaviours["a"] = lasts(SECOND)
+        worker.behaviours["a"] = behaviour
         await harness.submit(call("a"))
         async with worker.at_work() as running:
-            await harness.advance(500 * MILLISECOND)
+            await harness.advance(100 * MILLISECOND)
             source[0].fail_always()
+            await harness.advance(stops_at - 100 * MILLISECOND)
             running.stop()
             await harness.advance(5 * SECOND)
             source[0].recover()

@@ -366,8 +366,6 @@ class Worker:
     # The end ------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        if not self._handling and not self.running:
-            return
         async with race(
             self._backend.clock.sleep(self._policy.drain_grace), self._wait_for_attempts()
         ):
