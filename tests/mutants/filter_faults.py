@@ -55,10 +55,10 @@ FILTER_FAULTS = (
         caught_by=f"{_SQLITE}::test_the_pages_of_one_state_and_name_give_each_once_and_end",
     ),
     _fault(
-        name="rows of every state are passed over to find those of one",
+        name="jobs of every name are passed over to find those of one",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
         do=Text("INDEXED BY {index} WHERE", "WHERE"),
-        caught_by=f"{_LISTING}::test_jobs_by_every_filter_are_walks_along_an_index",
+        caught_by=f"{_LISTING}::test_jobs_of_a_name_are_found_by_it_also_with_statistics_of_other_days",
     ),
     _fault(
         name="the name of a job is not kept for its listing",

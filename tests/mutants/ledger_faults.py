@@ -7,6 +7,7 @@ from tests.planting import After, Condition, Drop, Operator, Replace, Swap, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteLedgerInFour"
+_BACKEND = "adapters/sqlite/test_backend.py"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
 _ATOMIC_MEMORY = "contract/test_memory.py::TestAtomicMemoryLedger"
 
@@ -43,7 +44,7 @@ LEDGER_FAULTS = (
         do=After(
             "reach()", ("connection.execute('COMMIT')\nconnection.execute('BEGIN IMMEDIATE')")
         ),
-        caught_by=f"{_FOUR}::test_no_reader_sees_a_row_without_its_events_or_events_without_their_row",
+        caught_by=f"{_BACKEND}::test_a_row_is_not_written_if_the_feed_cannot_have_its_events",
     ),
     _fault(
         name="events of a job are forgotten",

@@ -85,6 +85,25 @@ async def test_jobs_by_every_filter_are_walks_along_an_index(
     assert [looks(steps) for steps in steps_of(tmp_path, query)] == expected
 
 
+@scenario
+async def test_jobs_of_a_name_are_found_by_it_also_with_statistics_of_other_days(
+    tmp_path: Path, query: Query
+) -> None:
+    """Any tool may have run ANALYZE while no job of this state was there, and many are by now."""
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        jobs = [
+            new_job(f"job-{number}", name="nightly", now=START + number * SECOND)
+            for number in range(100)
+        ]
+        await backend.ledger.commit(*jobs)
+        connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
+        connection.execute("ANALYZE")
+        connection.close()
+        await backend.ledger.list_jobs("acme", state=JobState.COMPLETED, name="nightly")
+
+    assert [looks(steps) for steps in steps_of(tmp_path, query)] == [walks("by_name", 1)]
+
+
 @pytest.mark.parametrize(
     ("state", "index"),
     [
