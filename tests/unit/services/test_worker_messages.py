@@ -1,5 +1,6 @@
 """How a worker deals with messages: never too many, with any content, however often they come."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -39,10 +40,16 @@ def takes(seconds: float, result: Any = None) -> Script:
 
 
 class CountingQueue:
-    """A queue that notes how many messages were asked for, how patiently, and how many came."""
+    """A queue that notes how many messages were asked for, how patiently, and how many came.
 
-    def __init__(self, queue: Any) -> None:
+    Args:
+        most: After more than these it delivers none: a worker that takes and gives back without
+            end lets no time pass.
+    """
+
+    def __init__(self, queue: Any, *, most: int = 0) -> None:
         self._queue = queue
+        self._most = most
         self.limits: list[int] = []
         self.waits: list[timedelta] = []
         self.delivered = 0
@@ -53,6 +60,8 @@ class CountingQueue:
     async def receive(self, queues: Sequence[str], *, limit: int, **how: Any) -> list[Message]:
         self.limits.append(limit)
         self.waits.append(how["wait"])
+        if self.delivered > self._most:
+            await asyncio.Event().wait()
         messages = await self._queue.receive(queues, limit=limit, **how)
         self.delivered += len(messages)
         return messages
@@ -96,7 +105,7 @@ async def test_no_more_messages_are_taken_than_there_are_free_slots(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        queue = CountingQueue(backend.queue)
+        queue = CountingQueue(backend.queue, most=2)
         harness = ServiceHarness(backend).with_ports(queue=queue)
         for key in "abcde":
             harness.runner.set_scripts(key, HANGS)
