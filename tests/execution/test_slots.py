@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -357,6 +358,41 @@ async def test_the_definition_of_a_task_that_was_taken_back_is_sent_again(tmp_pa
         assert here.slots.take_back(slot) == [2]
         (tmp_path / "end").touch()
         await here.run(slot, a_task("echo", 3, number=3, definition=other))
+
+        assert here.recorder.result(3) == 3
+
+
+class _ChildBetweenTwoReads:
+    """The child's end of the socket: the child takes what a worker has not read at once."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self.reads = 0
+
+    def recv(self, *arguments: int) -> bytes:
+        self.reads += 1
+        if self.reads > 1:
+            raise BlockingIOError
+        return self._end.recv(*arguments)
+
+
+@scenario
+async def test_a_child_that_takes_a_task_while_the_one_before_is_taken_back_has_its_definition(
+    tmp_path: Path,
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open()
+        await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
+        other = replace(DEFINITIONS[Isolation.POOL], name="other")
+        for number in (2, 3):
+            assert here.slots.give(slot, a_task("echo", number, number=number, definition=other))
+        child_slot = here.slots._slots[slot]
+        end = child_slot._tasks_end
+        child_slot._tasks_end = _ChildBetweenTwoReads(end)  # type: ignore[assignment]
+        assert here.slots.take_back(slot) == [2]
+        child_slot._tasks_end = end
+        (tmp_path / "end").touch()
+        await here.recorder.until(lambda: 3 in here.recorder.accounted)
 
         assert here.recorder.result(3) == 3
 

@@ -7,7 +7,7 @@ that is the installed one shows them (see ``trial``).
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Condition, Drop, Replace
+from tests.planting import After, Argument, Condition, Drop, Replace
 
 _NASTY = "execution/test_misbehaving_children.py"
 _STOPPING = "execution/test_runner_stopping.py"
@@ -242,9 +242,10 @@ CHILD_FAULTS = (
         "test_a_child_of_a_pool_serves_one_tenant",
     ),
     _fault(
-        name="the definition of a task that was taken back is not sent again",
-        at="execution.host.slots:_ChildSlot.take_back",
-        do=Condition("has_options", False),
-        caught_by=f"{_SLOTS}::test_the_definition_of_a_task_that_was_taken_back_is_sent_again",
+        name="a definition that was sent counts as received",
+        at="execution.host.slots:_ChildSlot.give",
+        do=After("send()", "self._received.add(definition)"),
+        caught_by=f"{_SLOTS}::test_a_child_that_takes_a_task_while_the_one_before_is_taken_back_"
+        "has_its_definition",
     ),
 )

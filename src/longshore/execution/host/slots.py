@@ -204,7 +204,7 @@ class _GivenTask:
     """A task that was given to a child and is not finished."""
 
     task: SlotTask
-    has_options: bool  # its record has the options of its definition
+    definition: int  # its number
     file: str | None  # contains its record
     open_streams: int  # whose boundary has not been read; in fork there are no boundaries
     frame: OutcomeFrame | TooLateFrame | None = None
@@ -252,7 +252,7 @@ class _ChildSlot:
         self._generation += 1
         self._unfinished: dict[int, _GivenTask] = {}
         self._unreported: deque[int] = deque()  # without an outcome, in sequence
-        self._sent: set[int] = set()  # numbers of the definitions that the child has
+        self._received: set[int] = set()  # numbers of the definitions that the child has
         self._decoder = FrameDecoder()
         self._tenant: str | None = None
         self._ending: ChildEndCause | None = None
@@ -359,14 +359,15 @@ class _ChildSlot:
                 raise ValueError(message)
             self._tenant = task.tenant
         definition = self._number_of(task.definition)
-        has_options = definition not in self._sent
+        # A record that was sent may be taken back while the child takes the next one.
+        is_received = definition in self._received
         packet = encode(
             TaskRecord(
                 self._generation,
                 number,
                 task.fence,
                 definition,
-                json.dumps(task.definition.options) if has_options else None,
+                None if is_received else json.dumps(task.definition.options),
                 task.task_id,
                 task.job_id,
                 task.attempt,
@@ -388,9 +389,8 @@ class _ChildSlot:
             _remove_file(file)
             return False
         reach("slot.task_given")
-        self._sent.add(definition)
         self._unfinished[number] = _GivenTask(
-            task, has_options, file, len(self._outputs) if self._in_pool else 0
+            task, definition, file, len(self._outputs) if self._in_pool else 0
         )
         self._unreported.append(number)
         for pipe in self._outputs:
@@ -437,10 +437,7 @@ class _ChildSlot:
                 numbers.append(record.number)
         reach("slot.tasks_taken_back")
         for number in numbers:
-            entry = self._unfinished.pop(number)
-            _remove_file(entry.file)
-            if entry.has_options:
-                self._sent.discard(self._number_of(entry.task.definition))
+            _remove_file(self._unfinished.pop(number).file)
         if numbers:
             self._unreported = deque(item for item in self._unreported if item in self._unfinished)
             for pipe in self._outputs:
@@ -589,6 +586,7 @@ class _ChildSlot:
             message = f"an outcome of task {frame.number}, which this child does not run"
             raise InvalidFrame(message)
         entry.frame = frame
+        self._received.add(entry.definition)
         if not entry.open_streams:
             self._finish(entry)
 
