@@ -302,6 +302,7 @@ async def test_two_concurrent_sweepers_enqueue_a_task_once(
     async with open_backend(kind, tmp_path) as backend:
         harness, other = ServiceHarness(backend), ServiceHarness(backend)
         await harness.submit(make_task())
+        await harness.sweeper.sweep()  # it finishes the submit, which reads and commits too
         await lose_messages(harness)
         harness.clock.advance(2 * REENQUEUED_AFTER)
         ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
@@ -322,6 +323,7 @@ async def test_a_task_that_is_claimed_during_the_sweep_is_not_enqueued(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
+        await harness.sweeper.sweep()  # it finishes the submit, which reads and commits too
         await lose_messages(harness)
         harness.clock.advance(2 * REENQUEUED_AFTER)
 
