@@ -73,7 +73,7 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="the current holder of a lease loses it",
-        at="services.sweeper:Sweeper._end_lease",
+        at="services.message_source:MessageTaskSource.end_worker",
         do=Argument("LeaseEnded()", "fence", "(await self.backend.ledger.get_task(task_id)).fence"),
         caught_by=f"{_LEASES}::"
         "test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_looks_is_the_other_s",

@@ -154,7 +154,7 @@ WORKER_FAULTS = (
         name="a broken renewal ends the renewing",
         at="services.worker.worker:Worker._renew_leases",
         do=Replace("exception()", "raise"),
-        caught_by=f"{_LEASES}::test_a_bug_in_a_renewal_does_not_end_the_renewing",
+        caught_by=f"{_SLOTS}::test_a_bug_in_a_renewal_of_slots_does_not_end_the_renewing",
     ),
     _fault(
         name="a failed renewal waits for its next turn",

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -962,6 +963,25 @@ async def test_a_worker_that_stops_finishes_what_has_begun_and_releases_the_rest
         assert (states["a"], states["b"], states["c"]) == (COMPLETED, PENDING, PENDING)
         assert worker.begun == ["a"]
         assert (await harness.task("b")).attempts_used == 0
+
+
+@BOTH
+@scenario
+async def test_a_bug_in_a_renewal_of_slots_does_not_end_the_renewing(name: str) -> None:
+    async with slot_worker(timeout=MINUTE * 5) as worker:
+        harness = worker.harness
+        worker.behaviours["a"] = lasts(3 * LEASE.duration)
+        await harness.submit(call("a", name=name))
+        async with worker.at_work():
+            await harness.advance(SECOND)
+            process_id = worker.slots.process_id
+            slots = cast("Any", worker.slots)
+            slots.process_id = Mock(side_effect=[ValueError("a bug"), *[process_id(0)] * 100])
+            await harness.advance(4 * LEASE.duration)
+
+        assert slots.process_id.call_count > 1
+        row = await harness.task("a")
+        assert (row.state, row.attempt) == (COMPLETED, 1)
 
 
 @pytest.mark.parametrize("stops_at", [500 * MILLISECOND, 2 * SECOND], ids=["before", "after"])
