@@ -54,6 +54,13 @@ def kills_a_worker(folder: str, key: str) -> None:
         signal.pause()
 
 
+def notes_its_attempt(path: str, key: str, seconds: float) -> None:
+    """In a file that is shared by all attempts of a test; takes so long."""
+    with Path(path).open("a") as notes:
+        notes.write(f"{key} {current().attempt}\n")
+    time.sleep(seconds)  # noqa: TID251 - its work
+
+
 def looks_around(note: str) -> dict[str, Any]:
     folder = Path.cwd()
     return {
