@@ -12,8 +12,6 @@ from typing import Any
 
 from longshore.execution.runners.context import current
 
-# The third of the files that a child has from its slot; before them its reaper has a socket.
-_REPORTS = 67
 _forever = threading.Event()
 
 
@@ -205,6 +203,12 @@ def raises(message: str) -> None:
     raise ConnectionResetError(message)
 
 
+def _reports_file() -> int:
+    """The child's end of the pipe for reports; its number depends on what the worker has open."""
+    channel: Any = current()._channel
+    return int(channel._child._files.reports)
+
+
 def writes_garbage(kind: str) -> None:
     """To the pipe for reports."""
     data = {
@@ -212,7 +216,7 @@ def writes_garbage(kind: str) -> None:
         "length": b"\xff\xff\xff\x7f",
         "content": b"\x03\0\0\0abc",
     }[kind]
-    os.write(_REPORTS, data)
+    os.write(_reports_file(), data)
     _forever.wait()
 
 
@@ -220,7 +224,7 @@ def forges_an_outcome(number: int, fence: int) -> None:
     from longshore.execution.slot_protocol import OutcomeFrame, encode_frame
 
     frame = OutcomeFrame(number, fence, 0, 0, False, False, '"forged"', None)
-    os.write(_REPORTS, encode_frame(frame))
+    os.write(_reports_file(), encode_frame(frame))
     _forever.wait()
 
 
