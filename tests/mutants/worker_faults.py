@@ -270,6 +270,12 @@ WORKER_FAULTS = (
         caught_by=f"{_SLOTS}::test_a_worker_that_stops_reports_its_last_outcome_through_an_outage",
     ),
     _fault(
+        name="a worker that stops and runs nothing does not wait for an answer",
+        at="services.worker.worker:Worker._drain",
+        do=Before("race()", "if not self.running:\n    return"),
+        caught_by=f"{_SLOTS}::test_a_worker_that_stops_reports_its_last_outcome_through_an_outage",
+    ),
+    _fault(
         name="a timer of a slot is not set earlier",
         at="services.worker.slot_tasks:SlotTasks._set_timer",
         do=Condition("_timer_ends_ns", True),
