@@ -145,86 +145,81 @@ class CreateJobs:
     def __call__(self, connection: apsw.Connection) -> list[tuple[()] | VersionConflict]:
         ((last_no, last_position),) = connection.execute(_LAST_NUMBERS)
         transaction = StoreTransaction(connection, self._names, position=last_position + 1)
-        numbered = list(enumerate(self._creations, last_no + 1))
-        new_jobs = [_created_job(transaction, no, creation) for no, creation in numbered]
+        numbered = enumerate(self._creations, last_no + 1)
+        packed = [_packed_job(transaction, no, creation) for no, creation in numbered]
         before = connection.total_changes()
-        connection.executemany(_CREATE_JOB, new_jobs)
-        all_new = connection.total_changes() - before == len(new_jobs)
+        connection.executemany(_CREATE_JOB, [job for job, _, _ in packed])
+        all_new = connection.total_changes() - before == len(packed)
         new_tasks = list[Any]()
         answers: list[tuple[()] | VersionConflict] = []
-        for no, creation in numbered:
+        for creation, (job, tasks, ready) in zip(self._creations, packed, strict=True):
+            no, job_id, tenant, app = job[:4]
             if not all_new:
-                stored = transaction.select(_CREATION, (pack_job_id(creation.spec.id),))
+                stored = transaction.select(_CREATION, (job_id,))
                 if stored[0][0] != no:
                     # The same change: the answer to an earlier commit was lost.
                     own = stored[0][1] == pack_change_id(creation.change_id)
                     answers.append(() if own else VersionConflict(creation.spec.id, 0))
                     continue
             answers.append(())
-            new_tasks += _created_tasks(transaction, no, creation)
+            new_tasks += tasks
+            transaction.record_events(JOB_CREATED, tenant, app, 1, [-no])
+            transaction.record_events(PENDING, tenant, app, 1, ready)
         connection.executemany(_CREATE_TASK, new_tasks)
         reach("create.rows_written")
         transaction.close()
         return answers
 
 
-def _created_job(transaction: StoreTransaction, no: int, creation: JobCreation) -> tuple[Any, ...]:
-    """The values of ``_CREATE_JOB``: what ``core.jobs.job.create`` decides."""
-    spec, total = creation.spec, len(creation.plan.tasks)
-    values = job_spec_values(spec, no, transaction.names, transaction.connection)
-    return (
+def _packed_job(transaction: StoreTransaction, no: int, creation: JobCreation) -> Any:
+    """What ``core.jobs.job.create`` and ``core.tasks.task.create`` decide.
+
+    Returns the values of ``_CREATE_JOB``, those of ``_CREATE_TASK`` for each task, and the numbers
+    of the tasks that await none.
+    """
+    spec, planned = creation.spec, creation.plan.tasks
+    names, connection, total = transaction.names, transaction.connection, len(planned)
+    values = job_spec_values(spec, no, names, connection)
+    tenant, created_us = values[2], values[-1]
+    change_id, now_ms = pack_change_id(creation.change_id), created_us // 1000
+    job = (
         *values,
-        pack_change_id(creation.change_id),
-        values[-1] // 1000,
-        total,
+        *(change_id, now_ms, total),
         pack_document(creation.graph) if total > 1 else None,
         pack_record(JOB_CREATED, 0, transaction.position, BY_PRODUCER, (total,)),
         encode_rest({"budget": spec.budget}).decode() if spec.budget else None,
     )
-
-
-def _created_tasks(
-    transaction: StoreTransaction, job_no: int, creation: JobCreation
-) -> list[tuple[Any, ...]]:
-    """The values of ``_CREATE_TASK``: what ``core.tasks.task.create`` decides of each task."""
-    spec, names, connection = creation.spec, transaction.names, transaction.connection
-    tenant, app = transaction.number_of(spec.tenant), transaction.number_of(spec.app)
-    created_us, change_id = to_us(spec.created_at), pack_change_id(creation.change_id)
-    now_ms, first_no = created_us // 1000, job_no << NUMBER_BITS
     common: dict[int, tuple[Any, ...]] = {}  # by identity of the kind: tasks share a few
     pending = _pending_values(transaction, None, now_ms)
-    new_tasks, ready = list[Any](), list[int]()
-    for number, key, kind, input_, parents, dependents, not_before, awaits in (
-        task[1:] for task in creation.plan.tasks
-    ):
+    tasks, ready, first_no = list[Any](), list[int](), no << NUMBER_BITS
+    for _, number, key, kind, input_, parents, dependents, not_before, awaits in planned:
         values = common.get(id(kind))
         if values is None:
             kind_no = names.kind_number_of(connection, kind)
             queue = names.number_of(connection, kind.queue)
             values = (kind_no, tenant, queue, int(kind.priority), created_us, change_id, now_ms)
             common[id(kind)] = values
-        rest = None if not_before is None else encode_rest({"not_before": not_before}).decode()
-        if awaits:
+        state, rest = pending, None
+        if not_before is not None:
+            rest = encode_rest({"not_before": not_before}).decode()
+            state = _pending_values(transaction, to_us(not_before), now_ms)
+        if awaits.bits:
             state = (0, 0, None, pack_numbers(awaits), b"")
         else:
-            due_us = None if not_before is None else to_us(not_before)
-            state = pending if due_us is None else _pending_values(transaction, due_us, now_ms)
             ready.append(first_no + number)
-        new_tasks.append(
+        tasks.append(
             (
                 first_no + number,
                 key,
                 pack_document(input_),
-                pack_document(parents),
-                pack_document(dependents),
+                None if parents is None else pack_document(parents),
+                None if dependents is None else pack_document(dependents),
                 *values,
                 *state,
                 rest,
             )
         )
-    transaction.record_events(JOB_CREATED, tenant, app, 1, [-job_no])
-    transaction.record_events(PENDING, tenant, app, 1, ready)
-    return new_tasks
+    return job, tasks, ready
 
 
 def _pending_values(transaction: StoreTransaction, due_us: int | None, now_ms: int) -> Any:

@@ -38,8 +38,8 @@ class Names:
 
     def number_of(self, connection: apsw.Connection, text: str) -> int:
         """The number of a text, given now if it has none; for the writer only."""
-        number = self.find(connection, text)
-        return self._give(connection, "names (text)", text) if number is None else number
+        number = self._numbers.get(text) or self.find(connection, text)
+        return number or self._give(connection, "names (text)", text)
 
     def find(self, connection: apsw.Connection, text: str) -> int | None:
         """The number of a text; None if no committed row has it."""

@@ -114,7 +114,7 @@ class StoreTransaction:
             "INSERT INTO feed (position, entries) VALUES (?,?)",
             (position, _encode(_grouped(self._recorded))),
         )
-        apps = dict.fromkeys((tenant, type_, app) for type_, tenant, app, *_ in self._recorded)
+        apps = dict.fromkeys((tenant, type_, app) for type_, tenant, app, _, _ in self._recorded)
         block = position >> FEED_BLOCK_BITS
         self.connection.executemany(_INSERT_TYPE, [(*app, block) for app in apps])
 
