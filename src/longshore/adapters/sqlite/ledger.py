@@ -146,18 +146,19 @@ class SqliteLedger:
     ) -> Page[TaskRow]:
         if job_id is not None:
             return await self._tasks_of_job(tenant, job_id, state, limit, cursor)
-        created, no = self._newest_position("tasks", cursor)
+        position = self._newest_position("tasks", cursor)
         number = None if state is None else TASK_STATE_NUMBERS[state]
         # Most tasks have completed, and the others have an index of their own.
-        index = "time" if number in (None, _COMPLETED) else "open"
-        open_only = f"AND t.state <> {_COMPLETED}" if index == "open" else ""
-        index = {"time": "tasks_by_time", "open": "tasks_open"}[index]
-        select = SELECT_TASK.replace("tasks AS t", f"tasks AS t INDEXED BY {index}", 1)
+        walks = [
+            f"{SELECT_TASK.replace('tasks AS t', f'tasks AS t INDEXED BY {index}', 1)}"
+            f" WHERE t.tenant = ?1 AND t.state {operator} {_COMPLETED}"
+            " AND (t.created_us, t.no) < (?2, ?3) AND (?4 IS NULL OR t.state = ?4)"
+            for index, operator in (("tasks_completed", "="), ("tasks_open", "<>"))
+            if state is None or (state is TaskState.COMPLETED) == (operator == "=")
+        ]
         matches = await self._database.scan(
-            f"{select} WHERE t.tenant = ?1 AND (t.created_us, t.no) < (?2, ?3)"
-            f" AND (?4 IS NULL OR t.state = ?4) {open_only}"
-            " ORDER BY t.created_us DESC, t.no DESC LIMIT ?5",
-            (self._database.find_name(tenant), created, no, number, limit + 1),
+            f"{' UNION ALL '.join(walks)} ORDER BY t.created_us DESC, t.no DESC LIMIT ?5",
+            (self._database.find_name(tenant), *position, number, limit + 1),
         )
         rows = await self._database.read_rows(RowReader.task, matches[:limit])
         return _page(rows, matches, limit, "tasks", lambda match: (match[6], match[0]))

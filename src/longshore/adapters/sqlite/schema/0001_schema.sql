@@ -91,8 +91,9 @@ CREATE UNIQUE INDEX tasks_by_key ON tasks (no >> 20, key) WHERE (no & 1048575) >
 -- The queue: tasks that wait to be claimed, also those that are not due yet.
 CREATE INDEX tasks_ready ON tasks (queue, lane, tenant, due_us) WHERE state = 1;
 CREATE INDEX tasks_leased ON tasks (lease_ms) WHERE lease_ms IS NOT NULL;
-CREATE INDEX tasks_by_time ON tasks (tenant, created_us);
+-- All tasks by time are both together, so that a new task has an entry in one of them only.
 CREATE INDEX tasks_open ON tasks (tenant, created_us) WHERE state <> 5;
+CREATE INDEX tasks_completed ON tasks (tenant, created_us) WHERE state = 5;
 CREATE INDEX tasks_unsettled ON tasks (no) WHERE unsettled > 0;
 CREATE INDEX tasks_waiting ON tasks (no) WHERE state = 0;
 CREATE INDEX tasks_parked ON tasks (due_us) WHERE state = 4;
