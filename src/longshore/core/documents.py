@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from longshore.core.records import value
@@ -38,7 +38,20 @@ class Document:
     size: int = 0  # bytes of the JSON text
 
 
-encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+def json_encoder(*, canonical: bool, default: Any) -> Callable[[Any], str]:
+    """Returns an encoder of JSON without spaces; canonical text is ASCII and has sorted fields.
+
+    ``json.JSONEncoder.encode`` would make such an encoder for each value. Numbers that are not
+    finite are refused, except in canonical text. A value that contains itself raises
+    ``RecursionError``.
+    """
+    module: Any = json.encoder
+    text = module.encode_basestring_ascii if canonical else module.encode_basestring
+    write = module.c_make_encoder(None, default, text, None, ":", ",", canonical, False, canonical)
+    return lambda value: "".join(write(value, 0))
+
+
+encode_json = json_encoder(canonical=False, default=json.JSONEncoder().default)
 
 
 def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -48,6 +48,7 @@ from longshore.core.jobs.submission import (
     referenced_definitions,
     unknown_definition,
 )
+from longshore.core.records import value
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Refusal
@@ -76,7 +77,7 @@ _ROWS_OF_A_STEP = 1000
 _CONCURRENT_SUBMITS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AcceptedTasks:
     """The answer to a client that submitted a job or added tasks."""
 
@@ -87,8 +88,7 @@ class AcceptedTasks:
     created: bool  # False: the same request had been accepted before
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A job that a client submits."""
 
     document: Any
@@ -97,8 +97,7 @@ class Submission:
     own_problems: Sequence[Problem] = ()  # what is wrong with these definitions
 
 
-@dataclass(frozen=True, slots=True)
-class _NewJob:
+class _NewJob(NamedTuple):
     """A valid submission, planned."""
 
     spec: JobSpec
@@ -641,7 +640,7 @@ def _previous_addition(
 ) -> AcceptedTasks:
     try:
         same = canonical_hash(document) == existing.body_hash
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         same = False
     if not same:
         raise AlreadyExists("an addition with request id", request_id)

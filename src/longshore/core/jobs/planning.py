@@ -18,11 +18,12 @@ from longshore.core.ids import task_id_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.jobs.submission import TaskRequest
+from longshore.core.records import value
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.rows import JobSpec, TaskKind, TaskSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PlanTarget:
     """The job to which tasks are added, as it was before."""
 
@@ -65,7 +66,7 @@ class PlannedTask(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SubmissionPlan:
     """Everything that a submit writes, except the job's row."""
 
@@ -77,7 +78,7 @@ class SubmissionPlan:
     @property
     def roots(self) -> list[str]:
         """Keys of the tasks that may run at once."""
-        return [task.key for task in self.tasks if not task.awaits]
+        return [task.key for task in self.tasks if not task.awaits.bits]
 
     @property
     def summaries(self) -> tuple[TaskSummary, ...]:
@@ -166,12 +167,13 @@ class _Planner:
             )
         return kind
 
-    def document(self, key: str, name: str, value: Any) -> Document | None:
-        if value is None:
+    def document(self, key: str, name: str, content: Any) -> Document | None:
+        if content is None:
             return None
-        target = self.target
-        blob_key = submitted_document_key(target.job.id, target.body_hash, f"{key}/{name}")
-        document, data = make_document(value, blob_key)
+        document, data = make_document(content, "")
         if data is not None:
+            target = self.target
+            blob_key = submitted_document_key(target.job.id, target.body_hash, f"{key}/{name}")
             self.blobs.append((blob_key, data))
+            document = Document(key=blob_key, size=document.size)
         return document

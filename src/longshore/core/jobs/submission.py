@@ -11,7 +11,6 @@ recursive, because a chain of ten thousand tasks is an ordinary job.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from longshore.core.document_reader import (
     integer_reader,
     read_name,
 )
+from longshore.core.documents import json_encoder
 from longshore.core.ids import is_name
 from longshore.core.records import value
 from longshore.core.tasks.states import Priority
@@ -66,7 +66,7 @@ class TaskRequest:
     max_attempts: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobRequest:
     """A requested job."""
 
@@ -104,9 +104,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
 
 
 # A time is the only value that ``read_job`` accepts and JSON does not have.
-_encode_canonical = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), default=datetime.isoformat
-).encode
+_encode_canonical = json_encoder(canonical=True, default=datetime.isoformat)
 
 
 def canonical_text(document: Any) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.documents import result_reference
 from longshore.core.jobs.submission import TASK_KEY_PATTERN
+from longshore.core.records import value
 from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
@@ -148,8 +149,7 @@ def _require_calls(values: Iterable[Any]) -> list[Call[Any]]:
     return calls
 
 
-@dataclass(frozen=True, slots=True)
-class CallGraph:
+class CallGraph(NamedTuple):
     """Calls that are submitted together, each with its key, parents before their dependents."""
 
     keys: Mapping[Call[Any], str]
@@ -202,6 +202,8 @@ class CallGraph:
 
 def _topological_order(requested: Sequence[Call[Any]]) -> list[Call[Any]]:
     """Every call once, after its parents; without recursion, because chains may be long."""
+    if not any(call.parents for call in requested):
+        return list(dict.fromkeys(requested))
     ordered: dict[Call[Any], None] = {}
     stack = [(call, False) for call in reversed(requested)]
     while stack:
@@ -248,7 +250,7 @@ def _unused_key(stem: str, names: Counter[str], numbers: Counter[str], taken: se
 Submittable = Call[Any] | Sequence[Call[Any]] | Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PreparedJob:
     """A job document with the definitions that it needs."""
 
@@ -273,12 +275,11 @@ def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
     if not isinstance(work, Call | Sequence) or isinstance(work, str):
         message = f"expected a call such as `fetch.of(url)`, calls, or a document, not {work!r}"
         raise UsageError(message)
-    single = isinstance(work, Call)
     graph = CallGraph.from_calls([work] if isinstance(work, Call) else work)
     return PreparedJob(
         document=_apply_defaults(graph.document(name=name), fields),
         graph=graph,
-        is_single_call=single,
+        is_single_call=isinstance(work, Call),
         definitions=_definitions_of(graph),
     )
 
