@@ -52,6 +52,8 @@ def connect(path: Path, *pragmas: str, read_only: bool = False) -> apsw.Connecti
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(str(path), flags=access | apsw.SQLITE_OPEN_NOMUTEX)
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    # Otherwise SQLite prepares a statement again for each new value of a range.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF")
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
