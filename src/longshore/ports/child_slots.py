@@ -30,7 +30,7 @@ def runs_in_slot(definition: Definition) -> bool:
     )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class SlotTask:
     """A task to be given to a slot. JSON is passed as the text that is stored.
 

@@ -389,9 +389,8 @@ class _ChildSlot:
             _remove_file(file)
             return False
         reach("slot.task_given")
-        self._unfinished[number] = _GivenTask(
-            task, definition, file, len(self._outputs) if self._in_pool else 0
-        )
+        streams = len(self._outputs) if self._in_pool else 0
+        self._unfinished[number] = _GivenTask(task, definition, file, streams)
         self._unreported.append(number)
         for pipe in self._outputs:
             pipe.tasks.append(number)
@@ -626,16 +625,11 @@ class _ChildSlot:
             self._kill_now()
 
     def _outcome(self, task: SlotTask, frame: OutcomeFrame, process_id: int) -> SlotOutcome:
-        return SlotOutcome(
-            frame.number,
-            frame.fence,
-            frame.result,
-            None if frame.error is None else decode_failure(frame.error),
-            frame.started_at_ns,
-            frame.duration_ns,
-            self._folder_of(task) if frame.has_folder else None,
-            process_id,
-        )
+        number, fence, result = frame.number, frame.fence, frame.result
+        failure = None if frame.error is None else decode_failure(frame.error)
+        times = frame.started_at_ns, frame.duration_ns
+        folder = self._folder_of(task) if frame.has_folder else None
+        return SlotOutcome(number, fence, result, failure, *times, folder, process_id)
 
     def _folder_of(self, task: SlotTask) -> Path:
         return self._slots.folder / f"{task.task_id}.{task.attempt}"

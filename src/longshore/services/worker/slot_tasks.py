@@ -60,6 +60,7 @@ from longshore.services.worker.outcomes import (
     worker_failure,
 )
 from longshore.services.worker.output import AttemptReports, OutputPump
+from longshore.services.worker.turns import answer_waiter
 
 logger = logging.getLogger(__name__)
 
@@ -179,26 +180,15 @@ class SlotTasks:
 
     def add(self, claimed: ClaimedTask, definition: Definition, sent_at: timedelta) -> None:
         """Run a claimed task."""
-        number, sent_at_ns = slot_task_number(claimed.task_id), to_ns(sent_at)
-        task = _HeldTask(
-            claimed,
-            number,
-            definition,
-            sent_at_ns + self._trusted_for_ns,
-            SlotTask(
-                number=number,
-                fence=claimed.fence,
-                tenant=claimed.definition[0],
-                task_id=claimed.task_id,
-                job_id=claimed.job_id,
-                attempt=claimed.attempt,
-                definition=definition,
-            ),
-            claimed_at_ns=sent_at_ns,
-        )
+        task_id, sent_at_ns = claimed.task_id, to_ns(sent_at)
+        number, tenant = slot_task_number(task_id), claimed.definition[0]
+        job_id, attempt = claimed.job_id, claimed.attempt
+        spec = SlotTask(number, claimed.fence, tenant, task_id, job_id, attempt, definition)
+        trusted_ns = sent_at_ns + self._trusted_for_ns
+        task = _HeldTask(claimed, number, definition, trusted_ns, spec, claimed_at_ns=sent_at_ns)
         if (earlier := self._tasks.get(number)) is not None:
             # Its lease is lost, and it has not ended yet.
-            self.stop(claimed.task_id, AttemptStopReason.FENCED)
+            self.stop(task_id, AttemptStopReason.FENCED)
             earlier.start_next = partial(self.add, claimed, definition, sent_at)
             return
         self._tasks[number] = task
@@ -217,11 +207,8 @@ class SlotTasks:
         if self._stopping:
             self._release(task, STOPPING)
             return
-        claimed = task.claimed
-        plan = SlotTaskPlan(
-            task.number, claimed.definition[0], claimed.definition, task.definition.isolation
-        )
-        self._planner.claimed(plan)
+        version, isolation = task.claimed.definition, task.definition.isolation
+        self._planner.claimed(SlotTaskPlan(task.number, version[0], version, isolation))
         self._schedule()
 
     async def _fail_on_error(self, task: _HeldTask, work: Coroutine[Any, Any, None]) -> None:
@@ -369,9 +356,6 @@ class SlotTasks:
     async def _wait_for_timer(self, wait_ns: int) -> None:
         await self._clock.sleep(wait_ns // 1000 * MICROSECOND)
         self._timer = None
-        self._on_timer()
-
-    def _on_timer(self) -> None:
         now_ns = self._now_ns()
         for number, since in self._planner.running():
             task = self._tasks[number]
@@ -503,9 +487,8 @@ class SlotTasks:
                 activity=task.reports.activity if task.reports else None,
                 usage=task.reports.usage if task.reports else NO_USAGE,
             )
-            command = LeaseCommand(
-                task.claimed.task_id, renewal, self._context.transitions.new_id()
-            )
+            change_id = self._context.transitions.new_id()
+            command = LeaseCommand(task.claimed.task_id, renewal, change_id)
             self._post(command, partial(self._renewed, task, sent_at))
 
     def _renewed(self, task: _HeldTask, sent_at: timedelta, answer: Answer) -> None:
@@ -536,12 +519,9 @@ class SlotTasks:
         elif is_short and task.reports is None and outcome.folder is None and not _is_stopped(task):
             self._remove(task)
             document = Document(text=result, size=len((result or "").encode()))
-            self._report(
-                task,
-                c.Complete(
-                    fence=task.claimed.fence, result=document, duration=duration, exit_code=0
-                ),
-            )
+            fence = task.claimed.fence
+            command = c.Complete(fence=fence, result=document, duration=duration, exit_code=0)
+            self._report(task, command)
         else:
             if _is_stopped(task):
                 failure = failure or _STOPPED
@@ -616,14 +596,9 @@ class SlotTasks:
 
     def _reports_of(self, task: _HeldTask) -> AttemptReports:
         if task.reports is None:
-            pump = OutputPump(
-                self._context.backend.output,
-                self._clock,
-                task.claimed.task_id,
-                task.claimed.attempt,
-                self._context.output,
-            )
-            task.reports = AttemptReports(pump, self._clock)
+            log, policy, clock = self._context.backend.output, self._context.output, self._clock
+            pump = OutputPump(log, clock, task.claimed.task_id, task.claimed.attempt, policy)
+            task.reports = AttemptReports(pump, clock)
         return task.reports
 
     def _add_report(self, task: _HeldTask, report: ChildReport | tuple[Stream, bytes]) -> None:
@@ -664,7 +639,7 @@ class SlotTasks:
         save = await store_step(context, claimed.row, claimed.fence, report, previous=previous)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         command = LeaseCommand(claimed.task_id, save, context.transitions.new_id())
-        self._post(command, partial(_answer, answered))
+        self._post(command, partial(answer_waiter, answered))
         if isinstance(await answered, Applied):
             task.checkpoint = save.key
             if task.slot is not None:
@@ -748,11 +723,6 @@ def _failure_of(ending: ChildEnding) -> Failure:
         signal=failure.signal or ending.signal,
         peak_rss_bytes=failure.peak_rss_bytes or ending.peak_rss_bytes,
     )
-
-
-def _answer(future: asyncio.Future[Answer], answer: Answer) -> None:
-    if not future.done():  # it is cancelled if the worker ends before the answer
-        future.set_result(answer)
 
 
 def _is_stopped(task: _HeldTask) -> bool:

@@ -128,7 +128,7 @@ class TurnLoop:
                 self._turn_numbers = count(1)
                 if not self._stopped:
                     self._planner.allow_claims()
-                    self._schedule()
+                    self.schedule()
                 return
             await self._clock.sleep(_RETRY_PAUSE)
 
@@ -161,7 +161,7 @@ class TurnLoop:
     def slot_freed(self) -> None:
         """An attempt has ended."""
         self._planner.slot_freed()
-        self._schedule()
+        self.schedule()
 
     def post(self, command: LeaseCommand, on_answer: OnAnswer) -> None:
         """Send a command and call back with the source's answer."""
@@ -169,24 +169,23 @@ class TurnLoop:
             self._first_waits_since = self._clock.elapsed()
         self._waiting.append((command, on_answer))
         self._planner.command_added(ends_attempt=False)
-        self._schedule()
+        self.schedule()
 
     async def send(self, command: LeaseCommand) -> Answer:
         """Returns the source's answer to a command."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((command, answer))
         self._planner.command_added(ends_attempt=isinstance(command.command, c.AttemptCommand))
-        self._schedule()
+        self.schedule()
         return await answer
 
-    def _schedule(self) -> None:
-        """Act after the callbacks that are ready: commands that come together are sent together."""
+    def schedule(self) -> None:
+        """Act after the callbacks that are ready: commands that come together are sent together.
+
+        To be called also when slots or room may have become free elsewhere.
+        """
         if self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self._act)
-
-    def schedule(self) -> None:
-        """Slots or room may have become free."""
-        self._schedule()
 
     def _gathers(self) -> bool:
         """Whether the commands that wait are held back for a moment, so that others join them."""
@@ -237,7 +236,7 @@ class TurnLoop:
                 raise
             logger.exception("turn.failed")  # no error may end the worker
         self._planner.turn_ended(claimed=claimed)
-        self._schedule()
+        self.schedule()
 
     async def _exchange(self, batch: deque[Waiting], slots: int) -> int:
         """Carry out a turn and answer its batch, which is empty then.
@@ -261,12 +260,12 @@ class TurnLoop:
                 if isinstance(command.command, c.AttemptCommand):
                     batch.append((command, waiter))
                 else:
-                    _answer(waiter, lost)
+                    answer_waiter(waiter, lost)
             return await self._exchange(batch, 0) if batch else 0
         except BackendUnavailable as error:
             turn, sent_at = Turn((error,) * len(commands)), timedelta(0)
         for answer in turn.answers:
-            _answer(batch.popleft()[1], answer)
+            answer_waiter(batch.popleft()[1], answer)
         return self._observer.on_claimed(turn.claimed, sent_at)
 
     def _room(self, slots: int) -> Room | None:
@@ -284,7 +283,7 @@ class TurnLoop:
                 raise
         self._claim = None
         self._planner.claim_ended(claimed=claimed)
-        self._schedule()
+        self.schedule()
 
     async def _claim_tasks(self, slots: int) -> int:
         """Returns how many of the claimed tasks use a slot."""
@@ -351,7 +350,8 @@ class TurnLoop:
         await self.join()
 
 
-def _answer(waiter: OnAnswer | asyncio.Future[Answer], answer: Answer) -> None:
+def answer_waiter(waiter: OnAnswer | asyncio.Future[Answer], answer: Answer) -> None:
+    """Answer who waits for a command, unless that was cancelled."""
     if not isinstance(waiter, asyncio.Future):
         waiter(answer)
     elif not waiter.done():
