@@ -6,6 +6,7 @@ from tests.mutants.fault import Fault, Part
 from tests.planting import After, Condition, Drop, Operator, Replace, Swap, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
+_WRITER = "adapters/sqlite/test_writer.py"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteLedgerInFour"
 _BACKEND = "adapters/sqlite/test_backend.py"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
@@ -71,11 +72,34 @@ LEDGER_FAULTS = (
         caught_by=f"{_SQLITE}::test_a_job_that_exists_is_a_conflict_and_the_others_are_created",
     ),
     _fault(
+        name="urgent work overtakes earlier work",
+        at="adapters.sqlite.writer:DatabaseWriter.write",
+        do=Replace("or durable _pending", "durable"),
+        caught_by=f"{_WRITER}::test_urgent_work_waits_for_earlier_work_of_the_event_loop",
+    ),
+    _fault(
+        name="urgent work waits for another process",
+        at="adapters.sqlite.writer:DatabaseWriter._commit_on_loop",
+        do=Condition("acquire_if_free()", False),
+        caught_by=f"{_WRITER}::test_urgent_work_does_not_make_the_event_loop_wait_for_another_process",
+    ),
+    _fault(
+        name="urgent work begins the log again",
+        at="adapters.sqlite.writer:DatabaseWriter._commit_on_loop",
+        do=Condition("_commit_would_sync()", False),
+        caught_by=f"{_WRITER}::test_urgent_work_syncs_nothing_on_the_event_loop",
+    ),
+    _fault(
+        name="urgent work copies the log",
+        at="adapters.sqlite.writer:DatabaseWriter._commit",
+        do=Replace("ternary 0 _wal_pages", "self._wal_pages"),
+        caught_by=f"{_WRITER}::test_urgent_work_syncs_nothing_on_the_event_loop",
+    ),
+    _fault(
         name="answered before it is committed",
         at="adapters.sqlite.writer:DatabaseWriter._commit_next_group",
         do=Swap("_commit()", "_notify()"),
-        caught_by="adapters/sqlite/test_writer.py::"
-        "test_an_error_at_the_commit_makes_the_whole_group_unknown",
+        caught_by=f"{_WRITER}::test_an_error_at_the_commit_makes_the_whole_group_unknown",
     ),
     _fault(
         name="tasks and jobs of every tenant are listed",

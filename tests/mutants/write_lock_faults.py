@@ -15,12 +15,12 @@ _fault = partial(
 WRITE_LOCK_FAULTS = (
     _fault(
         name="no process is next in the election",
-        at="adapters.sqlite.write_lock:WriteLock.__enter__",
-        do=Drop("flock() _next_fd LOCK_EX"),
+        at="adapters.sqlite.write_lock:WriteLock._acquire",
+        do=Drop("flock() _next_fd operation"),
     ),
     _fault(
         name="the next process in the election does not stay next",
-        at="adapters.sqlite.write_lock:WriteLock.__enter__",
+        at="adapters.sqlite.write_lock:WriteLock._acquire",
         do=Swap("flock() _owner_fd", "flock() LOCK_UN"),
     ),
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -362,6 +363,113 @@ def test_a_thread_without_an_event_loop_commits_itself(tmp_path: Path) -> None:
             assert answer == "n1"
             assert threads == [thread]
             assert names_in(database) == {"n1"}
+
+    asyncio.run(scenario())
+
+
+def thread_of_urgent_work(database: Database) -> asyncio.Future[int]:
+    """Which thread commits work that is urgent and not durable."""
+
+    def work(connection: apsw.Connection) -> int:
+        naming("n-urgent")(connection)
+        return threading.get_ident()
+
+    with database._writer._lock:
+        pass  # the writer's thread answers before it releases the lock
+    return database.write(work, durable=False, urgent=True)
+
+
+def test_urgent_work_is_committed_on_the_event_loop_before_the_call_returns(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            await database.write(naming("n1"))
+
+            written = thread_of_urgent_work(database)
+
+            assert written.result() == threading.get_ident()
+            assert names_in(database) == {"n1", "n-urgent"}
+
+    asyncio.run(scenario())
+
+
+def test_urgent_work_waits_for_earlier_work_of_the_event_loop(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            await database.write(naming("n1"))
+            earlier = database.write(naming("n2"))
+
+            written = thread_of_urgent_work(database)
+
+            assert not written.done()
+            assert await written != threading.get_ident()
+            assert earlier.done()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lock", ["write_lock.next", "write_lock.owner"])
+def test_urgent_work_does_not_make_the_event_loop_wait_for_another_process(
+    tmp_path: Path, lock: str
+) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            await database.write(naming("n1"))
+            with (tmp_path / lock).open() as other:
+                fcntl.flock(other, fcntl.LOCK_EX)
+                written = thread_of_urgent_work(database)
+                assert not written.done()
+
+            assert await written != threading.get_ident()
+
+    asyncio.run(scenario())
+
+
+def test_urgent_work_does_not_make_the_event_loop_wait_for_another_program(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            await database.write(naming("n1"))
+            foreign = apsw.Connection(str(database.path))
+            foreign.execute("BEGIN IMMEDIATE")
+
+            with pytest.raises(BackendUnavailable):
+                thread_of_urgent_work(database).result()
+
+            foreign.execute("ROLLBACK")
+            foreign.close()
+            assert thread_of_urgent_work(database).result() == threading.get_ident()
+
+    asyncio.run(scenario())
+
+
+def test_urgent_work_syncs_nothing_on_the_event_loop(tmp_path: Path) -> None:
+    """Neither a log that begins again nor a log that is copied into the database."""
+
+    async def scenario() -> None:
+        async with a_database(tmp_path, wal_pages=1) as database:
+            await database.write(naming("n1"))  # and all of the log is copied
+            begun_again = thread_of_urgent_work(database)
+            assert not begun_again.done()
+            await begun_again
+
+        async with a_database(tmp_path, wal_pages=5) as database:
+            await database.write(naming("n2"))
+            pages = []
+            with database._writer._lock:
+                pass
+            for number in range(10):
+                written = database.write(naming(f"n{number}-urgent"), durable=False, urgent=True)
+                assert written.done()
+                noop = apsw.SQLITE_CHECKPOINT_NOOP
+                pages.append(database._writer._connection.wal_checkpoint(mode=noop))
+
+            assert pages[-1][0] > 5
+            assert {copied for _, copied in pages} == {0}
+
+            await database.write(naming("n3"))
+            length, copied = database._writer._connection.wal_checkpoint(mode=noop)
+            assert length == copied
 
     asyncio.run(scenario())
 

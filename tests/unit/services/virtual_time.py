@@ -97,7 +97,7 @@ class _TrackedWriter(DatabaseWriter):
 
     def write(self, work: Any, **how: Any) -> asyncio.Future[Any]:
         answer = super().write(work, **how)
-        if isinstance(self._loop, IdleAwareLoop):
+        if isinstance(self._loop, IdleAwareLoop) and not answer.done():
             self._loop.begin()
         return answer
 

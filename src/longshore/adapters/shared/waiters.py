@@ -21,7 +21,7 @@ class Waiters:
     # Called before a caller looks for the last time and waits: changes from now on must wake it.
     before_wait: Callable[[], None] | None = None
     # A dict for its order: a simulation must wake them in the same order each time.
-    _waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
+    _waiting: dict[asyncio.Future[bool], None] = field(default_factory=dict)
 
     @property
     def any_waiting(self) -> bool:
@@ -30,7 +30,7 @@ class Waiters:
 
     def wake(self) -> None:
         for waiting in self._waiting:
-            _wake(waiting)
+            _wake(waiting, changed=True)
 
     async def wait_until(
         self,
@@ -38,12 +38,14 @@ class Waiters:
         *,
         wait: timedelta | None = None,
         next_change: Callable[[], timedelta | None] = lambda: None,
+        if_woken: T | None = None,
     ) -> T | None:
         """The first result of ``look`` that is not None; None after ``wait``.
 
         Args:
             wait: None waits for ever.
             next_change: Time until the result changes without a wake-up; None: it does not.
+            if_woken: The result after a wake-up; None: look again.
         """
         end = None if wait is None else self.clock.elapsed() + wait
         prepared = False
@@ -57,24 +59,27 @@ class Waiters:
                 continue
             pauses = [pause for pause in (left, next_change()) if pause is not None]
             # Nothing is awaited between the look and the registration, so no wake-up is lost.
-            await self._wait_for_change(within=min(pauses, default=None))
+            changed = await self._wait_for_change(within=min(pauses, default=None))
+            if changed and if_woken is not None:
+                return if_woken
             prepared = False
         return result
 
-    async def _wait_for_change(self, *, within: timedelta | None) -> None:
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _wait_for_change(self, *, within: timedelta | None) -> bool:
+        """Returns whether there was a wake-up."""
+        woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[woken] = None
         sleep = None if within is None else asyncio.ensure_future(self.clock.sleep(within))
         if sleep is not None:
-            sleep.add_done_callback(lambda _: _wake(woken))
+            sleep.add_done_callback(lambda _: _wake(woken, changed=False))
         try:
-            await woken
+            return await woken
         finally:
             del self._waiting[woken]
             if sleep is not None:
                 sleep.cancel()
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
+def _wake(waiting: asyncio.Future[bool], *, changed: bool) -> None:
     if not waiting.done():
-        waiting.set_result(None)
+        waiting.set_result(changed)

@@ -79,11 +79,12 @@ class Database:
         self._scan_reader = RowReader(self.names, self._scan_connection)
         self._reader_executor = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
         self._writer = DatabaseWriter(
-            partial(store_file.connect, self.path, f"wal_autocheckpoint={options.wal_pages}"),
+            partial(store_file.connect, self.path),
             self.write_lock,
             self.notifier,
             self.names,
             group_limit=options.group_limit,
+            wal_pages=options.wal_pages,
         )
         self.write = self._writer.write
 
@@ -117,13 +118,7 @@ class Database:
 
     async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Any number of rows, read on the reading thread."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(
-                self._reader_executor, rows, self._scan_connection, sql, values
-            )
-        except apsw.Error as error:
-            raise translate_error(error) from error
+        return await self.scan_with(lambda connection: rows(connection, sql, values))
 
     async def scan_with(self, read: Callable[[apsw.Connection], RowT]) -> RowT:
         """The result of ``read`` with a connection, on the reading thread."""

@@ -26,7 +26,7 @@ FILE_NAME = "longshore.db"
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
-_BUSY_TIMEOUT_MS = 30_000
+BUSY_TIMEOUT_MS = 30_000
 NETWORK_FILE_SYSTEMS = {
     *("nfs", "nfs4", "cifs", "smb", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p"),
     *("davfs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.davfs2"),
@@ -51,7 +51,7 @@ def connect(path: Path, *pragmas: str, read_only: bool = False) -> apsw.Connecti
     """A connection with the pragmas that every connection has, and those for this one."""
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(str(path), flags=access | apsw.SQLITE_OPEN_NOMUTEX)
-    connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     # Otherwise SQLite prepares a statement again for each new value of a range.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF")

@@ -136,7 +136,8 @@ _READY = (
 _FIRST_READY = (0, 0)
 _LINE = (
     "SELECT * FROM (SELECT lane, tenant, due_us FROM tasks INDEXED BY tasks_ready"
-    f" WHERE state = {_PENDING} AND queue = ?1 AND %s ORDER BY lane, tenant, due_us LIMIT 1)"
+    f" WHERE state = {_PENDING} AND queue = ?1 AND %s AND due_us NOTNULL"
+    " ORDER BY lane, tenant, due_us LIMIT 1)"
 )
 # As two seeks: for `(lane, tenant) > (?, ?)` SQLite would pass over every task of the last line.
 _NEXT_LINE = f"{_LINE % 'lane = ?2 AND tenant > ?3'} UNION ALL {_LINE % 'lane > ?2'} LIMIT 1"
@@ -273,11 +274,12 @@ class SqliteTaskSource:
                 lambda: self._anything_ready(worker),
                 wait=max(deadline - clock.elapsed(), timedelta(0)),
                 next_change=lambda: self._next_change(worker),
+                if_woken=True,  # the claim looks itself
             )
             if ready is None:
                 return ()
             work = TurnWork(self._database, worker, (), turn_id, room, self._position, waits=True)
-            claiming = self._database.write(work, durable=not worker.local)
+            claiming = self._database.write(work, durable=not worker.local, urgent=True)
             try:
                 turn = await asyncio.shield(claiming)
             except asyncio.CancelledError:
@@ -332,10 +334,8 @@ class SqliteTaskSource:
     def _next_change(self, worker: WorkerInstance) -> timedelta | None:
         """The time until a task is due or a hold ends."""
         connection, now = self._database.point_connection, self._database.clock.now()
-        pauses = active_pauses(connection, now)
-        ends = [
-            pause.until for pause in pauses.values() if pause.until and pause.name in worker.queues
-        ]
+        paused = active_pauses(connection, now).values()
+        ends = [pause.until for pause in paused if pause.until and pause.name in worker.queues]
         times = [codec.from_us(due_us) - now for due_us in self._due_times(worker)]
         times += [end - now for end in ends]
         return max(min(times), _MILLISECOND) if times else None
@@ -614,11 +614,9 @@ class TurnWork:
             names, connection = self._database.names, self._transaction.connection
             kind = names.kind(connection, key[0])
             tenant = names.text_of(connection, key[1])
-            facts = self._facts[key] = _Facts(
-                (tenant, kind.definition, kind.definition_version),
-                names.number_of(connection, kind.app),
-                requires_review=kind.requires_review,
-            )
+            version = tenant, kind.definition, kind.definition_version
+            app = names.number_of(connection, kind.app)
+            facts = self._facts[key] = _Facts(version, app, kind.requires_review)
         return facts
 
     def _complete(self, values: Values, item: LeaseCommand) -> Applied:
@@ -626,13 +624,8 @@ class TurnWork:
         command, row = item.command, list(values)
         assert isinstance(command, c.Complete)  # noqa: S101 - for the type checker
         duration, last_output = command.duration, command.last_output
-        self._change(
-            row,
-            COMPLETED,
-            pack_change_id(item.change_id),
-            row[_WORKER],
-            (row[_ATTEMPT], duration // _MILLISECOND, 0, last_output, None),
-        )
+        properties = row[_ATTEMPT], duration // _MILLISECOND, 0, last_output, None
+        self._change(row, COMPLETED, pack_change_id(item.change_id), row[_WORKER], properties)
         row[_STATE] = _COMPLETED
         row[_WORKER] = row[_LEASE] = None
         row[_FINISHED] = self._now_ms

@@ -28,13 +28,28 @@ class WriteLock:
         _open_locks.add(self)
 
     def __enter__(self) -> None:
-        fcntl.flock(self._next_fd, fcntl.LOCK_EX)
+        self._acquire(fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire_if_free(self) -> bool:
+        """Take the lock if no process has it or waits for it. Returns whether it was taken."""
         try:
-            fcntl.flock(self._owner_fd, fcntl.LOCK_EX)
+            self._acquire(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _acquire(self, operation: int) -> None:
+        fcntl.flock(self._next_fd, operation)
+        try:
+            fcntl.flock(self._owner_fd, operation)
         finally:
             fcntl.flock(self._next_fd, fcntl.LOCK_UN)
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
+        """End the turn of this process."""
         fcntl.flock(self._owner_fd, fcntl.LOCK_UN)
 
     def close(self) -> None:

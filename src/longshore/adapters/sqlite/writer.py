@@ -9,7 +9,9 @@ next FULL commit makes it durable.
 The thread that holds the lock commits, also the work of others. Work from the event loop is
 committed by the writer's thread, because the loop must not block. A caller on another thread may
 block: it takes the lock itself, and finds its work either committed by the thread that had the
-lock, or commits it together with what has arrived meanwhile.
+lock, or commits it together with what has arrived meanwhile. The event loop commits a claim itself
+if it has to wait for nothing, neither for a lock nor for the disk: two switches between threads are
+most of the time that an idle worker needs to begin a task.
 
 If the commit itself fails, it is unknown what is on disk. Then the outcome of the whole group is
 unknown, the connection is opened again, and the callers must read (every change has an id for
@@ -40,6 +42,7 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.errors import not_written, outcome_unknown, translate_error
 from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Notifier, Topic
+from longshore.adapters.sqlite.store_file import BUSY_TIMEOUT_MS
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.errors import BackendUnavailable
 
@@ -60,6 +63,7 @@ class _Item:
     error: BaseException | None = None
     done: bool = False
     blocks: bool = False  # a thread waits for it, not the event loop
+    on_loop: bool = False  # it is committed by the event loop, which has the write lock
 
     def resolve(self) -> None:
         """Answer the caller, on the thread that asked."""
@@ -87,6 +91,7 @@ class DatabaseWriter:
         names: Names,
         *,
         group_limit: int,
+        wal_pages: int,
     ) -> None:
         self._connect = connect
         self._connection: apsw.Connection | None = connect()
@@ -95,6 +100,7 @@ class DatabaseWriter:
         self._notifier = notifier
         self._names = names
         self._group_limit = group_limit
+        self._wal_pages = wal_pages
         self._loop = asyncio.get_running_loop()
         self._pending: list[_Item] = []  # of this turn of the loop
         self._arrived: list[_Item] = []  # threads append; the thread with the lock removes
@@ -112,16 +118,22 @@ class DatabaseWriter:
         *,
         durable: bool = True,
         topics: Collection[Topic] = (),
+        urgent: bool = False,
     ) -> asyncio.Future[ResultT]:
         """Run ``work`` in the next group. The future is done when the group is committed.
 
         On a thread without an event loop, this blocks until then.
+
+        Args:
+            urgent: Run and commit it before this returns, if that cannot block the event loop.
         """
         if self._closed:
             _refuse()
         item = _Item(work, durable, topics, self._loop.create_future())
         if asyncio._get_running_loop() is not self._loop:
             self._commit_here(item)
+            return item.future
+        if urgent and not (durable or self._pending) and self._commit_on_loop(item):
             return item.future
         if not self._pending:
             # Handed over when this turn of the loop is done: callers that were answered together
@@ -143,12 +155,44 @@ class DatabaseWriter:
             self._arrived.append(item)
             with self._lock:
                 while not item.done:
-                    self._commit_next_group()
+                    self._commit_next_group(self._group_limit)
         except BaseException:
             # A signal handler has interrupted this thread: the writer's thread does the rest.
             self._signals.put(True)
             raise
         item.resolve()
+
+    def _commit_on_loop(self, item: _Item) -> bool:
+        """Commit an item that need not be durable. Returns False if that could block the loop."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._arrived or not self._write_lock.acquire_if_free():
+                return False
+            try:
+                if self._commit_would_sync():
+                    return False
+                item.blocks = item.on_loop = True
+                self._arrived.insert(0, item)  # committed alone: another one may be durable
+                self._commit_next_group(1)
+            finally:
+                self._write_lock.release()
+        except BaseException:
+            self._signals.put(True)  # as in ``_commit_here``
+            raise
+        finally:
+            self._lock.release()
+        item.resolve()
+        return True
+
+    def _commit_would_sync(self) -> bool:
+        """Whether the log begins again with the next commit, which SQLite always syncs."""
+        try:
+            connection = self._connection = self._connection or self._connect()
+            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error:
+            return True  # it may; the writer's thread reports the error
+        return pages == copied
 
     async def close(self) -> None:
         """Commit all work that has arrived, then end the thread."""
@@ -166,7 +210,7 @@ class DatabaseWriter:
                 more = self._signals.get()
                 with self._lock:
                     while self._arrived:
-                        self._commit_next_group()
+                        self._commit_next_group(self._group_limit)
             with self._lock:
                 self._discard_connection()
                 self._connect = _refuse
@@ -174,7 +218,7 @@ class DatabaseWriter:
         except BaseException as error:  # noqa: BLE001
             self._end_process(error)
 
-    def _commit_next_group(self) -> None:
+    def _commit_next_group(self, limit: int) -> None:
         """Commit and answer the work that has arrived first; with the lock."""
         if self._begun:
             group = self._arrived[: self._begun]
@@ -183,7 +227,7 @@ class DatabaseWriter:
                 item.error = item.error or failure
             self._discard_connection()
         else:
-            group = self._arrived[: self._group_limit]
+            group = self._arrived[:limit]
             self._begun = len(group)
             self._commit(group)
         self._notify(group)
@@ -200,11 +244,14 @@ class DatabaseWriter:
         os._exit(EXIT_CODE_WITHOUT_WRITER)
 
     def _commit(self, group: list[_Item]) -> None:
-        committing = False
+        committing, on_loop = False, group[0].on_loop
         try:
-            with self._write_lock:
+            with contextlib.nullcontext() if on_loop else self._write_lock:
                 reach("write.locked")
                 connection = self._connection = self._connection or self._connect()
+                # The event loop waits for no other program, and syncs no copy of the log.
+                connection.set_busy_timeout(0 if on_loop else BUSY_TIMEOUT_MS)
+                connection.wal_autocheckpoint(0 if on_loop else self._wal_pages)
                 durable = any(item.durable for item in group)
                 if durable is not self._synchronous_full:
                     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")

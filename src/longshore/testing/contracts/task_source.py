@@ -582,6 +582,9 @@ class DirectSourceContract(TaskSourceContract):
             await source.end_worker("w1")
             with pytest.raises(WorkerGone):
                 await without_time_passing(waiting)
+        async with running(worker.claim(wait=60 * SECOND)) as late:
+            with pytest.raises(WorkerGone):
+                await without_time_passing(late)
 
     @clause
     async def test_the_same_turn_again_claims_the_same_tasks(self, backend: Backend) -> None:
