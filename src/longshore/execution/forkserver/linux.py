@@ -9,19 +9,17 @@ import signal
 import sys
 from collections.abc import Iterable
 
-_LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded before any fork: otherwise each child would pay for it.
-_prctl = ctypes.CDLL(None).prctl if _LINUX else None
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
 _waitpid = ctypes.CDLL(None).waitpid
 
 
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    if _prctl is not None:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def has_children() -> bool:
@@ -37,16 +35,14 @@ def has_children() -> bool:
 
 def die_with_parent(parent: int) -> None:
     """Ask the kernel for SIGKILL when the parent ends; also if it has ended already."""
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def set_process_name(name: bytes) -> None:
     """Set the name that ``top`` and ``pgrep`` show; at most 15 bytes."""
-    if _prctl is not None:
-        _prctl(_PR_SET_NAME, name)
+    _prctl(_PR_SET_NAME, name)
 
 
 def close_other_fds(keep: Iterable[int]) -> None:

@@ -23,10 +23,9 @@ import select
 import signal
 import socket
 import stat
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from longshore.execution.forkserver.child import (
     AttemptChild,
@@ -66,7 +65,6 @@ _FORK_INTERVAL_MS = 100
 # How long to wait for processes that hang in the kernel before the end is reported anyway.
 KILL_TIMEOUT_S = 5.0
 KILL_INTERVAL_S = 0.005
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class ReapedProcesses:
@@ -96,7 +94,7 @@ class ReapedProcesses:
                 return False
             if process_id == 0:
                 return True
-            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * _RSS_UNIT)
+            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
             if process_id == self.child_pid:
                 self.wait_status = status
 
@@ -118,23 +116,15 @@ class ReapedProcesses:
         if not reported:
             report_end()
 
-    def status(self, *, ended: bool) -> ChildStatus:
-        """Returns what the worker learns of the child's start or end."""
-        wait_status = signal.SIGKILL if self.wait_status is None else self.wait_status
+    def end(self) -> ChildStatus:
+        """Returns what the worker learns of the child's end."""
         return ChildStatus(
-            ended=ended,
+            ended=True,
             child_pid=self.child_pid,
-            wait_status=wait_status if ended else 0,
+            wait_status=signal.SIGKILL if self.wait_status is None else self.wait_status,
             peak_bytes=self.peak_bytes,
             cause=self.cause,
         )
-
-
-class _Request(NamedTuple):
-    """What the worker asks; see ``protocol.encode_request``."""
-
-    kind: ReaperRequest
-    generation: int
 
 
 class Reaper:
@@ -158,7 +148,7 @@ class Reaper:
         self._control = socket.socket(fileno=control)
         self._end_pipe = end_pipe
         self._poll = select.poll()
-        self._poll.register(control, select.POLLIN)
+        self._poll.register(control, select.POLLIN | select.POLLRDHUP)
         self._poll.register(end_pipe, select.POLLIN)
 
     def run(self, settings: Mapping[str, Any]) -> NoReturn:
@@ -219,7 +209,7 @@ class Reaper:
             # The next child must not find it; the worker looks for it under this name.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._folder, f"{self._folder}.{generation}")
-        self._report(processes.status(ended=True), processes)
+        self._report(processes.end(), processes)
 
     def _check_interval_ms(self) -> int | None:
         """Returns how long ``_kill_cause`` need not be called; None: until something happens."""
@@ -257,7 +247,7 @@ class Reaper:
                         os.mkdir(self._folder, FOLDER_MODE)
                         self._has_folder = True
                     os.chdir(self._folder)
-                return self._fork_process(lambda: self._child.run(generation))
+                return self._fork_process(generation)
             except OSError:
                 if not self._folder:
                     raise
@@ -271,14 +261,14 @@ class Reaper:
         except OSError:
             return False
 
-    def _fork_process(self, run: Callable[[], NoReturn]) -> int:
+    def _fork_process(self, generation: int) -> int:
         """Fork a child that leads its own session and dies with this process."""
         reaper = os.getpid()
 
         def become_child() -> NoReturn:
             os.setsid()
             die_with_parent(reaper)
-            run()
+            self._child.run(generation)
 
         process_id = os.fork()
         if process_id == 0:
@@ -292,11 +282,10 @@ class Reaper:
         try:
             while processes.wait_status is None and processes.cause is KillCause.NONE:
                 request = self._wait(self._check_interval_ms(), processes)
-                if request is not None and request.generation == generation:
-                    if request.kind is ReaperRequest.KILL:
-                        return
-                    if request.kind is ReaperRequest.TERMINATE:
-                        processes.signal_group(signal.SIGTERM)
+                if request == (ReaperRequest.KILL, generation):
+                    return
+                if request == (ReaperRequest.TERMINATE, generation):
+                    processes.signal_group(signal.SIGTERM)
                 processes.reap()
                 processes.cause = self._kill_cause(processes)
         finally:
@@ -305,7 +294,7 @@ class Reaper:
 
     def _wait(
         self, timeout_ms: int | None, processes: ReapedProcesses | None = None
-    ) -> _Request | None:
+    ) -> tuple[ReaperRequest, int] | None:
         """Wait until something happened. Returns the worker's request, if it was one.
 
         Exits this process if the worker or the fork server has ended.
@@ -321,17 +310,7 @@ class Reaper:
             packet = b""
         if not packet:
             self._exit(processes)
-        return _Request(*decode_request(packet))
-
-    @property
-    def _worker_has_ended(self) -> bool:
-        """Whether the worker has ended, or has closed its end of the socket."""
-        try:
-            return not self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            return True
+        return decode_request(packet)
 
     def _report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
         """Report the start or end of a child to the worker; exit if the worker has ended."""
@@ -351,7 +330,8 @@ class Reaper:
         """Remove what the slot has left in the work folder, unless the worker does that."""
         self._page.finish()
         self._page.child_pid = 0
-        if not self._folder or not self._worker_has_ended:
+        events = dict(self._poll.poll(0)).get(self._control.fileno(), 0)
+        if not self._folder or not events & select.POLLRDHUP:
             return
         # What the child has left here must not be imported instead.
         os.chdir("/")
@@ -359,13 +339,11 @@ class Reaper:
         import shutil
 
         name = os.path.basename(self._folder)
-        try:
-            entries = list(os.scandir(self._settings.work_folder))
-        except FileNotFoundError:
-            entries = []  # the worker's folder was removed as a whole
-        for entry in entries:
-            if entry.name.partition(".")[0] == name and not self._settings.keep_folders:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
+        # The worker's folder may be removed as a whole.
+        with contextlib.suppress(FileNotFoundError):
+            for entry in list(os.scandir(self._settings.work_folder)):
+                if entry.name.partition(".")[0] == name and not self._settings.keep_folders:
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)

@@ -20,7 +20,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,8 @@ class ProcessSlots:
         if sys.platform != "linux":
             message = "child slots need Linux; use 'isolation: spawn' on this system"
             raise UsageError(message)
-        number = next(item for item in range(sys.maxsize) if item not in self._numbers())
+        taken = self._slots.keys() | self._opening
+        number = next(item for item in range(sys.maxsize) if item not in taken)
         self._opening.add(number)
         try:
             self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -134,9 +135,6 @@ class ProcessSlots:
         self._slots[number] = slot
         slot.start_reading()
         return number
-
-    def _numbers(self) -> set[int]:
-        return self._slots.keys() | self._opening
 
     def give(self, slot: int, task: SlotTask) -> bool:
         if self._timer is None:
@@ -210,16 +208,15 @@ class _GivenTask:
     frame: OutcomeFrame | TooLateFrame | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _OutputPipe:
     """The worker's end of a slot's standard output or error."""
 
-    __slots__ = ("file", "splitter", "stream", "tasks")
-
-    def __init__(self, file: int, stream: Stream, token: bytes) -> None:
-        self.file = file
-        self.stream = stream
-        self.tasks: deque[int] = deque()  # those whose boundary has not been read, in sequence
-        self.splitter = OutputSplitter(token)
+    file: int
+    stream: Stream
+    splitter: OutputSplitter
+    # Those whose boundary has not been read, in sequence.
+    tasks: deque[int] = field(default_factory=deque)
 
 
 class _ChildSlot:
@@ -285,8 +282,8 @@ class _ChildSlot:
                 ours.setblocking(False)
             self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._outputs = (
-                _OutputPipe(output, Stream.STDOUT, self._token),
-                _OutputPipe(errors, Stream.STDERR, self._token),
+                _OutputPipe(output, Stream.STDOUT, OutputSplitter(self._token)),
+                _OutputPipe(errors, Stream.STDERR, OutputSplitter(self._token)),
             )
             files = (
                 *(self._tasks_end.fileno(), replies_end.fileno(), reports_end),
@@ -717,11 +714,12 @@ class _ChildSlot:
         code = os.waitstatus_to_exitcode(status.wait_status)
         finished: list[SlotOutcome | int] = []
         begun: SlotTask | None = None
+        last_begun = (self.page.last_begun or ())[:2]
         for entry in self._unfinished.values():
             event = self._outcome_at_end(entry, status, code)
             if event is not None:
                 finished.append(event)
-            elif self._has_begun(entry.task):
+            elif last_begun == (entry.task.number, entry.task.fence):
                 begun = entry.task
             else:
                 # The child, or the next one, had taken it from the socket and not begun it.
@@ -745,10 +743,6 @@ class _ChildSlot:
             slot_closed=status.cause is KillCause.LOST,
         )
         return ending, finished
-
-    def _has_begun(self, task: SlotTask) -> bool:
-        last = self.page.last_begun
-        return last is not None and last[:2] == (task.number, task.fence)
 
     def running(self) -> tuple[int, int] | None:
         last = self.page.last_begun
