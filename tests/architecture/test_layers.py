@@ -67,7 +67,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "interfaces.client": {"httpx"},
     "interfaces.document_files": {"yaml"},
     "interfaces.lambdas": {"aws_lambda_powertools", "starlette"},
-    "interfaces.python": {"pydantic", "pydantic_core"},
+    "interfaces.python": {"msgspec", "pydantic", "pydantic_core"},
     "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},
     "interfaces.web": {"fastapi", "starlette"},

@@ -1,13 +1,17 @@
 """The warm-up before any fork leaves nothing behind for children."""
 
+import logging
 import os
+import subprocess
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import longshore
 from longshore.execution.forkserver.__main__ import prebuild_functions
+from longshore.execution.forkserver.child import set_thread_reset
 from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
 from longshore.execution.runners.context import current
 
@@ -24,7 +28,7 @@ def test_a_warm_up_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_signatures_of_a_modules_tasks_are_built_before_any_fork() -> None:
-    def double(number: int) -> int:
+    def double(number: int) -> Any:
         return 2 * number
 
     module = ModuleType("user_module")
@@ -34,3 +38,31 @@ def test_the_signatures_of_a_modules_tasks_are_built_before_any_fork() -> None:
     prebuild_functions(module)
 
     assert "_signature" in vars(module.task)
+
+
+def test_a_module_with_plain_annotations_makes_forks_no_dearer_by_pydantic() -> None:
+    program = (
+        "import sys, longshore\n"
+        "from longshore.execution.forkserver.__main__ import prebuild_functions\n"
+        "@longshore.task\n"
+        "def double(numbers: list[int], factor: float = 2.0) -> list[float] | None:\n"
+        "    return [factor * number for number in numbers]\n"
+        "prebuild_functions(sys.modules['__main__'])\n"
+        "assert double.run_with({'numbers': [1, 2]}) == [2.0, 4.0]\n"
+        "assert 'pydantic' not in sys.modules\n"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_reaper_calls_no_locks_of_logging_around_its_forks() -> None:
+    locks = "_acquireLock", "_releaseLock", "_after_at_fork_child_reinit_locks"
+    before = [getattr(logging, name).__code__ for name in locks]
+
+    set_thread_reset(enabled=False)
+    without = {getattr(logging, name).__code__ for name in locks}
+    set_thread_reset(enabled=True)
+
+    assert len(without) == 1
+    assert without.isdisjoint(before)
+    assert [getattr(logging, name).__code__ for name in locks] == before

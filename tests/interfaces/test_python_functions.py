@@ -1,6 +1,7 @@
 """A decorated function is still a function, and knows what a worker has to know."""
 
 import asyncio
+import contextlib
 import inspect
 import json
 import pickle
@@ -364,11 +365,43 @@ def test_a_parameter_type_that_json_cannot_represent_is_refused() -> None:
 
 
 def test_a_task_can_be_made_ready_before_a_process_forks() -> None:
-    task = longshore.task(fetch.__wrapped__)
+    task, plain = longshore.task(visit.__wrapped__), longshore.task(fetch.__wrapped__)
 
     task.prebuild()
+    plain.prebuild()
 
-    assert "_signature" in vars(task)
+    assert ("_signature" in vars(task), "_signature" in vars(plain)) == (True, False)
+
+
+_VALUES = [
+    *(None, True, 1, 1.0, 1.5, -(2**70), 2**53 + 1, float("nan"), "a", "é", "half \ud800", b"a"),
+    *([], [1], [1.0], ["a"], [None], (1,), {1}, {"a": 1}, Size.SMALL, Path("a")),
+    *(datetime(2026, 1, 1, tzinfo=UTC), object()),
+]
+_HINTS = [int, float, str, bool, None, int | None, int | str, float | str, list[int], list[None]]
+
+
+@pytest.mark.parametrize("hint", [*_HINTS, list[str] | None, list[int] | list[str], list[float]])
+def test_what_needs_no_pydantic_is_read_and_written_as_by_pydantic(hint: Any) -> None:
+    def give(argument: Any = 0) -> Any:
+        return value if argument == 0 else argument
+
+    def outcome(task: Any, arguments: dict[str, Any]) -> str:
+        try:
+            return repr(task.run_with(arguments))
+        except (InvalidInput, TypeError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    give.__annotations__ = {"argument": hint, "return": hint}
+    plain, checked = longshore.task(give), longshore.task(give)
+    vars(checked)["_plain"] = (None, None)
+    for value in _VALUES:
+        calls: list[dict[str, Any]] = [{}]
+        with contextlib.suppress(TypeError):
+            read = json.loads(json.dumps(value))
+            calls += [{"argument": read}, {"argument": read, "other": 1}, {"other": read}]
+        for arguments in calls:
+            assert outcome(plain, arguments) == outcome(checked, arguments), (value, arguments)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import termios
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
@@ -39,9 +40,14 @@ _RLIMITS = {
     "open_files": resource.RLIMIT_NOFILE,
     "file_bytes": resource.RLIMIT_FSIZE,
 }
-# A private name of the standard library, like those in ``exit_process``.
-_RESET_THREADS = threading._after_fork.__code__  # type: ignore[attr-defined]
-_KEEP_THREADS = (lambda: None).__code__
+# What the standard library calls before and after each fork because of threads: private names, like
+# those in ``exit_process``. All of a module or none, as they acquire and release the same lock.
+_AT_FORK = {
+    "threading": {"_after_fork"},
+    "logging": {"_acquireLock", "_releaseLock", "_after_at_fork_child_reinit_locks"},
+}
+_DO_NOTHING = (lambda: None).__code__
+_disabled: dict[FunctionType, CodeType] = {}
 # Between SIGXCPU, which a task can handle, and SIGKILL.
 _CPU_GRACE_S = 5
 # Python ignores these signals, and a program started with exec would inherit that.
@@ -59,13 +65,18 @@ def run_in_fork(main: Callable[[], NoReturn]) -> NoReturn:
 
 
 def set_thread_reset(*, enabled: bool) -> None:
-    """Set whether forks of this process reset the state of ``threading``.
+    """Set whether forks of this process reset the locks and the state of ``threading``.
 
     A process with one thread has nothing to reset, and a fork copies every page of memory that the
-    reset touches: that is a tenth of what it costs.
+    reset touches: with ``logging`` loaded, that is a third of what it costs.
     """
-    code = _RESET_THREADS if enabled else _KEEP_THREADS
-    threading._after_fork.__code__ = code  # type: ignore[attr-defined]
+    if not enabled:
+        for module, names in _AT_FORK.items():
+            functions = vars(sys.modules.get(module, object))
+            if functions.keys() >= names:
+                _disabled.update((functions[name], functions[name].__code__) for name in names)
+    for function, code in _disabled.items():
+        function.__code__ = code if enabled else _DO_NOTHING
 
 
 def reset_process_state() -> None:
@@ -173,26 +184,20 @@ class TaskEnvironment:
         # The names and values as the C library has them: reading them as text would cost more
         # than a small task. A private name of the standard library.
         self._raw: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: TID251
-        self._applied = dict(self._raw)
-        self._has_own_variables = False
+        self._raw_base = dict(self._raw)
 
     def apply(
         self, attempt_variables: Mapping[bytes, bytes], variables: Mapping[str, str] | None
     ) -> None:
-        """Set exactly the base, ``variables`` and ``attempt_variables``."""
-        raw, applied = self._raw, self._applied
-        if variables or self._has_own_variables or raw != applied:
-            _apply_environment({**self.base, **(variables or {})})
-            applied = self._applied = dict(raw)
-            self._has_own_variables = bool(variables)
-        for name, value in attempt_variables.items():
-            if raw.get(name) != value:
-                os.putenv(name, value)
-                raw[name] = applied[name] = value
+        """Set exactly the base, ``variables`` and ``attempt_variables``.
 
-    def restore(self) -> None:
-        """Set exactly the base."""
-        _apply_environment(self.base)
+        Only the first task of a child has ``attempt_variables``.
+        """
+        if variables or (not attempt_variables and self._raw != self._raw_base):
+            _apply_environment({**self.base, **(variables or {})})
+        for name, value in attempt_variables.items():
+            os.putenv(name, value)
+            self._raw[name] = value
 
 
 def _write_spec_file(spec: Mapping[str, Any]) -> str:

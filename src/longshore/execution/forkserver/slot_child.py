@@ -302,7 +302,7 @@ class SlotChild:
         sender.send(encode(task))
         self.send(self._execute(self._next_task()))
         self._page.finish()
-        self._environment.restore()
+        self._environment.apply({}, None)
 
 
 def warm_up_slots(times: int) -> None:
@@ -350,5 +350,4 @@ def _read_record(path: str) -> TaskRecord:
 
 
 def _peak_kib() -> int:
-    unit = 1024 if sys.platform == "darwin" else 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

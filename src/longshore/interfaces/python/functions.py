@@ -16,7 +16,11 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, NotRequired, ParamSpec, TypedDict, TypeVar, overload
+
+from msgspec import UNSET, MsgspecError
+from msgspec.json import Decoder, encode
 
 from longshore.core.definitions.definition import Definition, ResourceLimits, RunnerKind
 from longshore.core.definitions.reader import FIELDS
@@ -39,6 +43,7 @@ _MAX_NAME_LENGTH = 64
 _HASH_LENGTH = 8
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 _UNNAMED = "unnamed"  # until the import path of the function is resolved
+_PLAIN_TYPES = (int, float, str, bool, type(None), None)
 _DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
 
 
@@ -127,9 +132,33 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
 
         return FunctionSignature(self._function, self.__name__)
 
+    @functools.cached_property
+    def _plain(self) -> tuple[Decoder[Any] | None, Decoder[Any] | None]:
+        """For its keyword arguments and its result, if they seldom need pydantic; see ``_read``."""
+        try:
+            signature = inspect.signature(self._function, eval_str=True)
+            parameters = signature.parameters.values()
+            types = {
+                item.name: item.annotation
+                if item.default is item.empty
+                else NotRequired[item.annotation]
+                for item in parameters
+                if item.kind in _NAMED and _is_plain_type(item.annotation)
+            }
+            if len(types) == len(parameters) and _is_plain_type(signature.return_annotation):
+                arguments = TypedDict("arguments", types)  # type: ignore[misc]
+                return Decoder(arguments), Decoder(signature.return_annotation)
+        except Exception:  # noqa: BLE001, S110 - of an annotation; the signature explains it
+            pass
+        return None, None
+
     def prebuild(self) -> None:
-        """Build the signature now, for a process that forks many children."""
-        _ = self._signature
+        """Build now what each forked child would otherwise build for itself.
+
+        Not the signature of a function that seldom needs it: pydantic makes every fork dearer.
+        """
+        if self._plain[0] is None:
+            _ = self._signature
 
     def run_with(
         self, kwargs: Mapping[str, Any], *, replacement: Callable[..., Any] | None = None
@@ -143,11 +172,17 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
             InvalidInput: the arguments do not fit the function.
             TypeError: the result does not match the return annotation.
         """
-        bound = self._signature.load_arguments(kwargs)
-        result: Any = (replacement or self._function)(*bound.args, **bound.kwargs)
+        arguments, results = self._plain
+        args, plain = (), _read(kwargs, arguments)
+        if plain is UNSET:
+            bound = self._signature.load_arguments(kwargs)
+            args, plain = bound.args, bound.kwargs
+        function: Callable[..., Any] = replacement or self._function
+        result = function(*args, **plain)
         if hasattr(result, "__await__"):
             result = _run_awaitable(result)
-        return self._signature.dump_result(result)
+        written = _read(result, results)
+        return self._signature.dump_result(result) if written is UNSET else written
 
     def load_result(self, value: Any) -> ResultT:
         """A result from JSON, with the type that the function returns."""
@@ -156,6 +191,27 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
 
     def __repr__(self) -> str:
         return f"<task {self.__module__}:{self.__qualname__}>"
+
+
+def _is_plain_type(hint: Any) -> bool:
+    """Whether JSON has this type."""
+    if isinstance(hint, UnionType) or getattr(hint, "__origin__", None) is list:
+        return all(map(_is_plain_type, hint.__args__))
+    return hint in _PLAIN_TYPES
+
+
+def _read(value: Any, plain: Decoder[Any] | None) -> Any:
+    """Returns what pydantic would make of the value; UNSET if that needs pydantic.
+
+    A forked child copies each page of memory that it touches for the first time, and pydantic
+    touches many.
+    """
+    try:
+        if plain is not None and (read := plain.decode(encode(value))) == value:
+            return read
+    except (MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    return UNSET
 
 
 def _run_awaitable(awaitable: Any) -> Any:
@@ -298,6 +354,7 @@ def _priority(value: Any) -> Priority:
     return value if isinstance(value, Priority) else _READERS["priority"](value)
 
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _whole_number = integer_reader(0)
 _READERS: dict[str, Callable[[Any], Any]] = {
     field.attribute: field.type.read for field in FIELDS.values()

@@ -27,8 +27,6 @@ _VARIADIC: dict[Any, Callable[[Any], Any]] = {
     inspect.Parameter.VAR_POSITIONAL: lambda hint: types.GenericAlias(tuple, (hint, ...)),
     inspect.Parameter.VAR_KEYWORD: lambda hint: types.GenericAlias(dict, (str, hint)),
 }
-# Larger integers, and text that may not be valid, are left to pydantic.
-_INTEGER_LIMIT = 2**63
 SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
@@ -39,12 +37,9 @@ class FunctionSignature:
         self._name = name
         self._signature = inspect.signature(function)
         hints = self._hints(function)
-        self._types = {
-            parameter.name: _annotation(parameter, hints)
-            for parameter in self._signature.parameters.values()
-        }
         self._parameters = {
-            name: self._adapter(hint, repr(name)) for name, hint in self._types.items()
+            name: self._adapter(_annotation(parameter, hints), repr(name))
+            for name, parameter in self._signature.parameters.items()
         }
         # Names that as many positional arguments are bound to, which is the usual call.
         self._positional = [
@@ -136,12 +131,8 @@ class FunctionSignature:
             if name not in document:
                 problems += self._missing_problem(name)
                 continue
-            value = document[name]
-            if _is_plain(value, self._types[name]):
-                arguments[name] = value
-                continue
             try:
-                arguments[name] = adapter.validate_json(json.dumps(value))
+                arguments[name] = adapter.validate_json(json.dumps(document[name]))
             except ValidationError as error:
                 problems += _problems_of(error, name)
         if problems:
@@ -159,8 +150,6 @@ class FunctionSignature:
         Raises:
             TypeError: it does not match the annotation, or it cannot be written as JSON.
         """
-        if _is_plain(value, self._return_type):
-            return value
         try:
             return self._result.dump_python(self._result.validate_python(value), mode="json")
         except ValidationError as error:
@@ -183,21 +172,6 @@ class FunctionSignature:
             problems = "; ".join(_problems_of(error, "result"))
             message = f"the stored result does not match what {self._name!r} returns: {problems}"
             raise UsageError(message) from None
-
-
-def _is_plain(value: Any, hint: Any) -> bool:
-    """Whether pydantic reads and writes a value of this type as it is.
-
-    A forked child copies each page of memory that it touches for the first time, and pydantic
-    touches many.
-    """
-    if type(value) is not hint:
-        return False
-    if hint is str:
-        return bool(value.isascii())
-    if hint is int:
-        return bool(-_INTEGER_LIMIT <= value < _INTEGER_LIMIT)
-    return hint is bool or value is None
 
 
 def _annotation(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
