@@ -227,8 +227,8 @@ TURN_FAULTS = (
     ),
     _fault(
         name="one tenant gets the whole batch in SQLite",
-        at=f"{_TURN}._choose",
-        do=Argument("ClaimLine()", 2, "''"),
+        at="adapters.sqlite.task_source:_lines",
+        do=Argument("_OpenLine()", 2, "''"),
         caught_by=f"{_CONTRACT}::test_tenants_get_equal_parts_of_a_batch",
     ),
     _fault(

@@ -36,7 +36,7 @@ class Room:
         return self.slots + sum(self.ahead.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A task that is ready: pending, due, and of a queue that is neither paused nor held."""
 
@@ -70,31 +70,25 @@ class ClaimPosition:
     lines: Mapping[tuple[Priority, str], str] = field(default_factory=dict)  # by lane and queue
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimLine:
-    """The candidates of one lane, queue and tenant, in the order in which they should begin.
+ClaimLines = Mapping[tuple[Priority, str, str], Iterable[Candidate]]
+"""The candidates by lane, queue and line, in the order in which they should begin.
 
-    They are read one by one and only as far as needed, so that a claim costs as much as it takes,
-    however much waits.
-    """
-
-    lane: Priority
-    queue: str
-    tenant: str
-    candidates: Iterable[Candidate]
+They are read one by one and only as far as needed, so that a claim costs as much as it takes,
+however much waits.
+"""
 
 
-def lines_of(candidates: Iterable[Candidate]) -> list[ClaimLine]:
+def lines_of(candidates: Iterable[Candidate]) -> ClaimLines:
     """Returns candidates, in the order in which they should begin, by their lines."""
     lines: dict[tuple[Priority, str, str], list[Candidate]] = {}
     for candidate in candidates:
         key = (candidate.lane, candidate.queue, candidate.line)
         lines.setdefault(key, []).append(candidate)
-    return [ClaimLine(*key, waiting) for key, waiting in lines.items()]
+    return lines
 
 
 def choose(
-    lines: Iterable[ClaimLine], room: Room, position: ClaimPosition
+    lines: ClaimLines, room: Room, position: ClaimPosition
 ) -> tuple[list[Candidate], ClaimPosition]:
     """Choose tasks, in the order in which they should begin.
 
@@ -126,13 +120,12 @@ def choose(
 class _Lanes:
     """The lines by lane and queue, in the order of their turns."""
 
-    def __init__(self, lines: Iterable[ClaimLine], room: Room, position: ClaimPosition) -> None:
+    def __init__(self, lines: ClaimLines, room: Room, position: ClaimPosition) -> None:
         self.last_queues = dict(position.queues)
         self.last_lines = dict(position.lines)
         groups: dict[Priority, dict[str, dict[str, _Line]]] = {}
-        for line in lines:
-            by_queue = groups.setdefault(line.lane, {})
-            by_queue.setdefault(line.queue, {})[line.tenant] = _Line(line.candidates)
+        for (lane, queue, line), candidates in lines.items():
+            groups.setdefault(lane, {}).setdefault(queue, {})[line] = _Line(candidates)
         self._queues = {
             lane: deque(
                 (queue, _Turns(by_queue[queue], room.total, position.lines.get((lane, queue))))

@@ -58,7 +58,6 @@ from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.claims import (
     Candidate,
-    ClaimLine,
     ClaimPosition,
     DefinitionVersion,
     Room,
@@ -255,10 +254,8 @@ class SqliteTaskSource:
     async def leave(self, worker: WorkerInstance) -> None:
         def work(connection: apsw.Connection) -> None:
             name = self._database.names.number_of(connection, worker.worker_id)
-            connection.execute(
-                "UPDATE workers SET ended = 1 WHERE name = ? AND instance = ?",
-                (name, worker.number),
-            )
+            sql = "UPDATE workers SET ended = 1 WHERE name = ? AND instance = ?"
+            connection.execute(sql, (name, worker.number))
 
         await self._database.write(work, durable=False)
 
@@ -422,10 +419,10 @@ def _due_limit_us(now: datetime) -> int:
 class _OpenLine(NamedTuple):
     """The pending tasks of a queue, lane and tenant."""
 
-    queue_name: str
-    queue: int
-    lane: int
-    tenant: int
+    queue: str
+    lane: Priority
+    tenant: str
+    numbers: tuple[int, int, int]  # of queue, lane and tenant in the store
     due_us: int  # when the first of them is due
 
 
@@ -440,7 +437,8 @@ def _lines(
         lane, tenant = -1, 0
         while matches := rows(connection, _NEXT_LINE, (queue, lane, tenant)):
             ((lane, tenant, due_us),) = matches
-            yield _OpenLine(name, queue, lane, tenant, due_us)
+            text, numbers = names.text_of(connection, tenant), (queue, lane, tenant)
+            yield _OpenLine(name, Priority(lane), text, numbers, due_us)
 
 
 class _Facts(NamedTuple):
@@ -523,10 +521,8 @@ class TurnWork:
         elif self._room is not None:
             claimed = self._claim(self._room)
         if last is not None and not self.repeated and (claimed or self._column == "turn"):
-            connection.execute(
-                f"UPDATE workers SET {self._column} = ? WHERE name = ?",
-                (self._turn_id, self._name),
-            )
+            sql = f"UPDATE workers SET {self._column} = ? WHERE name = ?"
+            connection.execute(sql, (self._turn_id, self._name))
         reach("turn.rows_written")
         self._transaction.close()
         return Turn(answers, claimed)
@@ -695,23 +691,11 @@ class TurnWork:
             (task,) = self._ended.pop(job_no)
             self._completions[task[_NO]][_UNSETTLED] = 0
             at_ms = self._event_ms(sequence, updated_ms, event_ms)
-            record = pack_record(
-                JOB_COMPLETED,
-                at_ms - created_us // 1000,
-                transaction.position,
-                BY_DISPATCHER,
-                (1, 1),
-            )
-            completed.append(
-                (
-                    f"{self._turn_id}.settle",
-                    now_ms,
-                    None if at_ms == now_ms else at_ms,
-                    now_ms,
-                    transaction.grown_history(-job_no, history, sequence, (record,)),
-                    job_no,
-                )
-            )
+            ms = at_ms - created_us // 1000
+            record = pack_record(JOB_COMPLETED, ms, transaction.position, BY_DISPATCHER, (1, 1))
+            history = transaction.grown_history(-job_no, history, sequence, (record,))
+            times = now_ms, None if at_ms == now_ms else at_ms, now_ms
+            completed.append((f"{self._turn_id}.settle", *times, history, job_no))
             self._record(JOB_COMPLETED, task, -job_no, sequence + 1)
         transaction.connection.executemany(_COMPLETE_JOB, completed)
 
@@ -748,11 +732,8 @@ class TurnWork:
     def _claim(self, room: Room) -> tuple[ClaimedTask, ...]:
         connection, names = self._transaction.connection, self._database.names
         due_us = _due_limit_us(self._now)
-        lines = [
-            line
-            for line in _lines(names, connection, self._worker, self._now)
-            if line.due_us < due_us
-        ]
+        pending = _lines(names, connection, self._worker, self._now)
+        lines = [line for line in pending if line.due_us < due_us]
         if len(lines) == 1:
             ready = self._read_ready(lines[0], due_us, _FIRST_READY, room.total)
             chosen = self._choose_from_line(ready, room)
@@ -781,29 +762,18 @@ class TurnWork:
         return chosen
 
     def _choose(self, lines: Sequence[_OpenLine], due_us: int, room: Room) -> list[Values]:
-        names, connection = self._database.names, self._transaction.connection
         ready: dict[str, Values] = {}
         equal_part = -(-room.total // max(len(lines), 1))
 
-        def candidates(line: _OpenLine, tenant: str) -> Iterator[Candidate]:
+        def candidates(line: _OpenLine) -> Iterator[Candidate]:
             for values in self._read_line(line, due_us, room.total, equal_part):
                 key = str(values[_NO])
                 ready[key] = values
-                yield Candidate(
-                    task_id=key,
-                    queue=line.queue_name,
-                    lane=Priority(line.lane),
-                    line=tenant,
-                    due_at=self._now,
-                    definition=self._facts_of(values).definition,
-                )
+                definition = self._facts_of(values).definition
+                yield Candidate(key, line.queue, line.lane, line.tenant, self._now, definition)
 
-        def claim_line(line: _OpenLine) -> ClaimLine:
-            tenant = names.text_of(connection, line.tenant)
-            waiting = candidates(line, tenant)
-            return ClaimLine(Priority(line.lane), line.queue_name, tenant, waiting)
-
-        chosen, self.position = choose(map(claim_line, lines), room, self.position)
+        by_key = {(line.lane, line.queue, line.tenant): candidates(line) for line in lines}
+        chosen, self.position = choose(by_key, room, self.position)
         return [ready[candidate.task_id] for candidate in chosen]
 
     def _read_line(self, line: _OpenLine, due_us: int, limit: int, count: int) -> Iterator[Values]:
@@ -821,8 +791,7 @@ class TurnWork:
     def _read_ready(
         self, line: _OpenLine, due_us: int, after: tuple[int, int], limit: int
     ) -> Sequence[Values]:
-        values = (line.queue, line.lane, line.tenant, due_us, *after, limit)
-        return self._transaction.select(_READY, values)
+        return self._transaction.select(_READY, (*line.numbers, due_us, *after, limit))
 
     def _try_lease(self, values: Values) -> ClaimedTask | None:
         """Claim a pending task. One whose row cannot be read is tried again later."""
