@@ -246,6 +246,24 @@ async def many_submissions(operations: Operations) -> Any:
     return [str(answer) if isinstance(answer, ERRORS) else answer for answer in answers]
 
 
+async def versions_of_a_definition(operations: Operations) -> Any:
+    """Jobs that bring different definitions of one name: each uses its own."""
+    (definition,) = JOB_FILE["definitions"]
+    files = [
+        {**JOB_FILE, "definitions": [{**definition, "retry": {"maxAttempts": attempts}}]}
+        for attempts in (2, 3, 3, 2)
+    ]
+    answers = await operations.submit_many(
+        [
+            Submission({"tasks": [a_task("n")]}, "before"),
+            *[Submission(file, f"file-{number}") for number, file in enumerate(files)],
+        ]
+    )
+    tasks = [await operations.get_task(task_id(f"file-{n}", "greet")) for n in range(len(files))]
+    assert [task.max_attempts for task in tasks] == [2, 3, 3, 2]
+    return [answers, tasks]
+
+
 CASES: dict[str, Case] = {
     "submit": lambda o: o.submit({"tasks": [a_task("n"), a_task("m", "n")]}, request_id="new"),
     "submit: without a request id": lambda o: o.submit({"tasks": [a_task("n")]}),
@@ -264,6 +282,7 @@ CASES: dict[str, Case] = {
         ]
     ),
     "submit_many: refused and accepted": many_submissions,
+    "submit_many: versions of a definition": versions_of_a_definition,
     "add_tasks": lambda o: o.add_tasks(
         job_id("open"), {"tasks": [a_task("more", "p")]}, request_id="add-1"
     ),

@@ -120,7 +120,8 @@ class HttpClient(HttpTransport, _Operations):
         request_id: str | None = None,
         definitions: Sequence[Definition] = (),
     ) -> d.AcceptedJobDocument:
-        job = await self._store_definitions(document, definitions, [])
+        job, missing = await self._read_file(document, definitions, {})
+        await self._store_definitions(missing, {})
         return await self.submit(job, request_id=request_id)
 
     async def submit_many(
@@ -128,18 +129,30 @@ class HttpClient(HttpTransport, _Operations):
     ) -> list[d.AcceptedJobDocument | LongshoreError]:
         answers: dict[int, d.AcceptedJobDocument | LongshoreError] = {}
         batch: dict[int, dict[str, Any]] = {}
-        stored: list[Definition] = []
+        newest: dict[str, Definition] = {}
         for number, file in enumerate(files):
             try:
-                job = await self._store_definitions(file.document, file.own, stored)
+                job, missing = await self._read_file(file.document, file.own, newest)
+                if missing:
+                    # The jobs before this one use the definitions that are stored now.
+                    answers |= await self._submit_batches(batch)
+                    batch = {}
+                    await self._store_definitions(missing, newest)
             except LongshoreError as error:
                 answers[number] = error
             else:
                 batch[number] = {"job": job, "requestId": file.request_id or draw_request_id()}
-        for start in range(0, len(batch), MAX_JOBS_PER_BATCH):
-            chunk = dict(itertools.islice(batch.items(), start, start + MAX_JOBS_PER_BATCH))
-            answers |= await self._submit_batch(chunk)
+        answers |= await self._submit_batches(batch)
         return [answers[number] for number in range(len(files))]
+
+    async def _submit_batches(
+        self, jobs: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, d.AcceptedJobDocument | LongshoreError]:
+        answers: dict[int, d.AcceptedJobDocument | LongshoreError] = {}
+        for start in range(0, len(jobs), MAX_JOBS_PER_BATCH):
+            chunk = dict(itertools.islice(jobs.items(), start, start + MAX_JOBS_PER_BATCH))
+            answers |= await self._submit_batch(chunk)
+        return answers
 
     async def _submit_batch(
         self, jobs: Mapping[int, Mapping[str, Any]]
@@ -165,23 +178,27 @@ class HttpClient(HttpTransport, _Operations):
             for number, answer in zip(jobs, sent.answers, strict=True)
         }
 
-    async def _store_definitions(
-        self, document: Any, definitions: Sequence[Definition], stored: list[Definition]
-    ) -> Any:
-        """The job of a file, whose definitions are stored first, if all is valid.
+    async def _read_file(
+        self, document: Any, definitions: Sequence[Definition], newest: Mapping[str, Definition]
+    ) -> tuple[Any, list[Definition]]:
+        """The job of a file and the definitions to store before it is sent; all of it is valid.
 
         Args:
-            stored: Definitions that were stored for other files; these are added.
+            newest: Definitions that were stored for other files, by name.
         """
         in_file, job, problems = split_job_file(document)
         own = [*definitions, *in_file]
-        missing = [definition for definition in own if definition not in stored]
+        missing = [each for each in own if newest.get(each.name) != each]
         if missing or problems:
             await self._validate(job, own, problems)
-        for definition in missing:
+        return job, missing
+
+    async def _store_definitions(
+        self, definitions: Sequence[Definition], newest: dict[str, Definition]
+    ) -> None:
+        for definition in definitions:
             await self.put_definition(d.definition_request(definition))
-            stored.append(definition)
-        return job
+            newest[definition.name] = definition
 
     async def _validate(
         self, job: Any, own: Sequence[Definition], own_problems: Sequence[Problem]
