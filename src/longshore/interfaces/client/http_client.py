@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -135,48 +134,37 @@ class HttpClient(HttpTransport, _Operations):
                 job, missing = await self._read_file(file.document, file.own, newest)
                 if missing:
                     # The jobs before this one use the definitions that are stored now.
-                    answers |= await self._submit_batches(batch)
+                    answers |= await self._submit_batch(batch)
                     batch = {}
                     await self._store_definitions(missing, newest)
             except LongshoreError as error:
                 answers[number] = error
             else:
                 batch[number] = {"job": job, "requestId": file.request_id or draw_request_id()}
-        answers |= await self._submit_batches(batch)
+        answers |= await self._submit_batch(batch)
         return [answers[number] for number in range(len(files))]
-
-    async def _submit_batches(
-        self, jobs: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, d.AcceptedJobDocument | LongshoreError]:
-        answers: dict[int, d.AcceptedJobDocument | LongshoreError] = {}
-        for start in range(0, len(jobs), MAX_JOBS_PER_BATCH):
-            chunk = dict(itertools.islice(jobs.items(), start, start + MAX_JOBS_PER_BATCH))
-            answers |= await self._submit_batch(chunk)
-        return answers
 
     async def _submit_batch(
         self, jobs: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, d.AcceptedJobDocument | LongshoreError]:
-        """The answers to jobs, by their numbers; a body that is too large is sent in two halves."""
-        body = {"jobs": list(jobs.values())}
-        try:
-            sent = await self._send(d.BatchAnswersDocument, "jobs/batch", body, repeatable=True)
-        except BodyTooLarge as error:
-            if len(jobs) == 1:
-                return dict.fromkeys(jobs, error)
-            numbers = list(jobs)
-            halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-            first, second = [
-                await self._submit_batch({number: jobs[number] for number in half})
-                for half in halves
-            ]
-            return first | second
-        except LongshoreError as error:
-            return dict.fromkeys(jobs, error)
-        return {
-            number: answer.job or self.error_of(cast("d.ProblemDocument", answer.problem))
-            for number, answer in zip(jobs, sent.answers, strict=True)
-        }
+        """The answers to jobs, by their numbers; too many for one request are sent in halves."""
+        if not jobs:
+            return {}
+        if len(jobs) <= MAX_JOBS_PER_BATCH:
+            body = {"jobs": list(jobs.values())}
+            try:
+                sent = await self._send(d.BatchAnswersDocument, "jobs/batch", body, repeatable=True)
+            except LongshoreError as error:
+                if len(jobs) == 1 or not isinstance(error, BodyTooLarge):
+                    return dict.fromkeys(jobs, error)
+            else:
+                return {
+                    number: answer.job or self.error_of(cast("d.ProblemDocument", answer.problem))
+                    for number, answer in zip(jobs, sent.answers, strict=True)
+                }
+        items, half = list(jobs.items()), len(jobs) // 2
+        answers = await self._submit_batch(dict(items[:half]))
+        return answers | await self._submit_batch(dict(items[half:]))
 
     async def _read_file(
         self, document: Any, definitions: Sequence[Definition], newest: Mapping[str, Definition]
@@ -188,7 +176,7 @@ class HttpClient(HttpTransport, _Operations):
         """
         in_file, job, problems = split_job_file(document)
         own = [*definitions, *in_file]
-        missing = [each for each in own if newest.get(each.name) != each]
+        missing = [item for item in own if newest.get(item.name) != item]
         if missing or problems:
             await self._validate(job, own, problems)
         return job, missing

@@ -19,9 +19,6 @@ from datetime import timedelta
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, NotRequired, ParamSpec, TypedDict, TypeVar, overload
 
-from msgspec import UNSET, MsgspecError
-from msgspec.json import Decoder, encode
-
 from longshore.core.definitions.definition import Definition, ResourceLimits, RunnerKind
 from longshore.core.definitions.reader import FIELDS
 from longshore.core.document_reader import expected, integer_reader
@@ -32,6 +29,8 @@ from longshore.interfaces.python.calls import MAX_STEM_LENGTH, Call
 from longshore.interfaces.python.import_paths import ImportPath, import_path_of
 
 if TYPE_CHECKING:
+    from msgspec.json import Decoder
+
     from longshore.interfaces.python.signatures import FunctionSignature
 
 P = ParamSpec("P")
@@ -43,6 +42,7 @@ _MAX_NAME_LENGTH = 64
 _HASH_LENGTH = 8
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 _UNNAMED = "unnamed"  # until the import path of the function is resolved
+_UNREAD = object()
 _PLAIN_TYPES = (int, float, str, bool, type(None), None)
 _DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
 
@@ -135,6 +135,8 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
     @functools.cached_property
     def _plain(self) -> tuple[Decoder[Any] | None, Decoder[Any] | None]:
         """For its keyword arguments and its result, if they seldom need pydantic; see ``_read``."""
+        from msgspec.json import Decoder
+
         try:
             signature = inspect.signature(self._function, eval_str=True)
             parameters = signature.parameters.values()
@@ -174,7 +176,7 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         """
         arguments, results = self._plain
         args, plain = (), _read(kwargs, arguments)
-        if plain is UNSET:
+        if plain is _UNREAD:
             bound = self._signature.load_arguments(kwargs)
             args, plain = bound.args, bound.kwargs
         function: Callable[..., Any] = replacement or self._function
@@ -182,7 +184,7 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         if hasattr(result, "__await__"):
             result = _run_awaitable(result)
         written = _read(result, results)
-        return self._signature.dump_result(result) if written is UNSET else written
+        return self._signature.dump_result(result) if written is _UNREAD else written
 
     def load_result(self, value: Any) -> ResultT:
         """A result from JSON, with the type that the function returns."""
@@ -201,17 +203,20 @@ def _is_plain_type(hint: Any) -> bool:
 
 
 def _read(value: Any, plain: Decoder[Any] | None) -> Any:
-    """Returns what pydantic would make of the value; UNSET if that needs pydantic.
+    """Returns what pydantic would make of the value; ``_UNREAD`` if that needs pydantic.
 
     A forked child copies each page of memory that it touches for the first time, and pydantic
     touches many.
     """
+    from msgspec import MsgspecError
+    from msgspec.json import encode
+
     try:
         if plain is not None and (read := plain.decode(encode(value))) == value:
             return read
     except (MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         pass
-    return UNSET
+    return _UNREAD
 
 
 def _run_awaitable(awaitable: Any) -> Any:
