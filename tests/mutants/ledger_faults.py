@@ -99,7 +99,7 @@ LEDGER_FAULTS = (
         name="answered before it is committed",
         at="adapters.sqlite.writer:DatabaseWriter._commit_next_group",
         do=Swap("_commit()", "_notify()"),
-        caught_by=f"{_WRITER}::test_an_error_at_the_commit_makes_the_whole_group_unknown",
+        caught_by=f"{_WRITER}::test_no_caller_is_answered_before_the_commit",
     ),
     _fault(
         name="tasks and jobs of every tenant are listed",

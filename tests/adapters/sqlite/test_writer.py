@@ -150,6 +150,32 @@ def test_an_error_at_the_commit_makes_the_whole_group_unknown(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_no_caller_is_answered_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered_before = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with a_database(tmp_path) as database:
+
+            def look(point: str) -> None:
+                if point == "write.committing":
+                    looked = threading.Event()
+                    # After every answer that the writer has already handed to the loop.
+                    loop.call_soon_threadsafe(lambda: answered_before.append(written.done()))
+                    loop.call_soon_threadsafe(looked.set)
+                    assert looked.wait(30)
+
+            monkeypatch.setattr(failpoints, "_armed", look)
+            written = database.write(naming("n1"))
+            assert await written == "n1"
+            monkeypatch.undo()
+
+    asyncio.run(scenario())
+    assert answered_before == [False]
+
+
 def test_a_file_that_cannot_be_opened_fails_the_group_and_not_the_thread(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_database(tmp_path) as database:
