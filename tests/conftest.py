@@ -15,7 +15,7 @@ from pathlib import Path
 
 import certifi
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP. Both would be
 # inherited by every process that a test starts and then wants to end with these signals.
@@ -33,6 +33,10 @@ pytest.register_assert_rewrite("longshore.testing.contracts")
 settings.register_profile("dev", deadline=None)
 settings.register_profile(
     "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# A planted fault is found by the first example that fails, and by the same one each time.
+settings.register_profile(
+    "planted", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

@@ -40,6 +40,28 @@ def _run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 10))
 
 
+def test_a_sleep_lasts_until_its_duration_has_passed_however_late_the_loop_is() -> None:
+    class StepClock(SystemClock):
+        """A clock on which a millisecond passes between two readings."""
+
+        readings = 0
+
+        def elapsed(self) -> timedelta:
+            self.readings += 1
+            return timedelta(milliseconds=self.readings)
+
+    async def scenario() -> None:
+        clock = StepClock()
+        start = clock.elapsed()
+
+        await clock.sleep(timedelta(milliseconds=4))
+
+        # It read the time at its start, one step after ``start``.
+        assert clock.readings == start / timedelta(milliseconds=1) + 1 + 4
+
+    _run(scenario())
+
+
 def test_a_fake_clock_does_not_move_by_itself() -> None:
     async def scenario() -> None:
         clock = FakeClock(NOON)

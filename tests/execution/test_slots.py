@@ -431,12 +431,13 @@ async def test_a_child_of_a_pool_that_was_left_unclean_is_replaced(
         await here.run(slot, a_task("process_id"))
         assert here.slots.give(slot, a_task(name, number=2))
         assert here.slots.give(slot, a_task("process_id", number=3))
-        alive_at_outcome = []
         await here.recorder.until(lambda: 2 in here.recorder.outcomes)
         alive_at_outcome = is_alive(here.recorder.result(2))
         await here.recorder.until(lambda: here.recorder.endings)
 
         assert not alive_at_outcome
+        # Only an outcome that waits for the end of its child has the exit code.
+        assert here.recorder.outcomes[2].exit_code == 0
         (ending,) = here.recorder.endings
         assert ending.cause is ChildEndCause.RETIRED
         assert (ending.begun, ending.not_begun) == (None, (3,))

@@ -33,7 +33,8 @@ CLOCK_FAULTS = (
         name="a sleep ends too early",
         at="adapters.system:SystemClock.sleep",
         do=Value("= end", "self.elapsed(), duration / 2"),
-        caught_by=f"{_SYSTEM}::test_a_sleep_ends_when_its_duration_has_passed_and_not_before",
+        caught_by="contract/test_clock.py::"
+        "test_a_sleep_lasts_until_its_duration_has_passed_however_late_the_loop_is",
     ),
     _fault(
         name="a sleep of zero does not yield to other tasks",

@@ -132,6 +132,7 @@ class Copy:
     def _run_tests(self, tests: list[str], limit_s: int = _LIMIT_S) -> tuple[int, str]:
         nodes = [f"tests/{test}" for test in tests]
         options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_LIMIT_S}"]
+        options.append("--hypothesis-profile=planted")
         return self._run("-m", "pytest", *options, *nodes, limit_s=limit_s)
 
     def _run(self, *arguments: str, limit_s: int = _LIMIT_S) -> tuple[int, str]:

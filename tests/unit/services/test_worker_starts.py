@@ -52,7 +52,8 @@ async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        harness.runner.set_scripts("a", NOT_NOW)
+        # Without pauses, it would be started eight times in the first moment, and not without end.
+        harness.runner.set_scripts("a", *[NOT_NOW] * 8, Script())
         await harness.submit(make_task())
 
         async with harness.running_worker():
