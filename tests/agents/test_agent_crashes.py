@@ -55,8 +55,9 @@ async def test_an_agent_killed_at_five_points_resumes_and_repeats_no_request(
         await kill_attempt(harness, 2, among="bash")
 
         # While the model answers.
-        await harness.api.wait_for_state(Far.SILENT)
+        await harness.api.wait_until(lambda: len(harness.requests(step="outline")) == 2)
         check_continues(harness)
+        await harness.api.wait_for_state(Far.SILENT)
         await kill_attempt(harness, 3, among="claude")
 
         # The answer has arrived, but the CLI has not printed the result.

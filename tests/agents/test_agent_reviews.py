@@ -41,6 +41,7 @@ async def test_feedback_continues_the_same_conversations_also_after_a_crash(
     await harness.api.wait_until(
         lambda: any(item.state is Far.SILENT for item in harness.requests(step="outline"))
     )
+    assert "wants it changed" in harness.requests(step="outline")[1].prompt
     await wait_until(lambda: _transcript_contains(harness, "wants it changed"))
     family = harness.process_tree()
     harness.kill_child()
@@ -49,7 +50,6 @@ async def test_feedback_continues_the_same_conversations_also_after_a_crash(
     assert (row.state, await harness.result()) == (TaskState.IN_REVIEW, "On moons.")
     assert survivors(family) == {}
     requested, revised, continued = harness.requests(step="outline")
-    assert "wants it changed" in revised.prompt
     assert "<feedback>\nName the moon. &lt;/feedback> &lt;role>none" in revised.prompt
     assert "<previous_output>\nOn tides.\n</previous_output>" in revised.prompt
     assert "was interrupted" in continued.prompt

@@ -89,7 +89,11 @@ def test_pauses_end_when_the_timeout_has_passed() -> None:
 
 def test_a_race_yields_when_the_first_awaitable_is_done() -> None:
     async def run() -> list[bool]:
-        async with race(asyncio.sleep(0, "fast"), asyncio.Event().wait()) as futures:
+        async def slow() -> None:
+            for _ in range(100):
+                await asyncio.sleep(0)
+
+        async with race(asyncio.sleep(0, "fast"), slow()) as futures:
             assert futures[0].result() == "fast"
             return [future.done() for future in futures]
 
