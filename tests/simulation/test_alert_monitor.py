@@ -141,6 +141,21 @@ async def test_an_alert_whose_state_was_overwritten_by_a_late_write_may_be_repea
 
 
 @simulated
+async def test_a_process_that_read_the_older_state_is_excused_until_it_reads_again() -> None:
+    harness = ChannelHarness()
+    harness.notify("a", sick())
+    harness.alert_monitor.on_stored(KEY, None)
+    harness.alert_monitor.on_stored_late(KEY)
+    harness.alert_monitor.on_read(KEY, "b")
+    harness.store_state()
+    harness.alert_monitor.on_sent("room", sick(after=30), "b")
+    assert harness.violations == []
+    harness.alert_monitor.on_read(KEY, "b")
+    harness.alert_monitor.on_sent("room", sick(after=30), "b")
+    assert len(harness.violations) == 1
+
+
+@simulated
 async def test_an_accepted_alert_must_be_stored_before_the_next_check() -> None:
     harness = ChannelHarness()
     harness.notify("a", sick())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class _DeliveredAlert:
     stored: bool = False  # the store has it
     overwritten: bool = False  # a late write has replaced it by an older state
     excused: bool = False  # its sender could not store it
+    misled: set[str] = field(default_factory=set)  # processes that last read the older state
 
 
 class AlertMonitor:
@@ -98,8 +99,10 @@ class AlertMonitor:
         return same and not cooled and not (previous.item.resolved and item.reopens)
 
     def _check_repeat(self, channel: str, previous: _DeliveredAlert, by: str) -> None:
-        if previous.overwritten or (
-            by != previous.by and not (previous.stored and by in self._readers)
+        if (
+            previous.overwritten
+            or by in previous.misled
+            or (by != previous.by and not (previous.stored and by in self._readers))
         ):
             return
         what = "that it is resolved" if previous.item.resolved else str(previous.item.content)
@@ -145,6 +148,11 @@ class AlertMonitor:
         """A process has read the state of the channels."""
         if key.startswith(CHANNEL_STATE_PREFIX):
             self._readers[by] = None
+            for delivered in self._delivered.values():
+                if delivered.overwritten:
+                    delivered.misled.add(by)
+                else:
+                    delivered.misled.discard(by)
 
     def on_check_started(self, by: str) -> None:
         """A process starts its next check: what it sent before should be stored by now."""
