@@ -7,11 +7,12 @@ from verification.simulation.faults import FaultProfile, faults_of
 
 RUNS, PARTS = 2_000, 8
 SIZE = RUNS // PARTS
-# Situations that once failed: a cancellation during a resume, a resume whose answer was lost, and
-# output whose answer was lost before a long outage. The first run fails with the planted bug "a
+# Situations that once failed: a cancellation during a resume, a resume whose answer was lost,
+# output whose answer was lost before a long outage, a process that read an overwritten state of
+# alerts, and an agent that went on after its lease was lost. The first run fails with the planted bug "a
 # cancellation ignores a resume that is in progress", the second if ``OperatorCommands._commit``
 # treats every conflict as foreign. The third failed with an earlier workload.
-REGRESSION_SEEDS = (191, 1_718, 84_595)
+REGRESSION_SEEDS = (191, 1_718, 84_595, 21_928, 30_343)
 
 
 # With the faults of AWS; enough runs for every fault to occur.

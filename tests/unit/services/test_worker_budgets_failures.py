@@ -162,6 +162,21 @@ async def test_an_attempt_that_another_process_ended_spends_and_reports_nothing(
 
 
 @scenario
+async def test_nothing_is_spent_after_the_report_that_found_the_lease_lost(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        harness = await agent_harness(backend, budget={"usd": 5.0})
+        reports = spend_turns(2)
+        # The lease ends while the first answer of the model is on its way.
+        harness.runner.set_scripts("a", Script(reports=[reports[0], SECOND, *reports[1:]]))
+        await submit(harness)
+        async with harness.running_worker():
+            await harness.advance(SECOND / 2)
+            await harness.end_lease("a")
+            await harness.advance(SECOND)
+            assert spend_answers(harness)[0] == [(1, None)]
+
+
+@scenario
 async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
     tmp_path: Path,
 ) -> None:

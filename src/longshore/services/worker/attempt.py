@@ -160,6 +160,7 @@ class Attempt:
             row = await self._apply(self.renewal())
         except LeaseLost:
             self.stop(AttemptStopReason.FENCED)
+            return False
         except (BackendError, CommandRefused, NotFound) as error:
             logger.warning("renewal.failed", extra={**extra, "error": str(error)})
             return False
