@@ -217,7 +217,7 @@ TURN_FAULTS = (
         name="a claim in SQLite takes a task that is not due",
         at="adapters.sqlite.task_source:_READY",
         do=Text("t.due_us < ?", "? > 0"),
-        caught_by=f"{_CONTRACT}::test_a_candidate_that_is_not_due_takes_no_slot",
+        caught_by=f"{_CONTRACT}::test_a_task_that_is_not_due_is_not_claimed_with_one_that_is",
     ),
     _fault(
         name="a turn in SQLite claims tasks of a paused queue",

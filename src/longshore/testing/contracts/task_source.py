@@ -508,6 +508,19 @@ class DirectSourceContract(TaskSourceContract):
         assert task.row.id == now.id
 
     @clause
+    async def test_a_task_that_is_not_due_is_not_claimed_with_one_that_is(
+        self, backend: Backend
+    ) -> None:
+        source = source_of(backend)
+        now = await commit(backend, new_task("now"))
+        await commit(backend, new_task("later", number=1, not_before=START + 60 * SECOND))
+        worker = await join(source)
+
+        claimed = await worker.claim(2)
+
+        assert [task.row.id for task in claimed] == [now.id]
+
+    @clause
     async def test_known_short_tasks_are_claimed_ahead_of_free_slots(
         self, backend: Backend
     ) -> None:
