@@ -32,9 +32,11 @@ of the source. If a statement is replaced, they are the parts of the selected no
 """
 
 import ast
-from collections.abc import Iterable
+import builtins
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from symtable import SymbolTable, symtable
 from typing import Protocol
 
 from tests.source_tree import OPERATORS, NotPlanted, Source, with_text, words_of
@@ -54,6 +56,7 @@ __all__ = [
     "Text",
     "Value",
     "plant",
+    "undefined_names",
 ]
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +96,27 @@ class Change:
         for operation in self.do if isinstance(self.do, tuple) else (self.do,):
             text = operation.apply(Source(text, self.at, fault))
         return text
+
+
+def undefined_names(text: str) -> set[str]:
+    """Returns the names that a module reads and that nothing defines.
+
+    A fault with such a name only breaks the code, which shows nothing about the test.
+    """
+    module = symtable(text, "module", "exec")
+    defined = {*dir(builtins), "__file__"}
+    for symbol in module.get_symbols():
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
+            defined.add(symbol.get_name())
+    return set(_globals_read(module)) - defined
+
+
+def _globals_read(table: SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        if symbol.is_global() and symbol.is_referenced():
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from _globals_read(child)
 
 
 def plant(changes: Iterable[Change], package: Path, *, fault: str) -> None:

@@ -21,6 +21,7 @@ from tests.planting import (
     Text,
     Value,
     plant,
+    undefined_names,
 )
 
 
@@ -238,6 +239,19 @@ def test_a_call_can_be_left_unawaited() -> None:
 
 def test_several_operations_are_applied_in_order() -> None:
     _check("a(1)\nb()", (Drop("b()"), Replace("1", "2")), "a(2)")
+
+
+def test_a_name_that_nothing_defines_is_found_in_any_scope() -> None:
+    source = """
+        import os
+        limit = 1
+        class A:
+            size = limit
+            def f(self, a):
+                def g(): return a, size, os.sep, len(a), [b for b in a], item
+                return g, A, __file__
+    """
+    assert undefined_names(dedent(source)) == {"size", "item"}
 
 
 def test_changes_are_written_into_a_copy_of_the_package(tmp_path: Path) -> None:

@@ -221,10 +221,12 @@ def writes_garbage(kind: str) -> None:
 
 
 def forges_an_outcome(number: int, fence: int) -> None:
-    from longshore.execution.slot_protocol import OutcomeFrame, encode_frame
+    """The outcome of another task, and a report of this one, which is the first."""
+    from longshore.execution.slot_protocol import OutcomeFrame, ReportFrame, encode_frame
 
-    frame = OutcomeFrame(number, fence, 0, 0, False, False, '"forged"', None)
-    os.write(_reports_file(), encode_frame(frame))
+    outcome = OutcomeFrame(number, fence, 0, 0, False, False, '"forged"', None)
+    report = ReportFrame(1, fence, b'{"type": "summary", "text": "still here"}')
+    os.write(_reports_file(), encode_frame(outcome) + encode_frame(report))
     _forever.wait()
 
 

@@ -187,8 +187,9 @@ async def test_a_child_that_sends_garbage_is_killed_and_replaced(
         assert here.slots.give(slot, task)
         if isolation is Isolation.POOL:
             assert here.slots.give(slot, a_task("echo", number=2))
-        await here.recorder.until(lambda: here.recorder.endings)
+        await here.recorder.until(lambda: here.recorder.endings or here.recorder.reports)
 
+        assert here.recorder.reports == []
         (ending,) = here.recorder.endings
         assert (ending.cause, ending.begun) == (ChildEndCause.INVALID_REPORT, 1)
         assert list(ending.not_begun) == _behind(isolation)[:1]

@@ -104,7 +104,7 @@ BUDGET_FAULTS = (
     _fault(
         name="an answer is settled in every account of the attempt",
         at="services.worker.budget_check:BudgetCheck.settle",
-        do=Condition("pending", "$2.setdefault($1, NOTHING)"),
+        do=Condition("pending", "$2.setdefault($1, NO_USAGE)"),
         caught_by=f"{_WORKER}::"
         "test_an_attempt_that_spans_midnight_spends_in_two_days_and_is_counted_once",
     ),

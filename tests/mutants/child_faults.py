@@ -231,7 +231,7 @@ CHILD_FAULTS = (
     _fault(
         name="a child may report the outcome of a task that waits",
         at="execution.host.slots:_ChildSlot._handle_frame",
-        do=Condition("popleft()", False),
+        do=Condition("popleft()", "$1 or $2 or not self._unreported.popleft()"),
         caught_by=f"{_SLOT_KILLS}::test_a_child_that_sends_garbage_is_killed_and_replaced",
     ),
     _fault(

@@ -225,7 +225,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="a channel with unknown state gets no report of parked tasks",
         at="services.health:HealthCheck._read_parked",
-        do=Before("for items()", "await self.alerted_tenants()"),
+        do=Before("for items()", "await self.alert_sender.alerted_tenants()"),
         caught_by=f"{_PARKED_FAILING}::"
         "test_parked_tasks_are_reported_although_alerted_tenants_cannot_be_read",
     ),

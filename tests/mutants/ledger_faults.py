@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Condition, Drop, Operator, Replace, Swap, Text, Value
+from tests.planting import After, Before, Condition, Drop, Operator, Replace, Swap, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _WRITER = "adapters/sqlite/test_writer.py"
@@ -177,8 +177,9 @@ LEDGER_FAULTS = (
     _fault(
         name="rows are written one by one in memory",
         at="adapters.memory.ledger:MemoryStore.commit",
-        do=Condition(
-            "_is_committed()", "$0 and not self.tasks.update({change.row.id: change.row})"
+        do=(
+            Value("= _is_committed()", "list(changes)"),
+            Before("isinstance() TaskRow", "if self._is_committed(change):\n    continue"),
         ),
         caught_by=f"{_ATOMIC_MEMORY}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),

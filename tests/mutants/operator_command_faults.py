@@ -79,7 +79,7 @@ OPERATOR_COMMAND_FAULTS = (
     _fault(
         name="what runs is not asked to end",
         at="services.operator_commands:OperatorCommands._task_changes",
-        do=Condition("isinstance()", "$0 and (not one.row.lease)"),
+        do=Condition("isinstance()", "$0 and not item.row.lease"),
         caught_by=f"{_CANCELLING}::test_what_runs_is_asked_to_end_and_the_job_waits_for_it",
     ),
     _fault(

@@ -253,10 +253,8 @@ PAUSE_FAULTS = (
         at="services.operator_commands:OperatorCommands.resume_queue",
         do=Condition(
             "is not",
-            (
-                "($1 := ($1 or QueuePause(name=name, by=by, reason=None,"
-                " at=self.backend.clock.now())))",
-            ),
+            "($1 := ($1 or QueuePause(name=name, by=by, reason=None,"
+            " at=self.backend.clock.now())))",
         ),
         caught_by=f"{_PAUSING}::test_who_resumed_a_queue_is_in_the_log",
     ),

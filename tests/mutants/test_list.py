@@ -8,6 +8,7 @@ import pytest
 
 from tests.mutants.catalogue import FAULTS
 from tests.mutants.fault import BACKEND_PARTS, Fault, Part
+from tests.planting import undefined_names
 
 _FEWEST = 6
 
@@ -20,6 +21,7 @@ def test_a_fault_can_be_planted_and_changes_its_module(fault: Fault) -> None:
 
     assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
     compile(changed, fault.at, "exec")
+    assert undefined_names(changed) == set()
 
 
 @pytest.mark.parametrize("part", Part)

@@ -109,7 +109,7 @@ WORKER_FAULTS = (
         at="services.worker.attempt:Attempt._run_child",
         do=Value(
             "return _release_unstarted()",
-            "self._outcomes.failed_with(ErrorCategory.NETWORK, error)",
+            "self._outcomes.failed(failed_before_start(error))",
         ),
         caught_by=f"{_STARTS}::"
         "test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs_no_attempt",
@@ -308,7 +308,7 @@ WORKER_FAULTS = (
     _fault(
         name="two attempts of a task are in slots at once",
         at="services.worker.slot_tasks:SlotTasks.add",
-        do=Condition("earlier", False),
+        do=Condition("earlier", "(earlier := None)"),
         caught_by=f"{_SLOTS}::"
         "test_the_next_attempt_begins_when_the_one_whose_lease_was_lost_has_ended",
     ),
@@ -347,7 +347,7 @@ WORKER_FAULTS = (
     _fault(
         name="a task whose definition cannot be read is run by the runner",
         at="services.worker.worker:Worker._route",
-        do=Replace("_fail_unread()", "self._run_attempt(task, sent_at, has_unit=True)"),
+        do=Replace("_fail_unread()", "self._run_attempt(task, start, has_unit=True)"),
         caught_by=f"{_SLOTS}::test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere",
     ),
     _fault(

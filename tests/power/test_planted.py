@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.planting import undefined_names
 from tests.power.planted_faults import FAULTS, Fault, violation_of
 
 
@@ -14,6 +15,7 @@ def test_a_fault_can_be_planted_and_changes_its_modules(fault: Fault) -> None:
         changed = change.applied(text, fault=fault.name)
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
         compile(changed, change.at, "exec")
+        assert undefined_names(changed) == set()
 
 
 def test_power_cuts_reveal_a_blob_that_is_not_synced() -> None:

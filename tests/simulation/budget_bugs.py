@@ -7,7 +7,7 @@ BUDGET_BUGS = (
     Bug(
         "a used-up shared budget refuses no attempt",
         at="core.budgets:reserve",
-        do=Condition("shared_exhaustion()", False),
+        do=Condition("shared_exhaustion()", "(exhausted := None)"),
     ),
     Bug(
         "usage that is reported twice is counted twice",

@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.planting import undefined_names
 from tests.simulation.planted_bugs import BUGS, Bug, found_at
 
 QUICKLY_DETECTED = {
@@ -25,6 +26,7 @@ def test_a_bug_can_be_planted_and_changes_its_module(bug: Bug) -> None:
     changed = bug.change.applied(text, fault=bug.name)
     assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
     compile(changed, bug.at, "exec")
+    assert undefined_names(changed) == set()
 
 
 def test_no_two_bugs_have_the_same_name() -> None:
