@@ -1,9 +1,12 @@
 """The warm-up before any fork leaves nothing behind for children."""
 
+import atexit
+import copy
 import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,11 +20,19 @@ from longshore.execution.runners.context import current
 
 
 def test_a_warm_up_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
-    paths, files = list(sys.path), sorted(os.listdir("/proc/self/fd"))
+    def state() -> object:
+        variables = dict(os.environ)  # noqa: TID251 - compared, not read as settings
+        name = Path("/proc/self/comm").read_text()
+        return sys.path, variables, name, sorted(os.listdir("/proc/self/fd"))
+
+    at_exit: list[None] = []
+    atexit.register(at_exit.append, None)
+    before = copy.deepcopy(state())
 
     warm_up_slots(WARMUP_RUNS)
 
-    assert (sys.path, sorted(os.listdir("/proc/self/fd"))) == (paths, files)
+    assert state() == before
+    assert at_exit == []
     assert capfd.readouterr() == ("", "")
     with pytest.raises(LookupError):
         current()

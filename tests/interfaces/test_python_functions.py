@@ -22,6 +22,7 @@ from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.failures import ErrorCategory, category_of
 from longshore.core.tasks.states import Priority
 from longshore.errors import InvalidInput, TaskCancelledError, TaskFailedError, UsageError
+from longshore.interfaces.python.functions import NOT_PLAIN
 from tests.interfaces import python_tasks
 from tests.interfaces.python_tasks import Page, Total, anything, count, fetch, total, visit
 
@@ -394,7 +395,7 @@ def test_what_needs_no_pydantic_is_read_and_written_as_by_pydantic(hint: Any) ->
 
     give.__annotations__ = {"argument": hint, "return": hint}
     plain, checked = longshore.task(give), longshore.task(give)
-    vars(checked)["_plain"] = (None, None)
+    vars(checked)["_plain"] = NOT_PLAIN
     for value in _VALUES:
         calls: list[dict[str, Any]] = [{}]
         with contextlib.suppress(TypeError):

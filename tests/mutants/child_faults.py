@@ -188,7 +188,7 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a fork of a task keeps the threads of the task",
-        at="execution.forkserver.slot_child:SlotChild.run",
+        at="execution.forkserver.slot_child:SlotChild._begin",
         do=Drop("set_thread_reset()"),
         caught_by=f"{_SLOTS}::test_a_fork_of_a_task_knows_that_its_threads_are_gone",
     ),

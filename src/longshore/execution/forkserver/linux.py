@@ -27,15 +27,14 @@ def has_children() -> bool:
 
     Without a child, ``os.waitpid`` raises, which costs more than the call itself.
     """
-    while True:
-        process_id: int = _waitpid(-1, None, os.WNOHANG)
-        if process_id <= 0:
-            return process_id == 0
+    while (process_id := _waitpid(-1, None, os.WNOHANG)) > 0:
+        pass
+    return bool(process_id == 0)
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; also if it has ended already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal when the parent ends; exit if it has ended already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -160,15 +160,14 @@ class Reaper:
         self._settings = SlotSettings(**settings)
         self._folder = self._settings.child_folder
         self._has_folder = False
-        *child_files, page_file = self._child_files
+        *files, page_file = self._child_files
         self._page = SlotPage(page_file, self._settings.page)
         os.close(page_file)
         self._child: SlotChild | AttemptChild
-        if len(child_files) == 1:
-            self._child = AttemptChild(child_files[0], self._page, close_fds=self._own_fds)
+        if len(files) == 1:
+            self._child = AttemptChild(files[0], self._page, close_fds=self._own_fds)
         else:
-            files = SlotFiles(*child_files)
-            self._child = SlotChild(self._settings, files, self._page, close_fds=self._own_fds)
+            self._child = SlotChild(self._settings, SlotFiles(*files), self._page, self._own_fds)
         self._report(ChildStatus(ended=False, child_pid=os.getpid()), ReapedProcesses())
         set_thread_reset(enabled=False)
         # Everything that is there now stays: a collection would only make children copy pages.
@@ -266,8 +265,8 @@ class Reaper:
         reaper = os.getpid()
 
         def become_child() -> NoReturn:
-            os.setsid()
             die_with_parent(reaper)
+            os.setsid()
             self._child.run(generation)
 
         process_id = os.fork()

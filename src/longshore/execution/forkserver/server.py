@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from longshore.execution.forkserver.child import run_in_fork
-from longshore.execution.forkserver.linux import become_subreaper
+from longshore.execution.forkserver.linux import become_subreaper, die_with_parent
 from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, Reaper
 from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
 from longshore.execution.process_table import descendants
@@ -50,6 +50,11 @@ class ForkServer:
         poll.register(self._worker, select.POLLIN)
         poll.register(wakeup_fd, select.POLLIN)
         warm_up_slots(WARMUP_RUNS)
+        for _ in range(WARMUP_RUNS):
+            die_with_parent(os.getppid(), 0)
+            # This process leads a session already.
+            with contextlib.suppress(PermissionError):
+                os.setsid()
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()

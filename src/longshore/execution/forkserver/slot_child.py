@@ -144,13 +144,10 @@ class SlotChild:
         self._files = files
         self._page = page
         self._close_fds = close_fds
-        self._generation = 0
-        self._process_id = os.getpid()
         self._token = bytes.fromhex(settings.token)
         self._in_pool = settings.isolation == Isolation.POOL
         self._definitions: dict[int, dict[str, Any]] = {}
-        self._buffer = bytearray(RECORD_LIMIT_BYTES + 1)
-        self._view = memoryview(self._buffer)
+        self._buffer = memoryview(bytearray(RECORD_LIMIT_BYTES + 1))
         self._send_lock = threading.Lock()
         self.request_lock = threading.Lock()
         self._tasks = socket.socket(fileno=files.tasks)
@@ -159,6 +156,14 @@ class SlotChild:
 
     def run(self, generation: int) -> NoReturn:
         """Take tasks and execute them; never returns."""
+        self._begin(generation)
+        set_process_name(b"longshore-pool" if self._in_pool else b"longshore-task")
+        if self._in_pool:
+            self._serve_pool()
+        exit_process(self._serve_one())
+
+    def _begin(self, generation: int) -> None:
+        """Make this process a child."""
         set_thread_reset(enabled=True)
         self._generation = generation
         self._process_id = os.getpid()
@@ -166,16 +171,6 @@ class SlotChild:
         os.dup2(self._files.errors, _ERRORS)
         for file in self._close_fds:
             os.close(file)
-        set_process_name(b"longshore-pool" if self._in_pool else b"longshore-task")
-        if self._in_pool:
-            self._serve_pool()
-        self._serve_one()
-
-    def close(self) -> None:
-        """Close the sockets and the page."""
-        self._tasks.close()
-        self.replies.close()
-        self._page.close()
 
     def send(self, frame: Frame) -> None:
         """Send a frame to the worker."""
@@ -187,7 +182,7 @@ class SlotChild:
         """Wait for a task that may begin, and record that it has begun. Exits if there is none."""
         while True:
             size = self._tasks.recv_into(self._buffer)
-            record = decode_record(self._view[:size]) if size else EndRecord(self._generation)
+            record = decode_record(self._buffer[:size]) if size else EndRecord(self._generation)
             if record.generation != self._generation:
                 continue
             if isinstance(record, EndRecord):
@@ -201,12 +196,13 @@ class SlotChild:
             self._end_output(record.number)
             self.send(TooLateFrame(record.number, record.fence))
 
-    def _serve_one(self) -> NoReturn:
+    def _serve_one(self) -> int:
+        """Execute one task. Returns the exit code."""
         record = self._next_task()
         self._tasks.close()
         frame = self._execute(record)
         self.send(frame)
-        exit_process(EXIT_OK if frame.error is None else EXIT_FAILED)
+        return EXIT_OK if frame.error is None else EXIT_FAILED
 
     def _serve_pool(self) -> NoReturn:
         # Processes that a task leaves behind become children of this one, which can then see them.
@@ -297,12 +293,14 @@ class SlotChild:
         result = call_function(spec, Context(spec, task, create_folder=create_folder))
         return "null" if result is None else encode_result(result)
 
-    def warm_up(self, task: TaskRecord, sender: socket.socket) -> None:
-        """Execute a task and restore the process."""
-        sender.send(encode(task))
-        self.send(self._execute(self._next_task()))
-        self._page.finish()
+    def warm_up(self, task: TaskRecord) -> None:
+        """Do what a child does, and restore the process."""
+        self.replies.send(encode(task))
+        self._begin(0)
+        self._serve_one()
         self._environment.apply({}, None)
+        self.replies.close()
+        self._page.close()
 
 
 def warm_up_slots(times: int) -> None:
@@ -313,18 +311,15 @@ def warm_up_slots(times: int) -> None:
     copies a memory page.
     """
     null_fd = os.open(os.devnull, os.O_RDWR)
-    near, far = socket.socketpair()
-    page = SlotPage(-1)
-    page.deadline_ns = 2**63 - 1
-    here = os.getcwd()
-    settings = SlotSettings(isolation=Isolation.POOL, token="", work_folder="", child_folder=here)
-    files = SlotFiles(far.detach(), os.dup(near.fileno()), null_fd, null_fd, null_fd)
-    child = SlotChild(settings, files, page, close_fds=())
+    settings = SlotSettings(isolation=Isolation.FORK, child_folder=os.getcwd())
     options = '{"function":"os:getpid","path":[]}'
-    for number in range(1, times + 1):
-        child.warm_up(TaskRecord(0, number, 1, 0, options, "a", "a", 1, "null"), near)
-    child.close()
-    near.close()
+    for _ in range(times):
+        near, far = socket.socketpair()
+        page = SlotPage(-1)
+        page.deadline_ns = 2**63 - 1
+        files = SlotFiles(far.detach(), near.detach(), null_fd, _OUTPUT, _ERRORS)
+        child = SlotChild(settings, files, page, close_fds=(os.dup(null_fd),))
+        child.warm_up(TaskRecord(0, 1, 1, 0, options, "a", "a", 1, "null"))
     os.close(null_fd)
 
 

@@ -32,8 +32,9 @@ def run(spec: Mapping[str, Any]) -> Any:
     settings = (
         {**options, "kwargs": task_input.get("kwargs", {})} if typed else {**options, **task_input}
     )
-    if missing := [folder for folder in settings.get("path", _NO_PATH) if folder not in sys.path]:
-        sys.path[:0] = missing
+    for folder in reversed(settings.get("path", _NO_PATH)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     function: Any = load_function(settings["function"])
     kwargs = settings.get("kwargs") or {}
     if kwargs:

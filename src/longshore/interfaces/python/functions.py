@@ -29,8 +29,6 @@ from longshore.interfaces.python.calls import MAX_STEM_LENGTH, Call
 from longshore.interfaces.python.import_paths import ImportPath, import_path_of
 
 if TYPE_CHECKING:
-    from msgspec.json import Decoder
-
     from longshore.interfaces.python.signatures import FunctionSignature
 
 P = ParamSpec("P")
@@ -44,6 +42,8 @@ _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 _UNNAMED = "unnamed"  # until the import path of the function is resolved
 _UNREAD = object()
 _PLAIN_TYPES = (int, float, str, bool, type(None), None)
+_Reader = Callable[[Any], Any]
+NOT_PLAIN: tuple[_Reader, _Reader] = (lambda _: _UNREAD, lambda _: _UNREAD)
 _DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
 
 
@@ -133,10 +133,8 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         return FunctionSignature(self._function, self.__name__)
 
     @functools.cached_property
-    def _plain(self) -> tuple[Decoder[Any] | None, Decoder[Any] | None]:
-        """For its keyword arguments and its result, if they seldom need pydantic; see ``_read``."""
-        from msgspec.json import Decoder
-
+    def _plain(self) -> tuple[_Reader, _Reader]:
+        """For its keyword arguments and its result, if they seldom need pydantic."""
         try:
             signature = inspect.signature(self._function, eval_str=True)
             parameters = signature.parameters.values()
@@ -149,17 +147,17 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
             }
             if len(types) == len(parameters) and _is_plain_type(signature.return_annotation):
                 arguments = TypedDict("arguments", types)  # type: ignore[misc]
-                return Decoder(arguments), Decoder(signature.return_annotation)
+                return _plain_reader(arguments), _plain_reader(signature.return_annotation)
         except Exception:  # noqa: BLE001, S110 - of an annotation; the signature explains it
             pass
-        return None, None
+        return NOT_PLAIN
 
     def prebuild(self) -> None:
         """Build now what each forked child would otherwise build for itself.
 
         Not the signature of a function that seldom needs it: pydantic makes every fork dearer.
         """
-        if self._plain[0] is None:
+        if self._plain is NOT_PLAIN:
             _ = self._signature
 
     def run_with(
@@ -174,8 +172,8 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
             InvalidInput: the arguments do not fit the function.
             TypeError: the result does not match the return annotation.
         """
-        arguments, results = self._plain
-        args, plain = (), _read(kwargs, arguments)
+        read_arguments, read_result = self._plain
+        args, plain = (), read_arguments(kwargs)
         if plain is _UNREAD:
             bound = self._signature.load_arguments(kwargs)
             args, plain = bound.args, bound.kwargs
@@ -183,7 +181,7 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         result = function(*args, **plain)
         if hasattr(result, "__await__"):
             result = _run_awaitable(result)
-        written = _read(result, results)
+        written = read_result(result)
         return self._signature.dump_result(result) if written is _UNREAD else written
 
     def load_result(self, value: Any) -> ResultT:
@@ -202,21 +200,26 @@ def _is_plain_type(hint: Any) -> bool:
     return hint in _PLAIN_TYPES
 
 
-def _read(value: Any, plain: Decoder[Any] | None) -> Any:
-    """Returns what pydantic would make of the value; ``_UNREAD`` if that needs pydantic.
+def _plain_reader(hint: Any) -> _Reader:
+    """Returns a function that makes of a value what pydantic would; ``_UNREAD`` if it cannot.
 
     A forked child copies each page of memory that it touches for the first time, and pydantic
     touches many.
     """
     from msgspec import MsgspecError
-    from msgspec.json import encode
+    from msgspec.json import Decoder, encode
 
-    try:
-        if plain is not None and (read := plain.decode(encode(value))) == value:
-            return read
-    except (MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
-        pass
-    return _UNREAD
+    decode = Decoder(hint).decode
+
+    def read(value: Any) -> Any:
+        try:
+            if (decoded := decode(encode(value))) == value:
+                return decoded
+        except (MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+            pass
+        return _UNREAD
+
+    return read
 
 
 def _run_awaitable(awaitable: Any) -> Any:
