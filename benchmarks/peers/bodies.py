@@ -19,6 +19,7 @@ FOLDER_VARIABLE = "BENCH_FOLDER"
 BEGIN, END, JOIN = b"B", b"E", b"J"
 _LAYOUT = struct.Struct("=cidi")
 RECORD_BYTES = _LAYOUT.size
+_RECORDS = "records.bin"
 _descriptors: dict[str, int] = {}
 
 
@@ -38,7 +39,7 @@ def folder() -> Path:
 
 def records_file(parent: Path) -> Path:
     """The file in which the bodies of a measurement record what ran."""
-    return parent / "records.bin"
+    return parent / _RECORDS
 
 
 def read_records(parent: Path) -> list[Record]:
@@ -53,7 +54,8 @@ def record(kind: bytes, number: int) -> None:
     parent = os.environ[FOLDER_VARIABLE]
     if parent not in _descriptors:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        _descriptors[parent] = os.open(records_file(Path(parent)), flags, 0o666)
+        # Without `Path`: where each task has a process, that would cost more than the task.
+        _descriptors[parent] = os.open(f"{parent}/{_RECORDS}", flags, 0o666)
     fields = _LAYOUT.pack(kind, int(number), time.monotonic(), os.getpid())
     os.write(_descriptors[parent], fields)
 
