@@ -12,3 +12,33 @@ def test_as_many_values_as_the_limit_are_accepted() -> None:
 def test_more_values_than_the_limit_are_refused() -> None:
     with pytest.raises(ValueError, match="expected at most 4 values"):
         check_json([1, [2, 3]], max_values=4)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1 << 70, "b": None},
+        {"a": True, "b": "text", "c": {"d": 1}, "e": 2.5},
+        {"ä": "ü", "list": [{"a": 1}]},
+    ],
+    ids=repr,
+)
+def test_json_is_accepted(value: object) -> None:
+    check_json(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": 1, "b": {"c": float("nan")}}, "a finite number"),
+        ({"a": 1, "b": {"c": 1 << 9000}}, "a number of at most"),
+        ({"a": {"b": "\ud800"}}, "valid Unicode"),
+        ({"a": {"\ud800": 1}}, "valid Unicode"),
+        ({"a": {1: 1}}, "text as a key"),
+        ({"a": {"b": {1}}}, "a JSON value"),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_a_value_inside_that_is_not_json_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_json(value)

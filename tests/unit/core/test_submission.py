@@ -133,6 +133,42 @@ def test_a_job_without_tasks_is_refused() -> None:
     assert problems_in({"tasks": []}) == {"tasks": "there must be at least one task"}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ({"maxAttempts": 1}, {"maxAttempts": True}, "maxAttempts"),
+        ({"delay": 1}, {"delay": True}, "delay"),
+        ({"queue": "a b"}, {"queue": "a b"}, "queue"),
+        ({"priority": "low"}, {"priority": "lowest"}, "priority"),
+        ({"runAt": "2030-01-31T12:00:00Z"}, {"runAt": "2030-01-31"}, "runAt"),
+        ({}, {"name": "a b"}, "name"),
+    ],
+)
+def test_an_option_is_checked_also_if_it_resembles_that_of_the_task_before(
+    first: dict[str, Any], second: dict[str, Any], problem: str
+) -> None:
+    problems = problems_in(a_job(a_task(**first), a_task(**{"taskId": "b", **second})))
+
+    assert f"tasks[1].{problem}" in problems
+
+
+def test_tasks_are_read_alike_alone_and_together() -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"queue": "fast"},
+        {"queue": "fast"},
+        {"queue": "fast", "delay": 1},
+        {"queue": "fast", "delay": 1.0, "priority": "low"},
+        {"priority": "low", "maxAttempts": 1},
+        {"name": "own"},
+    ]
+    tasks = [a_task(**{"taskId": f"t{n}", **fields}) for n, fields in enumerate(options)]
+
+    alone = [read_job(a_job(task), limit=1).tasks[0] for task in tasks]
+
+    assert list(read_job(a_job(*tasks), limit=LIMIT).tasks) == alone
+
+
 def test_a_job_may_have_as_many_tasks_as_the_limit_says_and_no_more() -> None:
     tasks = [a_task(taskId=f"t{number}") for number in range(4)]
 

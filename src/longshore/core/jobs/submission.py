@@ -94,7 +94,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
     budget = reader.field(document, "budget", "", read_budget, NO_BUDGET)
     requests: list[TaskRequest] = []
     if isinstance(tasks := document.get("tasks"), list):
-        requests += [_read_task(reader, task, f"tasks[{i}]") for i, task in enumerate(tasks)]
+        requests += _read_tasks(reader, tasks)
         reader.problems += problems_of(requests, limit=limit, existing=existing or ())
     else:
         reader.add("tasks", "expected a list of tasks")
@@ -135,28 +135,48 @@ def unknown_definition(index: int, name: str) -> Problem:
     return Problem(path=f"tasks[{index}].name", message=NO_DEFINITION.format(name))
 
 
-def _read_task(reader: DocumentReader, value: Any, path: str) -> TaskRequest:
-    if not isinstance(value, dict):
-        reader.add(path, "expected an object with 'taskId' and 'name'")
-        return TaskRequest(key="", definition="")
-    reader.reject_unknown(value, _TASK_FIELDS, path)
-    if value.get("name") is None:
+def _read_tasks(reader: DocumentReader, tasks: Sequence[Any]) -> Iterator[TaskRequest]:
+    """Reads tasks in order. Most have the options of the task before, which are read once."""
+    before: tuple[Any, ...] = ()  # what the options were read from; empty: with a problem
+    options: dict[str, Any] = {}
+    for index, task in enumerate(tasks):
+        path = f"tasks[{index}]"
+        if not isinstance(task, dict):
+            reader.add(path, "expected an object with 'taskId' and 'name'")
+            yield TaskRequest(key="", definition="")
+            continue
+        if not task.keys() <= _TASK_FIELDS.keys():
+            reader.reject_unknown(task, _TASK_FIELDS, path)
+        get = task.get
+        delay, attempts = get("delay"), get("maxAttempts")
+        # Numbers with their types, because 1 equals true.
+        numbers = (delay, type(delay), attempts, type(attempts))
+        values = (get("name"), get("queue"), get("priority"), get("runAt"), numbers)
+        if values != before:
+            count = len(reader.problems)
+            options = _read_options(reader, task, path)
+            before = values if count == len(reader.problems) else ()
+        key, parents = get("taskId"), ()
+        if "dependsOn" in task:
+            parents = reader.field(task, "dependsOn", path, _read_keys, ())
+        yield TaskRequest(
+            key=key if isinstance(key, str) else "",
+            parents=parents,
+            input=reader.field(task, "input", path, _read_json),
+            **options,
+        )
+
+
+def _read_options(reader: DocumentReader, task: dict[str, Any], path: str) -> dict[str, Any]:
+    if task.get("name") is None:
         reader.add(f"{path}.name", "expected the name of a definition, such as 'command'")
-    reader.field(value, "input", path, check_json)
-    if value.get("delay") is not None and value.get("runAt") is not None:
+    if task.get("delay") is not None and task.get("runAt") is not None:
         reader.add(f"{path}.runAt", "give either 'delay' or 'runAt', not both")
-    options = {
-        attribute: reader.field(value, name, path, read)
-        for name, (attribute, read) in _OPTIONS.items()
-        if name in value
-    }
-    return TaskRequest(
-        key=value["taskId"] if isinstance(value.get("taskId"), str) else "",
-        definition=reader.field(value, "name", path, read_name, ""),
-        parents=reader.field(value, "dependsOn", path, _read_keys, ()),
-        input=value.get("input"),
-        **options,
-    )
+    options = {"definition": reader.field(task, "name", path, read_name, "")}
+    for name, (attribute, read) in _OPTIONS.items():
+        if name in task:
+            options[attribute] = reader.field(task, name, path, read)
+    return options
 
 
 def _read_text(value: Any) -> str:
@@ -169,6 +189,11 @@ def _read_keys(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
         raise expected("a list of task ids")
     return tuple(value)
+
+
+def _read_json(value: Any) -> Any:
+    check_json(value)
+    return value
 
 
 def _read_delay(value: Any) -> timedelta:
@@ -203,7 +228,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-_TASK_FIELDS = ("taskId", "name", "dependsOn", "input", *_OPTIONS)
+_TASK_FIELDS = dict.fromkeys(("taskId", "name", "dependsOn", "input", *_OPTIONS))
 
 
 def problems_of(

@@ -173,22 +173,31 @@ class CallGraph(NamedTuple):
         """The task function of each task, by key."""
         return {key: call.task for call, key in self.keys.items()}
 
-    def document(self, *, name: str | None = None) -> dict[str, Any]:
-        """The job document."""
-        tasks = [self._task(call, key) for call, key in self.keys.items()]
+    def document(
+        self, defaults: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> dict[str, Any]:
+        """The job document.
+
+        Args:
+            defaults: Fields of each task that does not set its own.
+        """
+        fields = defaults or {}
+        tasks = [self._task(call, key, fields) for call, key in self.keys.items()]
         return {"name": name or self.requested[-1].task.__name__[:MAX_STEM_LENGTH], "tasks": tasks}
 
-    def _task(self, call: Call[Any], key: str) -> dict[str, Any]:
-        task = {
+    def _task(self, call: Call[Any], key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if not call.parents and not call.options:
+            input_ = {"kwargs": call.arguments}
+            return {**fields, "taskId": key, "name": call.task.name, "input": input_}
+        task: dict[str, Any] = {
             "taskId": key,
             "name": call.task.name,
-            "input": {"kwargs": call.arguments},
+            "input": {"kwargs": self._encode_value(call.arguments)},
             **_document_fields(call.options),
         }
         if call.parents:
-            task["input"] = {"kwargs": self._encode_value(call.arguments)}
             task["dependsOn"] = [self.keys[parent] for parent in call.parents]
-        return task
+        return _with_defaults(task, fields)
 
     def _encode_value(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -277,7 +286,7 @@ def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
         raise UsageError(message)
     graph = CallGraph.from_calls([work] if isinstance(work, Call) else work)
     return PreparedJob(
-        document=_apply_defaults(graph.document(name=name), fields),
+        document=graph.document(fields, name=name),
         graph=graph,
         is_single_call=isinstance(work, Call),
         definitions=_definitions_of(graph),
@@ -289,12 +298,11 @@ def _apply_defaults(document: dict[str, Any], fields: Mapping[str, Any]) -> dict
     tasks = document.get("tasks")
     if not fields or not isinstance(tasks, list):
         return document  # the service reports what is wrong with it
-    return {**document, "tasks": [_task_with_defaults(task, fields) for task in tasks]}
+    filled = [_with_defaults(task, fields) if isinstance(task, dict) else task for task in tasks]
+    return {**document, "tasks": filled}
 
 
-def _task_with_defaults(task: Any, fields: Mapping[str, Any]) -> Any:
-    if not isinstance(task, dict):
-        return task
+def _with_defaults(task: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     # A job starts with its roots, and a task with its own time keeps it.
     timed = bool(task.get("dependsOn") or _TIME_FIELDS & task.keys())
     defaults = {

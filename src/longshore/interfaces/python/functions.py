@@ -79,12 +79,7 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         Raises:
             InvalidInput: the arguments do not fit the function.
         """
-        from longshore.interfaces.python.signatures import SCALARS, calls_in
-
-        arguments = self._signature.dump_arguments(args, kwargs)
-        if SCALARS.issuperset(map(type, arguments.values())):
-            return Call(self, arguments)
-        return Call(self, arguments, tuple(dict.fromkeys(calls_in(arguments))))
+        return Call(self, *self._signature.dump_arguments(args, kwargs))
 
     @functools.cached_property
     def key(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -71,28 +71,31 @@ class FunctionSignature:
             )
             raise UsageError(message) from error
 
-    def dump_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked arguments by parameter name, as JSON; calls are kept.
+    def dump_arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], tuple[Call[Any], ...]]:
+        """Checked arguments by parameter name, as JSON, and the calls in them, which are kept.
 
         An argument that contains a call is checked when its result exists.
 
         Raises:
             InvalidInput: with every problem.
         """
+        arguments: Iterable[tuple[str, Any]] = zip(self._positional, args, strict=False)
         if kwargs or not len(args) == len(self._positional) == len(self._parameters):
             try:
-                arguments = self._signature.bind(*args, **kwargs).arguments
+                arguments = self._signature.bind(*args, **kwargs).arguments.items()
             except TypeError as error:
                 raise InvalidInput(self._name, [str(error)]) from None
-        else:
-            arguments = dict(zip(self._positional, args, strict=True))
         problems: list[str] = []
-        written = {
-            name: self._dump_argument(name, value, problems) for name, value in arguments.items()
-        }
+        written: dict[str, Any] = {}
+        has_calls = False
+        for name, value in arguments:
+            written[name] = item = self._dump_argument(name, value, problems)
+            has_calls = has_calls or type(item) not in SCALARS
         if problems:
             raise InvalidInput(self._name, problems)
-        return written
+        return written, tuple(dict.fromkeys(calls_in(written))) if has_calls else ()
 
     def _dump_argument(self, name: str, value: Any, problems: list[str]) -> Any:
         adapter = self._parameters[name]
