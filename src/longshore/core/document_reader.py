@@ -56,13 +56,7 @@ class DocumentReader:
     ) -> Any:
         """Returns a field; the default if it is missing, null or wrong."""
         value = document.get(name)
-        if value is None:
-            return default
-        try:
-            return read(value)
-        except (TypeError, ValueError) as error:
-            self.add(join_path(path, name), str(error))
-            return default
+        return default if value is None else self.read(value, join_path(path, name), read, default)
 
     def read(self, value: Any, path: str, read: Callable[[Any], Any], default: Any = None) -> Any:
         """Returns ``read(value)``; the default, and a problem, if it raises."""

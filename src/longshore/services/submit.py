@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -136,29 +136,18 @@ class Producer:
         digest = hashlib.blake2b(self.transitions.new_id().encode(), digest_size=9).digest()
         return new_request_id(to_ms(self.backend.clock.now()), int.from_bytes(digest, "big"))
 
-    async def submit(
-        self,
-        tenant: str,
-        request_id: str | None,
-        document: Any,
-        *,
-        own: Sequence[Definition] = (),
-        own_problems: Sequence[Problem] = (),
-    ) -> AcceptedTasks:
+    async def submit(self, tenant: str, request_id: str | None, document: Any) -> AcceptedTasks:
         """Accept a job. The same request id always gives the same job.
 
         Args:
             request_id: None: a new one is drawn.
-            own: Definitions that come with the job; they are stored first, if all is valid.
-            own_problems: What is wrong with these definitions.
 
         Raises:
             InvalidJob: the document is not a job; every problem is listed, nothing was stored.
             AlreadyExists: the request id belongs to a job with another document.
             UsageError: the request id is not valid.
         """
-        submission = Submission(document, request_id, own, own_problems)
-        (answer,) = await self.submit_many(tenant, [submission])
+        (answer,) = await self.submit_many(tenant, [Submission(document, request_id)])
         if isinstance(answer, LongshoreError):
             raise answer
         return answer
@@ -238,8 +227,8 @@ class Producer:
         # No job has an id that was just drawn.
         if request_id and (existing := await self.backend.ledger.get_job(job_id)):
             return _previous_job(existing, request, body_hash)
-        references = [(index, task.definition) for index, task in enumerate(request.tasks)]
-        await self._find_definitions(tenant, references, named, own_names)
+        names = ((index, task.definition) for index, task in enumerate(request.tasks))
+        await self._find_definitions(tenant, names, named, own_names)
         for definition in own:
             newest = named.get(definition.name)
             stored = await self._store_definition(tenant, definition, newest)
@@ -290,7 +279,7 @@ class Producer:
     async def _find_definitions(
         self,
         tenant: str,
-        references: Sequence[tuple[int, str]],
+        references: Iterable[tuple[int, str]],
         definitions: dict[str, Definition],
         own: Collection[str] = (),
         problems: Sequence[Problem] = (),

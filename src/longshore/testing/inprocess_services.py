@@ -25,13 +25,13 @@ from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import NotFound
+from longshore.errors import LongshoreError, NotFound
 from longshore.ports.output import OutputPosition
 from longshore.services.budgets import BudgetReservations
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer
+from longshore.services.submit import Producer, Submission
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy
@@ -98,10 +98,11 @@ class InProcessServices:
             app=_APP,
         )
         own, job, problems = split_job_file(document)
-        accepted = await producer.submit(
-            _TENANT, _REQUEST, job, own=[*definitions, *own], own_problems=problems
-        )
-        return accepted.job.id
+        submission = Submission(job, _REQUEST, [*definitions, *own], problems)
+        (answer,) = await producer.submit_many(_TENANT, [submission])
+        if isinstance(answer, LongshoreError):
+            raise answer
+        return answer.job.id
 
     async def run_to_end(self, job_id: str) -> None:
         """Work until nothing of the job runs or will run by itself."""

@@ -10,7 +10,7 @@ the job is there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -148,11 +148,11 @@ class CreateJobs:
         numbered = enumerate(self._creations, last_no + 1)
         packed = [_packed_job(transaction, no, creation) for no, creation in numbered]
         before = connection.total_changes()
-        connection.executemany(_CREATE_JOB, [job for job, _, _ in packed])
+        connection.executemany(_CREATE_JOB, packed)
         all_new = connection.total_changes() - before == len(packed)
-        new_tasks = list[Any]()
+        new = list[tuple[JobCreation, Any]]()
         answers: list[tuple[()] | VersionConflict] = []
-        for creation, (job, tasks, ready) in zip(self._creations, packed, strict=True):
+        for creation, job in zip(self._creations, packed, strict=True):
             no, job_id, tenant, app = job[:4]
             if not all_new:
                 stored = transaction.select(_CREATION, (job_id,))
@@ -162,37 +162,39 @@ class CreateJobs:
                     answers.append(() if own else VersionConflict(creation.spec.id, 0))
                     continue
             answers.append(())
-            new_tasks += tasks
+            new.append((creation, job))
+            tasks, first = creation.plan.tasks, no << NUMBER_BITS
+            ready = [first + task.number for task in tasks if not task.awaits.bits]
             transaction.record_events(JOB_CREATED, tenant, app, 1, [-no])
             transaction.record_events(PENDING, tenant, app, 1, ready)
-        connection.executemany(_CREATE_TASK, new_tasks)
+        packed_tasks = (row for item in new for row in _packed_tasks(transaction, *item))
+        connection.executemany(_CREATE_TASK, packed_tasks)
         reach("create.rows_written")
         transaction.close()
         return answers
 
 
 def _packed_job(transaction: StoreTransaction, no: int, creation: JobCreation) -> Any:
-    """What ``core.jobs.job.create`` and ``core.tasks.task.create`` decide.
-
-    Returns the values of ``_CREATE_JOB``, those of ``_CREATE_TASK`` for each task, and the numbers
-    of the tasks that await none.
-    """
-    spec, planned = creation.spec, creation.plan.tasks
-    names, connection, total = transaction.names, transaction.connection, len(planned)
-    values = job_spec_values(spec, no, names, connection)
-    tenant, created_us = values[2], values[-1]
-    change_id, now_ms = pack_change_id(creation.change_id), created_us // 1000
-    job = (
+    """The values of ``_CREATE_JOB``: what ``core.jobs.job.create`` decides."""
+    spec, total = creation.spec, len(creation.plan.tasks)
+    values = job_spec_values(spec, no, transaction.names, transaction.connection)
+    return (
         *values,
-        *(change_id, now_ms, total),
+        *(pack_change_id(creation.change_id), values[-1] // 1000, total),
         pack_document(creation.graph) if total > 1 else None,
         pack_record(JOB_CREATED, 0, transaction.position, BY_PRODUCER, (total,)),
         encode_rest({"budget": spec.budget}).decode() if spec.budget else None,
     )
+
+
+def _packed_tasks(transaction: StoreTransaction, creation: JobCreation, job: Any) -> Iterator[Any]:
+    """The values of ``_CREATE_TASK`` for each task: what ``core.tasks.task.create`` decides."""
+    names, connection = transaction.names, transaction.connection
+    first_no, tenant, (created_us, change_id, now_ms) = job[0] << NUMBER_BITS, job[2], job[7:10]
     common: dict[int, tuple[Any, ...]] = {}  # by identity of the kind: tasks share a few
     pending = _pending_values(transaction, None, now_ms)
-    tasks, ready, first_no = list[Any](), list[int](), no << NUMBER_BITS
-    for _, number, key, kind, input_, parents, dependents, not_before, awaits in planned:
+    for task in creation.plan.tasks:
+        _, number, key, kind, input_, parents, dependents, not_before, awaits = task
         values = common.get(id(kind))
         if values is None:
             kind_no = names.kind_number_of(connection, kind)
@@ -205,21 +207,16 @@ def _packed_job(transaction: StoreTransaction, no: int, creation: JobCreation) -
             state = _pending_values(transaction, to_us(not_before), now_ms)
         if awaits.bits:
             state = (0, 0, None, pack_numbers(awaits), b"")
-        else:
-            ready.append(first_no + number)
-        tasks.append(
-            (
-                first_no + number,
-                key,
-                pack_document(input_),
-                None if parents is None else pack_document(parents),
-                None if dependents is None else pack_document(dependents),
-                *values,
-                *state,
-                rest,
-            )
+        yield (
+            first_no + number,
+            key,
+            pack_document(input_),
+            None if parents is None else pack_document(parents),
+            None if dependents is None else pack_document(dependents),
+            *values,
+            *state,
+            rest,
         )
-    return job, tasks, ready
 
 
 def _pending_values(transaction: StoreTransaction, due_us: int | None, now_ms: int) -> Any:

@@ -83,6 +83,9 @@ class Graph:
         return NumberSet(descendants)
 
 
+NO_TASKS = Graph()
+
+
 @lru_cache(maxsize=1024)
 def graph_of_one_task(key: str, definition: str) -> Document:
     """Returns the document of the graph of a job of one task."""

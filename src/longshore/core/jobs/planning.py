@@ -15,7 +15,7 @@ from longshore.core.definitions.definition import Definition
 from longshore.core.documents import Document, make_document, submitted_document_key
 from longshore.core.events.types import TaskSummary
 from longshore.core.ids import task_id_of
-from longshore.core.jobs.graph import Graph
+from longshore.core.jobs.graph import NO_TASKS, Graph
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.jobs.submission import TaskRequest
 from longshore.core.records import value
@@ -30,7 +30,7 @@ class PlanTarget:
     job: JobSpec
     requested_at: datetime
     body_hash: str  # of the request
-    graph: Graph = field(default_factory=Graph)
+    graph: Graph = NO_TASKS
     completed: NumberSet = NO_NUMBERS
 
 
@@ -116,7 +116,7 @@ def plan_tasks(
         for parent in request.parents:
             dependents.setdefault(parent, []).append(request.key)
     parents = [tuple([numbers[parent] for parent in request.parents]) for request in requests]
-    tasks = tuple(
+    tasks = [
         PlannedTask(
             target,
             numbers[request.key],
@@ -129,11 +129,11 @@ def plan_tasks(
             NumberSet(above) - target.completed if above else NO_NUMBERS,
         )
         for request, above in zip(requests, parents, strict=True)
-    )
+    ]
     names = (*before.names, *[request.definition for request in requests])
     return SubmissionPlan(
         requests=requests,
-        tasks=tasks,
+        tasks=tuple(tasks),
         graph=Graph(keys, names, (*before.parents, *parents), before.additions),
         blobs=tuple(planner.blobs),
     )

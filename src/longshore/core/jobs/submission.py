@@ -56,7 +56,7 @@ class TaskRequest:
     """A requested task; None: the definition decides."""
 
     key: str
-    definition: str
+    definition: str = ""
     parents: tuple[str, ...] = ()
     input: Any = None
     queue: str | None = None
@@ -143,7 +143,7 @@ def _read_tasks(reader: DocumentReader, tasks: Sequence[Any]) -> Iterator[TaskRe
         path = f"tasks[{index}]"
         if not isinstance(task, dict):
             reader.add(path, "expected an object with 'taskId' and 'name'")
-            yield TaskRequest(key="", definition="")
+            yield TaskRequest(key="")
             continue
         if not task.keys() <= _TASK_FIELDS.keys():
             reader.reject_unknown(task, _TASK_FIELDS, path)
@@ -156,15 +156,11 @@ def _read_tasks(reader: DocumentReader, tasks: Sequence[Any]) -> Iterator[TaskRe
             count = len(reader.problems)
             options = _read_options(reader, task, path)
             before = values if count == len(reader.problems) else ()
-        key, parents = get("taskId"), ()
-        if "dependsOn" in task:
-            parents = reader.field(task, "dependsOn", path, _read_keys, ())
-        yield TaskRequest(
-            key=key if isinstance(key, str) else "",
-            parents=parents,
-            input=reader.field(task, "input", path, _read_json),
-            **options,
-        )
+        if (input_ := get("input")) is not None:
+            reader.read(input_, f"{path}.input", check_json)
+        parents = reader.field(task, "dependsOn", path, _read_keys, ())
+        key = key if isinstance(key := get("taskId"), str) else ""
+        yield TaskRequest(key=key, parents=parents, input=input_, **options)
 
 
 def _read_options(reader: DocumentReader, task: dict[str, Any], path: str) -> dict[str, Any]:
@@ -172,11 +168,11 @@ def _read_options(reader: DocumentReader, task: dict[str, Any], path: str) -> di
         reader.add(f"{path}.name", "expected the name of a definition, such as 'command'")
     if task.get("delay") is not None and task.get("runAt") is not None:
         reader.add(f"{path}.runAt", "give either 'delay' or 'runAt', not both")
-    options = {"definition": reader.field(task, "name", path, read_name, "")}
-    for name, (attribute, read) in _OPTIONS.items():
-        if name in task:
-            options[attribute] = reader.field(task, name, path, read)
-    return options
+    return {
+        attribute: value
+        for name, (attribute, read) in _OPTIONS.items()
+        if (value := reader.field(task, name, path, read)) is not None
+    }
 
 
 def _read_text(value: Any) -> str:
@@ -189,11 +185,6 @@ def _read_keys(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
         raise expected("a list of task ids")
     return tuple(value)
-
-
-def _read_json(value: Any) -> Any:
-    check_json(value)
-    return value
 
 
 def _read_delay(value: Any) -> timedelta:
@@ -220,6 +211,7 @@ def _read_time(value: Any) -> datetime:
 _read_attempts = integer_reader(1, MAX_ATTEMPTS)
 _read_priority = choice_reader({priority.name.lower(): priority for priority in Priority})
 _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "name": ("definition", read_name),
     "queue": ("queue", read_name),
     "priority": ("priority", _read_priority),
     "delay": ("delay", _read_delay),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
@@ -58,7 +58,7 @@ class RunOptions(SubmitOptions, total=False):
     settings: Mapping[str, Any] | None
 
 
-def _document_fields(options: TaskOptions) -> dict[str, Any]:
+def _document_fields(options: TaskOptions | None) -> dict[str, Any]:
     """The fields of a submitted task.
 
     Raises:
@@ -110,7 +110,7 @@ class Call(Generic[ResultT]):
     arguments: Mapping[str, Any]  # JSON, with calls in place of their results
     parents: tuple[Call[Any], ...] = ()
     key: str | None = None
-    options: TaskOptions = field(default_factory=lambda: TaskOptions())
+    options: TaskOptions | None = None
 
     def with_options(
         self,
@@ -130,7 +130,7 @@ class Call(Generic[ResultT]):
         if key is not None and not TASK_KEY_PATTERN.fullmatch(key):
             message = f"{key!r} is not a key: use 1 to 128 letters, digits, '-' and '_'"
             raise UsageError(message)
-        changed = TaskOptions(**{**self.options, **options})
+        changed = TaskOptions(**{**(self.options or {}), **options})
         _document_fields(changed)  # raises if an option is not valid
         parents = tuple(dict.fromkeys((*self.parents, *_require_calls(after))))
         return replace(self, key=key or self.key, parents=parents, options=changed)
@@ -186,18 +186,13 @@ class CallGraph(NamedTuple):
         return {"name": name or self.requested[-1].task.__name__[:MAX_STEM_LENGTH], "tasks": tasks}
 
     def _task(self, call: Call[Any], key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        task = {"taskId": key, "name": call.task.name, "input": {"kwargs": call.arguments}}
         if not call.parents and not call.options:
-            input_ = {"kwargs": call.arguments}
-            return {**fields, "taskId": key, "name": call.task.name, "input": input_}
-        task: dict[str, Any] = {
-            "taskId": key,
-            "name": call.task.name,
-            "input": {"kwargs": self._encode_value(call.arguments)},
-            **_document_fields(call.options),
-        }
+            return {**fields, **task}
         if call.parents:
+            task["input"] = {"kwargs": self._encode_value(call.arguments)}
             task["dependsOn"] = [self.keys[parent] for parent in call.parents]
-        return _with_defaults(task, fields)
+        return _with_defaults(task | _document_fields(call.options), fields)
 
     def _encode_value(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -278,17 +273,19 @@ def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
     """
     _check_names(options, JobOptions, SubmitOptions)
     name, fields = options.get("name"), _document_fields(options)
+    if is_single := isinstance(work, Call):
+        work = [work]
     if isinstance(work, Mapping):
         own = {"name": name} if name else {}
         return PreparedJob(document=_apply_defaults({**work, **own}, fields))
-    if not isinstance(work, Call | Sequence) or isinstance(work, str):
+    if not isinstance(work, Sequence) or isinstance(work, str):
         message = f"expected a call such as `fetch.of(url)`, calls, or a document, not {work!r}"
         raise UsageError(message)
-    graph = CallGraph.from_calls([work] if isinstance(work, Call) else work)
+    graph = CallGraph.from_calls(work)
     return PreparedJob(
         document=graph.document(fields, name=name),
         graph=graph,
-        is_single_call=isinstance(work, Call),
+        is_single_call=is_single,
         definitions=_definitions_of(graph),
     )
 

@@ -10,20 +10,18 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from longshore.errors import LongshoreError, UsageError
 from longshore.interfaces.python.calls import (
     Call,
     JobOptions,
-    PreparedJob,
     SubmitOptions,
     Submittable,
     prepare_job,
 )
 from longshore.interfaces.python.connection import Connection, open_connection
 from longshore.interfaces.python.jobs import AsyncJob
-from longshore.services.documents import AcceptedJobDocument
 from longshore.services.submit import Submission
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import load_settings
@@ -128,17 +126,15 @@ class AsyncClient:
             UsageError: a worker could not find a function, or an option is not valid.
         """
         request_id = options.pop("request_id", None)
-        prepared = prepare_job(work, options)
-        accepted = await self.connection().operations.submit_file(
-            prepared.document, request_id=request_id, definitions=prepared.definitions
-        )
-        return self._accepted_job(prepared, accepted)
+        others = cast("JobOptions", options)
+        (job,) = await self.submit_many([work], request_ids=[request_id], **others)
+        return job
 
     async def submit_many(
         self,
         submissions: Iterable[Submittable],
         *,
-        request_ids: Sequence[str] | None = None,
+        request_ids: Sequence[str | None] | None = None,
         **options: Unpack[JobOptions],
     ) -> list[AsyncJob[Any]]:
         """Submit many jobs with the same options, many in one transaction.
@@ -148,31 +144,23 @@ class AsyncClient:
         be repeated.
         """
         ready = [prepare_job(work, options) for work in submissions]
-        ids: Sequence[str | None] = [None] * len(ready) if request_ids is None else request_ids
+        ids = [None] * len(ready) if request_ids is None else request_ids
         if len(ids) != len(ready):
             message = f"{len(ready)} jobs need as many request ids, not {len(ids)}"
             raise UsageError(message)
-        answers = await self.connection().operations.submit_many(
-            [
-                Submission(job.document, id_, job.definitions)
-                for job, id_ in zip(ready, ids, strict=True)
-            ]
-        )
-        return [self._accepted_job(job, answer) for job, answer in zip(ready, answers, strict=True)]
-
-    def _accepted_job(
-        self, prepared: PreparedJob, answer: AcceptedJobDocument | LongshoreError
-    ) -> AsyncJob[Any]:
-        if isinstance(answer, LongshoreError):
-            raise answer
-        return AsyncJob(
-            self.connection,
-            answer.job_id,
-            answer.request_id,
-            created=answer.created,
-            graph=prepared.graph,
-            single=prepared.is_single_call,
-        )
+        pairs = zip(ready, ids, strict=True)
+        files = [Submission(job.document, id_, job.definitions) for job, id_ in pairs]
+        answers = await self.connection().operations.submit_many(files)
+        for answer in answers:
+            if isinstance(answer, LongshoreError):
+                raise answer
+        return [
+            AsyncJob(
+                self.connection, item.job_id, item.request_id, created=item.created, prepared=job
+            )
+            for job, item in zip(ready, answers, strict=True)
+            if not isinstance(item, LongshoreError)
+        ]
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
         """A job that was submitted before, by any client; its results are plain JSON.

@@ -15,7 +15,7 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.errors import CommandRefused, TaskCancelledError, TaskFailedError, UsageError
-from longshore.interfaces.python.calls import Call, CallGraph
+from longshore.interfaces.python.calls import Call, PreparedJob
 from longshore.interfaces.python.connection import Connection, JobOutputChunk, JobStatus
 from longshore.services import documents as d
 from longshore.services.app import POLL_INTERVAL
@@ -45,15 +45,14 @@ class AsyncJob(Generic[ResultT]):
         request_id: str,
         *,
         created: bool = False,
-        graph: CallGraph | None = None,
-        single: bool = False,
+        prepared: PreparedJob | None = None,
     ) -> None:
         self.id = job_id
         self.request_id = request_id
         self.created = created  # False: the request id was submitted before
         self._connection = connection
-        self._graph = graph
-        self._single = single
+        self._graph = None if prepared is None else prepared.graph
+        self._single = prepared is not None and prepared.is_single_call
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"
