@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.adapters.system import SystemClock
-from longshore.ports.clock import Clock
+from longshore.ports.clock import Clock, sleep_until_multiple
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.clock import ClockContract
 
@@ -58,6 +58,43 @@ def test_a_sleep_lasts_until_its_duration_has_passed_however_late_the_loop_is() 
 
         # It read the time at its start, one step after ``start``.
         assert clock.readings == start / timedelta(milliseconds=1) + 1 + 4
+
+    _run(scenario())
+
+
+def test_loops_that_poll_wake_up_together() -> None:
+    async def scenario() -> None:
+        clock = FakeClock(NOON)
+        clock.advance(SECOND / 4)
+        polls = [asyncio.create_task(sleep_until_multiple(clock, SECOND))]
+        await asyncio.sleep(0)
+        clock.advance(SECOND / 4)
+        polls.append(asyncio.create_task(sleep_until_multiple(clock, SECOND)))
+        await asyncio.sleep(0)
+
+        assert clock.next_deadline == SECOND
+        clock.advance(SECOND / 2)
+        await asyncio.gather(*polls)
+
+    _run(scenario())
+
+
+def test_long_sleeps_are_interrupted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock = SystemClock()
+        moment = timedelta(seconds=101)
+        monkeypatch.setattr(SystemClock, "elapsed", lambda self: moment)
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            nonlocal moment
+            pauses.append(seconds)
+            moment += timedelta(seconds=seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        await clock.sleep(11 * SECOND)
+
+        assert pauses == [4, 5, 2]
 
     _run(scenario())
 

@@ -200,7 +200,7 @@ def test_a_name_is_taken_while_its_worker_is_here_and_until_it_is_cleared_away(
     registry.register("w", ["default"])
 
     assert registry.live_workers() == {"w": ("default",)}
-    assert os.listdir(tmp_path / "workers") == ["w.lock"]
+    assert sorted(os.listdir(tmp_path / "workers")) == ["last-change", "w.lock"]
 
 
 def test_a_worker_keeps_its_id_when_another_one_requests_it(
@@ -344,6 +344,48 @@ def test_one_process_of_the_machine_has_a_role_until_it_ends(
     assert first == (True, False)
     assert other_role
     assert after == (True, True)
+
+
+def test_the_process_with_a_role_finds_each_dead_worker_and_lists_the_folder_only_if_it_changed(
+    registry: FileWorkerRegistry,
+    another: Callable[[], RegistryProcess],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listings: list[object] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listings.append(path) or listdir(path))
+    assert registry.acquire_role("sweeper")
+    registry.register("ours", ["default"])
+    for _ in range(3):
+        assert registry.dead_workers() == []
+    assert len(listings) == 1
+
+    for worker_id in ("first", "second"):
+        process = another()
+        process.call("register", worker_id, ["default"])
+        assert registry.dead_workers() == []
+        process.kill()
+        assert registry.dead_workers() == [worker_id]
+        registry.deregister(worker_id)
+        listings.clear()
+        for _ in range(3):
+            assert registry.dead_workers() == []
+        assert len(listings) == 1
+
+
+def test_a_process_that_waits_for_a_role_opens_its_file_once(
+    registry: FileWorkerRegistry,
+    another: Callable[[], RegistryProcess],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = another()
+    process.call("acquire_role", "sweeper")
+    assert not registry.acquire_role("sweeper")
+    monkeypatch.setattr(os, "open", None)
+
+    assert not registry.acquire_role("sweeper")
+    process.kill()
+    assert registry.acquire_role("sweeper")
 
 
 def test_a_released_role_can_be_acquired_by_another_process(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ WORKER_REGISTRY_FAULTS = (
     _fault(
         name="a role is never given up",
         at="execution.host.registry:FileWorkerRegistry.close",
-        do=Replace("close()", "self._role_locks.popitem()"),
+        do=Replace("close()", "files.popitem()"),
         caught_by=f"{_WORKER_REGISTRY}::test_a_released_role_can_be_acquired_by_another_process",
     ),
 )

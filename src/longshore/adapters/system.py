@@ -42,7 +42,8 @@ class SystemClock:
             return
         end, left = self.elapsed() + duration, duration
         while True:
-            await asyncio.sleep(min(left, _MAX_SLEEP).total_seconds())
+            # Long sleeps are interrupted together, so that the process wakes up once for all.
+            await asyncio.sleep(min(left, _MAX_SLEEP - self.elapsed() % _MAX_SLEEP).total_seconds())
             if (left := end - self.elapsed()) <= timedelta(0):
                 return
 

@@ -21,3 +21,8 @@ class Clock(Protocol):
     async def sleep(self, duration: timedelta) -> None:
         """Return when ``duration`` has passed; immediately if it is zero or less."""
         ...
+
+
+async def sleep_until_multiple(clock: Clock, interval: timedelta) -> None:
+    """Return at the next multiple of ``interval``, so that loops of a process wake it together."""
+    await clock.sleep(interval - clock.elapsed() % interval)

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, NoReturn
 from longshore.core.definitions.definition import Definition
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
+from longshore.ports.clock import sleep_until_multiple
 from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 
@@ -127,7 +128,7 @@ class DefinitionSync:
         Each problem is logged once, and those in ``reported`` are not logged.
         """
         while True:
-            await self.backend.clock.sleep(every)
+            await sleep_until_multiple(self.backend.clock, every)
             # No error may end the loop: the folder would seem unchanged.
             with log_and_continue(
                 logger,

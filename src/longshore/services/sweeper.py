@@ -23,6 +23,7 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.child_slots import runs_in_slot
+from longshore.ports.clock import sleep_until_multiple
 from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetOperations
@@ -94,7 +95,7 @@ class Sweeper:
                     next_sweep = clock.elapsed() + (every if leads else _STANDBY_FACTOR * every)
                 elif leads:
                     await self.reap_dead_workers()
-            await clock.sleep(min(self.dead_worker_check_every, every))
+            await sleep_until_multiple(clock, min(self.dead_worker_check_every, every))
 
     async def sweep(self) -> Repairs:
         """Make all repairs that are due now, and return what this call repaired."""

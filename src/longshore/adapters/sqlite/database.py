@@ -31,8 +31,7 @@ from longshore.adapters.sqlite.rows import RowReader
 from longshore.adapters.sqlite.store_file import Bindings, Row, rows
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.adapters.sqlite.writer import DatabaseWriter
-from longshore.errors import BackendError
-from longshore.ports.clock import Clock
+from longshore.ports.clock import Clock, sleep_until_multiple
 
 _FOLDER_MODE = 0o700
 
@@ -68,7 +67,7 @@ class Database:
         self.waiters = {topic: Waiters(clock, partial(self._before_wait, topic)) for topic in Topic}
         self._poll_interval = options.slow_poll
         self._polling: asyncio.Task[None] | None = None
-        self._data_version: int | None = None  # when the waiters were last woken by polling
+        self._commits: int | None = None  # when the waiters were last woken by polling
         self.notifier = Notifier(folder, self.waiters)
         with self.write_lock:  # so no change is under way: one that was left open by a crash ends
             self.notifier.definition_change_ended(self.notifier.definition_change_begun())
@@ -158,13 +157,10 @@ class Database:
     async def _poll(self) -> None:
         """Wake all waiters if the file was changed, in case a wake-up was lost."""
         while any(waiters.any_waiting for waiters in self.waiters.values()):
-            await self.clock.sleep(self._poll_interval)
-            try:
-                version = self.point_value("PRAGMA data_version")
-            except BackendError:
-                version = None  # the waiters report it when they look
-            if version is None or version != self._data_version:
-                self._data_version = version
+            await sleep_until_multiple(self.clock, self._poll_interval)
+            commits = self.notifier.commits
+            if commits is None or commits != self._commits:
+                self._commits = commits
                 self.notifier.wake_local(Topic)
         self._polling = None
 

@@ -7,7 +7,8 @@ the file was changed.
 
 A commit makes no system call for a topic without waiters. For this the processes share a page of
 memory with one number per topic. A waiter sets it to 1, then looks, then waits; a commit that
-finds 1 sets it to 0 and wakes all processes, whose waiters set it again before they wait.
+finds 1 sets it to 0 and wakes all processes, whose waiters set it again before they wait. A number
+that every commit changes is in the page too, so that an idle process polls without a system call.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Topic(Enum):
 
 _BY_BYTE = {topic.value[0]: topic for topic in Topic}
 _WORD = {topic: index for index, topic in enumerate(Topic)}
-_CHANGES_BEGUN, _CHANGES_ENDED = len(Topic), len(Topic) + 1
+_CHANGES_BEGUN, _CHANGES_ENDED, _COMMITS = range(len(Topic), len(Topic) + 3)
 
 
 class Notifier:
@@ -85,6 +86,20 @@ class Notifier:
         for topic in expected:
             self._words[_WORD[topic]] = 0
         return expected
+
+    def commit_begun(self) -> None:
+        """The file is about to change; under the write lock."""
+        self._words[_COMMITS] |= 1
+
+    def commit_ended(self) -> None:
+        """The commit that was begun last has succeeded; under the write lock."""
+        self._words[_COMMITS] += 1
+
+    @property
+    def commits(self) -> int | None:
+        """A number that changes with the file; None: the last commit is under way or has failed."""
+        number = self._words[_COMMITS]
+        return None if number % 2 else number
 
     @property
     def definitions_version(self) -> int | None:

@@ -256,6 +256,7 @@ class DatabaseWriter:
                 if durable is not self._synchronous_full:
                     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                     self._synchronous_full = durable
+                before = connection.total_changes()
                 connection.execute("BEGIN IMMEDIATE")
                 self._names.begin()
                 reach("write.group_begun")
@@ -267,7 +268,12 @@ class DatabaseWriter:
                         self._run_in_savepoint(connection, item)
                 committing = True
                 reach("write.committing")
-                connection.execute("COMMIT")
+                if connection.total_changes() == before:
+                    connection.execute("COMMIT")
+                else:
+                    self._notifier.commit_begun()
+                    connection.execute("COMMIT")
+                    self._notifier.commit_ended()
                 reach("write.committed")
         # The thread must stay alive for the next group.
         except Exception as error:  # noqa: BLE001

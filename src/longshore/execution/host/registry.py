@@ -7,6 +7,9 @@ attempt is alive. So a process that can take the lock knows that the worker and 
 ended. It still kills what is left of the worker's children, in case the reapers were killed as well
 (only a process with the same process id *and* the same start time), and removes the file.
 
+The process that looks for dead workers does it often. It lists the folder when a number in a file
+that the processes share has changed, which each change of the folder does, and once a minute.
+
 A lock belongs to this machine's kernel, so it works across containers that share the folder. A data
 folder on a network file system is refused elsewhere.
 """
@@ -15,7 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +36,8 @@ from longshore.execution.slot_page import begun_tasks, read_boot_id
 _FOLDER_NAME = "workers"
 _FOLDER_MODE = 0o700
 _QUEUES_PREFIX = "serves "
+_LIST_EVERY_S = 60
+_CHANGE_BYTES = 8
 _KILL_TIMEOUT = timedelta(seconds=3)
 _KILL_INTERVAL_S = 0.002
 
@@ -56,6 +63,9 @@ class FileWorkerRegistry:
     data_folder: Path
     _workers: dict[str, _RegisteredWorker] = field(default_factory=dict)
     _role_locks: dict[str, int] = field(default_factory=dict)
+    _role_files: dict[str, int] = field(default_factory=dict)  # of roles of other processes
+    _change: mmap.mmap | None = None
+    _listed: tuple[bytes, float, list[str]] = (b"", 0, [])  # the change, the time, other workers
 
     def register(self, worker_id: str, queues: Sequence[str]) -> None:
         self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -70,6 +80,7 @@ class FileWorkerRegistry:
             reach("worker.locked")
             _publish_lock(draft, path)
             reach("worker.lock_published")
+            self._folder_changed()
         except (FileExistsError, BlockingIOError):
             os.close(lock)
             message = f"the worker id {worker_id!r} is already used; choose another id"
@@ -84,6 +95,7 @@ class FileWorkerRegistry:
         # In this order: if this process dies in between, the lock of a dead worker is found again.
         page_path(self.data_folder, worker_id).unlink(missing_ok=True)
         self._lock_path(worker_id).unlink(missing_ok=True)
+        self._folder_changed()
         reach("worker.deregistered")
         if (worker := self._workers.pop(worker_id, None)) is not None:
             os.close(worker.lock)
@@ -149,19 +161,27 @@ class FileWorkerRegistry:
     def acquire_role(self, role: str) -> bool:
         if role in self._role_locks:
             return True
-        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        lock = os.open(self._folder / f"{role}.role", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if (lock := self._role_files.get(role)) is None:
+            self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            lock = self._role_files[role] = os.open(self._folder / f"{role}.role", flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
             return False
-        self._role_locks[role] = lock
+        self._role_locks[role] = self._role_files.pop(role)
         reach("worker.role_acquired")
         return True
 
     def dead_workers(self) -> list[str]:
-        return [worker_id for worker_id in self._worker_ids() if self.is_dead(worker_id)]
+        if not self._role_locks:
+            return [worker_id for worker_id in self._worker_ids() if self.is_dead(worker_id)]
+        change, listed_at, others = self._listed
+        current, now = self._last_change[:], time.monotonic()
+        if change != current or now - listed_at > _LIST_EVERY_S:
+            others = [item for item in self._worker_ids() if item not in self._workers]
+            self._listed = current, now, others
+        return [worker_id for worker_id in others if self.is_dead(worker_id)]
 
     def live_workers(self) -> dict[str, tuple[str, ...]]:
         workers = {}
@@ -181,8 +201,27 @@ class FileWorkerRegistry:
 
     def close(self) -> None:
         """Release every role."""
-        while self._role_locks:
-            os.close(self._role_locks.popitem()[1])
+        for files in (self._role_locks, self._role_files):
+            while files:
+                os.close(files.popitem()[1])
+
+    @property
+    def _last_change(self) -> mmap.mmap:
+        """Random bytes that each change of the folder replaces."""
+        if self._change is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            file = os.open(self._folder / "last-change", flags, 0o600)
+            try:
+                if os.fstat(file).st_size < _CHANGE_BYTES:  # with its block: the disk may be full
+                    os.pwrite(file, bytes(_CHANGE_BYTES), 0)
+                self._change = mmap.mmap(file, _CHANGE_BYTES)
+            finally:
+                os.close(file)
+        return self._change
+
+    def _folder_changed(self) -> None:
+        with contextlib.suppress(FileNotFoundError):  # there is no worker at all
+            self._last_change[:] = secrets.token_bytes(_CHANGE_BYTES)
 
     @property
     def _folder(self) -> Path:

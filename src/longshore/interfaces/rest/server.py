@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from email.utils import formatdate
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.server import ServerState
 
 from longshore.errors import UsageError
 
@@ -17,8 +19,32 @@ _SHUTDOWN_TIMEOUT_S = 2
 _BACKLOG = 512
 
 
-class _SignalFreeServer(uvicorn.Server):
-    """A server that leaves signal handling to its caller."""
+class _ServerState(ServerState):
+    """Adds the date to a response when it is sent: uvicorn's timer would do it each second."""
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"date", formatdate(usegmt=True).encode())]
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """There are no others."""
+
+
+class _Server(uvicorn.Server):
+    """A server without signal handling and without a timer: its caller ends it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = _ServerState()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        await self._stopping.wait()
 
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def]
@@ -59,10 +85,10 @@ async def serve(app: FastAPI, server_socket: socket.socket) -> AsyncIterator[asy
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
-    server = _SignalFreeServer(config)
+    server = _Server(config)
     serving = asyncio.ensure_future(server.serve(sockets=[server_socket]))
     try:
         yield serving
     finally:
-        server.should_exit = True
+        server.stop()
         await serving
