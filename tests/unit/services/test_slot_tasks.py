@@ -23,6 +23,7 @@ from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.simulated_slots import Behaviour, ChildCrash, SimulatedTask, TaskError
 from tests.unit.services.harness import (
     BACKENDS,
+    DIRECT,
     LEASE,
     NO_WAIT,
     RESULT_LIMIT_BYTES,
@@ -709,6 +710,30 @@ async def test_a_task_that_is_prepared_while_the_worker_stops_is_released() -> N
 
         row = await harness.task("b")
         assert (row.state, row.attempt, worker.begun) == (PENDING, 1, [])
+
+
+# Turns ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", DIRECT)
+@scenario
+async def test_the_tasks_of_a_wide_job_share_turns(kind: str, tmp_path: Path) -> None:
+    source: list[FlakyPort] = []
+
+    def ports(backend: Any) -> dict[str, Any]:
+        source.append(FlakyPort(backend.source, "turn", times=0))
+        return {"source": source[0]}
+
+    async with slot_worker(kind, tmp_path, ports=ports) as worker:
+        wide = [f"w{number}" for number in range(60)]
+        await worker.harness.submit(
+            call("first"), *(call(key, "first") for key in wide), call("last", *wide)
+        )
+        async with worker.at_work(concurrency=2):
+            await _until_completed(worker.harness, "last")
+
+        # Tasks of a millisecond are claimed for ten milliseconds and for two slots.
+        assert source[0].calls <= len(wide) / 5
 
 
 # Slots ------------------------------------------------------------------------------------------
