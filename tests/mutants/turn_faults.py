@@ -138,7 +138,7 @@ TURN_FAULTS = (
         name="a late claim is tried for ever",
         at=f"{_TURN}.__call__",
         do=Drop("= repeated True"),
-        caught_by=f"{_CONTRACT}::test_a_claim_that_arrives_after_a_later_one_takes_nothing",
+        caught_by=f"{_SQLITE}::test_a_claim_that_arrives_after_a_later_one_is_tried_once",
     ),
     _fault(
         name="a turn in SQLite is not remembered",

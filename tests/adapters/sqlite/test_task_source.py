@@ -61,6 +61,27 @@ def blocked_writer(source: Any) -> Iterator[None]:
 
 
 @scenario
+async def test_a_claim_that_arrives_after_a_later_one_is_tried_once(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        source: Any = source_of(backend)
+        for number in range(2):
+            await commit(backend, new_task(f"t{number}", number=number))
+        worker = await join(source)
+        await worker.claim(1, turn_id="turn-2")
+        write, tries = source._database.write, []
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            tries.append(arguments)
+            assert len(tries) < 10
+            return write(*arguments, **options)
+
+        source._database.write = counted
+
+        assert await worker.claim(1, turn_id="turn-1") == ()
+        assert len(tries) == 1
+
+
+@scenario
 async def test_a_claim_that_is_cancelled_midway_gives_back_what_it_took(tmp_path: Path) -> None:
     clock = FakeClock(START)
     async with sqlite_backend(tmp_path, clock) as backend:

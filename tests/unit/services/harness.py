@@ -238,6 +238,7 @@ class ServiceHarness:
                 if running.done():
                     break
                 await self.advance(SECOND)
+            assert running.done(), "the worker does not stop"
             await running
 
     async def send(self, command: LeaseCommand) -> Answer:
@@ -261,7 +262,9 @@ class ServiceHarness:
     async def advance_until_done(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """What comes of something that waits on the clock."""
         doing = asyncio.ensure_future(work)
+        end = self.clock.elapsed() + timedelta(minutes=10)
         while not doing.done():
+            assert self.clock.elapsed() < end, "it takes too long"
             await self.advance(timedelta(milliseconds=50))
         return await doing
 

@@ -105,7 +105,8 @@ def test_the_losers_of_a_race_have_ended_when_it_is_left() -> None:
 
     async def loser() -> None:
         try:
-            await asyncio.Event().wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
         finally:
             await asyncio.sleep(0)
             ended.append("cleaned up")

@@ -135,7 +135,6 @@ async def test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        harness.runner.set_scripts("a", HANGS)
         await harness.submit(make_task())
         await harness.claim(task_id("a"))
         row = await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
@@ -143,7 +142,7 @@ async def test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled(
         await Attempt(harness.worker_context(), row, harness.clock.elapsed(), harness.send).run()
 
         assert (await harness.task("a")).state is TaskState.CANCELLED
-        assert harness.runner.alive == []
+        assert harness.runner.specs == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
