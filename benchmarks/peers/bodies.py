@@ -7,7 +7,6 @@ a peer's own bookkeeping. All processes of a Linux machine share CLOCK_MONOTONIC
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 import time
@@ -107,6 +106,9 @@ def _as_coroutine(name: str, body: Callable[[int], None]) -> Callable[[int], Awa
         if name not in _SLEEPS_S:
             body(number)
             return
+        # Only here: the worker of a peer without coroutines does not load it.
+        import asyncio
+
         record(BEGIN, number)
         await asyncio.sleep(_SLEEPS_S[name])
         record(END, number)
