@@ -10,7 +10,6 @@ reference is not searched for references: it cannot request the result of anothe
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -157,6 +156,8 @@ def safe_name(path: str) -> str:
     name = "/".join("_" if part == ".." else _printable(part) for part in parts) or "_"
     if name == plain and len(name.encode()) <= _NAME_LIMIT_BYTES:
         return name
+    import hashlib  # loaded here, as OpenSSL makes every fork dearer
+
     digest = hashlib.blake2b(path.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES)
     suffix = f"~{digest.hexdigest()}"
     return name.encode()[: _NAME_LIMIT_BYTES - len(suffix)].decode(errors="ignore") + suffix

@@ -11,7 +11,6 @@ numbers. Job ids have no underscore, so ``{job_id}_{key}`` splits at the first o
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from longshore.errors import UsageError
@@ -58,6 +57,8 @@ def _with_time(now_ms: int, bits: int) -> int:
 
 def job_id_of(tenant: str, request_id: str) -> str:
     """Returns the id of the job that this request creates."""
+    import hashlib  # loaded here, as OpenSSL makes every fork dearer
+
     encoded = tenant.encode()
     # The length precedes the tenant, so that ("ab", "c") and ("a", "bc") differ.
     digest = hashlib.blake2b(b"%d:%s" % (len(encoded), encoded), digest_size=ID_BYTES)

@@ -7,7 +7,6 @@ names the accepted forms. Nothing that may contain a secret is quoted.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Final
 
@@ -88,6 +87,8 @@ def is_commit(ref: str) -> bool:
 
 def cache_name(url: str) -> str:
     """Returns the folder name of a repository's mirror, unique for each address."""
+    import hashlib  # loaded here, as OpenSSL makes every fork dearer
+
     return hashlib.sha256(url.encode()).hexdigest()
 
 

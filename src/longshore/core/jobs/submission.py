@@ -10,7 +10,6 @@ recursive, because a chain of ten thousand tasks is an ordinary job.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -114,6 +113,8 @@ def canonical_text(document: Any) -> str:
 
 def canonical_hash(document: Any) -> str:
     """Returns a hash that is equal for documents with the same content."""
+    import hashlib  # loaded here, as OpenSSL makes every fork dearer
+
     return hashlib.blake2b(canonical_text(document).encode(), digest_size=16).hexdigest()
 
 

@@ -312,14 +312,13 @@ def warm_up_slots(times: int) -> None:
     """
     null_fd = os.open(os.devnull, os.O_RDWR)
     settings = SlotSettings(isolation=Isolation.FORK, child_folder=os.getcwd())
-    options = '{"function":"os:getpid","path":[]}'
+    task = TaskRecord(0, 1, 1, 0, '{"function":"os:getpid","path":[]}', "a", "a", 1, "null")
     for _ in range(times):
         near, far = socket.socketpair()
         page = SlotPage(-1)
         page.deadline_ns = 2**63 - 1
         files = SlotFiles(far.detach(), near.detach(), null_fd, _OUTPUT, _ERRORS)
-        child = SlotChild(settings, files, page, close_fds=(os.dup(null_fd),))
-        child.warm_up(TaskRecord(0, 1, 1, 0, options, "a", "a", 1, "null"))
+        SlotChild(settings, files, page, close_fds=(os.dup(null_fd),)).warm_up(task)
     os.close(null_fd)
 
 

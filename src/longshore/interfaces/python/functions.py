@@ -10,7 +10,6 @@ Nothing heavy is imported until a call is built or run, so that forked children 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -231,6 +230,8 @@ def _definition_name(module: str, name: str) -> str:
     whole = _INVALID_NAME_CHARACTERS.sub("-", f"{module}.{name}")
     if len(whole) <= _MAX_NAME_LENGTH:
         return whole
+    import hashlib  # loaded here, as OpenSSL makes every fork dearer
+
     digest = hashlib.sha256(f"{module}:{name}".encode()).hexdigest()[:_HASH_LENGTH]
     return f"{whole[_HASH_LENGTH + 1 - _MAX_NAME_LENGTH :]}-{digest}"
 
