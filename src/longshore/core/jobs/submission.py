@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -93,7 +94,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
     budget = reader.field(document, "budget", "", read_budget, NO_BUDGET)
     requests: list[TaskRequest] = []
     if isinstance(tasks := document.get("tasks"), list):
-        requests += _read_tasks(reader, tasks)
+        requests += [_read_task(reader, task, f"tasks[{i}]") for i, task in enumerate(tasks)]
         reader.problems += problems_of(requests, limit=limit, existing=existing or ())
     else:
         reader.add("tasks", "expected a list of tasks")
@@ -136,32 +137,36 @@ def unknown_definition(index: int, name: str) -> Problem:
     return Problem(path=f"tasks[{index}].name", message=NO_DEFINITION.format(name))
 
 
-def _read_tasks(reader: DocumentReader, tasks: Sequence[Any]) -> Iterator[TaskRequest]:
-    """Reads tasks in order. Most have the options of the task before, which are read once."""
-    before: tuple[Any, ...] = ()  # what the options were read from; empty: with a problem
-    options: dict[str, Any] = {}
-    for index, task in enumerate(tasks):
-        path = f"tasks[{index}]"
-        if not isinstance(task, dict):
-            reader.add(path, "expected an object with 'taskId' and 'name'")
-            yield TaskRequest(key="")
-            continue
-        if not task.keys() <= _TASK_FIELDS.keys():
-            reader.reject_unknown(task, _TASK_FIELDS, path)
-        get = task.get
-        delay, attempts = get("delay"), get("maxAttempts")
-        # Numbers with their types, because 1 equals true.
-        numbers = (delay, type(delay), attempts, type(attempts))
-        values = (get("name"), get("queue"), get("priority"), get("runAt"), numbers)
-        if values != before:
-            count = len(reader.problems)
-            options = _read_options(reader, task, path)
-            before = values if count == len(reader.problems) else ()
-        if (input_ := get("input")) is not None:
-            reader.read(input_, f"{path}.input", check_json)
-        parents = reader.field(task, "dependsOn", path, _read_keys, ())
-        key = key if isinstance(key := get("taskId"), str) else ""
-        yield TaskRequest(key=key, parents=parents, input=input_, **options)
+def _read_task(reader: DocumentReader, task: Any, path: str) -> TaskRequest:
+    if not isinstance(task, dict):
+        reader.add(path, "expected an object with 'taskId' and 'name'")
+        return TaskRequest(key="")
+    if not task.keys() <= _TASK_FIELDS.keys():
+        reader.reject_unknown(task, _TASK_FIELDS, path)
+    try:
+        options = _valid_options(*map(task.get, _OPTIONS))
+    except (TypeError, ValueError):
+        options = _read_options(reader, task, path)
+    if (input_ := task.get("input")) is not None:
+        reader.read(input_, f"{path}.input", check_json)
+    parents = reader.field(task, "dependsOn", path, _read_keys, ())
+    key = key if isinstance(key := task.get("taskId"), str) else ""
+    return TaskRequest(key=key, parents=parents, input=input_, **options)
+
+
+@lru_cache(maxsize=1024, typed=True)  # by type too, because 1 equals true
+def _valid_options(*values: Any) -> dict[str, Any]:
+    """Returns options that many tasks share, from the values of ``_OPTIONS``.
+
+    Raises:
+        TypeError: a value has no hash.
+        ValueError: there is a problem.
+    """
+    reader = DocumentReader()
+    options = _read_options(reader, dict(zip(_OPTIONS, values, strict=True)), "")
+    if reader.problems:
+        raise ValueError
+    return options
 
 
 def _read_options(reader: DocumentReader, task: dict[str, Any], path: str) -> dict[str, Any]:

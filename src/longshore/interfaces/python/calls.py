@@ -81,7 +81,7 @@ def _document_fields(options: TaskOptions | None) -> dict[str, Any]:
 
 
 def _check_names(options: Mapping[str, Any], kind: Any, shown: Any) -> None:
-    if unknown := options.keys() - kind.__annotations__.keys():
+    if options and (unknown := options.keys() - kind.__annotations__.keys()):
         names = ", ".join(shown.__annotations__)
         message = f"no option is called {min(unknown)!r}; the options are {names}"
         raise UsageError(message)
@@ -310,7 +310,7 @@ def _with_defaults(task: dict[str, Any], fields: Mapping[str, Any]) -> dict[str,
 
 def _definitions_of(graph: CallGraph) -> tuple[Definition, ...]:
     definitions: dict[str, Definition] = {}
-    for task in dict.fromkeys(graph.tasks.values()):
+    for task in dict.fromkeys([call.task for call in graph.keys]):
         definition = task.definition()
         if definitions.setdefault(definition.name, definition) != definition:
             message = f"two task functions are named {definition.name!r}; give each its own name"
