@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import socket
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ import pytest
 
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.errors import UsageError
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
@@ -581,7 +583,44 @@ async def test_a_slot_is_refused_where_there_is_no_linux(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness(tmp_path) as here:
+        client = "longshore.execution.host.forkserver_client.sys"
+        monkeypatch.setattr(client, SimpleNamespace(platform="darwin"))
+        with pytest.raises(UsageError, match="on Linux only"):
+            await here.slots.open_slot(Isolation.POOL)
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_slot_without_a_folder_for_its_child_is_not_opened(
+    tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as here:
         with monkeypatch.context() as patch:
-            patch.setattr("longshore.execution.host.slots.sys", SimpleNamespace(platform="darwin"))
-            with pytest.raises(UsageError, match="isolation: spawn"):
-                await here.slots.open_slot(Isolation.POOL)
+            patch.setattr("longshore.execution.host.slots.secrets.token_hex", lambda _: "no/folder")
+            with pytest.raises(BackendUnavailable, match=r"folder.*: No such file or directory"):
+                await here.open(isolation)
+
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("echo", 1, isolation=isolation))
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_slot_that_can_have_no_other_child_closes_and_returns_its_task(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("echo", isolation=isolation))
+        shutil.rmtree(here.slots.folder)
+        endings, number = here.recorder.endings, 1
+        # The next child may have been forked before.
+        while not (endings and endings[-1].slot_closed):
+            number += 1
+            task = a_task("kills_its_process", number=number, isolation=isolation)
+            assert here.slots.give(slot, task)
+            await here.until(partial(lambda last: last in here.recorder.accounted, number))
+
+        assert (endings[-1].begun, list(endings[-1].not_begun)) == (None, [number])
+        slot = await here.open(isolation)
+        await here.run(slot, a_task("echo", number=number + 1, isolation=isolation))

@@ -3,11 +3,13 @@
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, UsageError
+from longshore.execution.host.launcher import ProcessRunner
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
     BACKENDS,
@@ -129,6 +131,26 @@ async def test_two_workers_cannot_have_one_name(kind: str, tmp_path: Path) -> No
         async with harness.running_worker("twin"):
             with pytest.raises(UsageError):
                 await harness.worker("twin").run()
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_worker_that_cannot_run_tasks_on_its_system_claims_none(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = "longshore.execution.host.forkserver_client.sys"
+    monkeypatch.setattr(client, SimpleNamespace(platform="darwin"))
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task())
+        runner = ProcessRunner(tmp_path, {}, harness.clock)
+
+        with pytest.raises(UsageError, match="tasks run on Linux only"):
+            await harness.worker("w", context={"runner": runner}).run()
+
+        row = await harness.task("a")
+        assert (row.state, row.attempt) == (TaskState.PENDING, 0)
+        assert harness.worker_registry.calls[-1] == ("deregister", "w")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

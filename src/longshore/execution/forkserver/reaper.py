@@ -62,6 +62,7 @@ _MEMORY_CHECK_MS = 250
 _MAX_WAIT_MS = 5_000
 # After a child that ended before it had begun anything, or if no child can be forked.
 _FORK_INTERVAL_MS = 100
+_FORK_TRIES = 10
 # How long to wait for processes that hang in the kernel before the end is reported anyway.
 KILL_TIMEOUT_S = 5.0
 KILL_INTERVAL_S = 0.005
@@ -168,6 +169,11 @@ class Reaper:
             self._child = AttemptChild(files[0], self._page, close_fds=self._own_fds)
         else:
             self._child = SlotChild(self._settings, SlotFiles(*files), self._page, self._own_fds)
+        try:
+            self._enter_folder()
+        except OSError as error:
+            self._report(ChildStatus(ended=True, wait_status=error.errno or 0), ReapedProcesses())
+            self._exit()
         self._report(ChildStatus(ended=False, child_pid=os.getpid()), ReapedProcesses())
         set_thread_reset(enabled=False)
         # Everything that is there now stays: a collection would only make children copy pages.
@@ -233,24 +239,35 @@ class Reaper:
     def _fork(self, generation: int) -> int:
         """Fork a child, in a slot with a folder as soon as that is possible.
 
+        If it is not possible for a while, this process exits: the worker opens another slot, and
+        releases its tasks if that is not possible either.
+
         Returns:
             Its process id.
 
         Raises:
             OSError: no process can be forked for an attempt.
         """
+        tries = 0
         while True:
             try:
-                if self._folder:
-                    if not self._has_folder:
-                        os.mkdir(self._folder, FOLDER_MODE)
-                        self._has_folder = True
-                    os.chdir(self._folder)
+                self._enter_folder()
                 return self._fork_process(generation)
             except OSError:
                 if not self._folder:
                     raise
+                tries += 1
+                if tries == _FORK_TRIES:
+                    self._exit()
                 self._wait(_FORK_INTERVAL_MS)
+
+    def _enter_folder(self) -> None:
+        """Make the folder in which the next child of a slot works the current one."""
+        if self._folder:
+            if not self._has_folder:
+                os.mkdir(self._folder, FOLDER_MODE)
+                self._has_folder = True
+            os.chdir(self._folder)
 
     def _folder_is_new(self) -> bool:
         """Whether the child has left its folder as it was, so that the next one can have it."""

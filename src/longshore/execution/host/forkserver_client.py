@@ -147,9 +147,15 @@ class ForkServerClient:
         """Start the process if it is not running, and wait until it has loaded its modules.
 
         Raises:
-            UsageError: one of the modules cannot be loaded.
+            UsageError: one of the modules cannot be loaded, or this system is not Linux.
             BackendUnavailable: no process can be started, or it ended at once.
         """
+        if sys.platform != "linux":
+            message = (
+                "tasks run on Linux only: run the worker there, for example in a container, or"
+                " submit to a server with --server"
+            )
+            raise UsageError(message)
         if self._opening is None and self._socket is None:
             self._opening = asyncio.ensure_future(self._open())
         if self._opening is not None:

@@ -33,7 +33,7 @@ from longshore.core.tasks.failures import (
     failure_of_exit,
     failure_of_silent_exit,
 )
-from longshore.errors import BackendUnavailable, UsageError
+from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
@@ -111,13 +111,11 @@ class ProcessSlots:
         self._timer: asyncio.TimerHandle | None = None
 
     async def open_slot(self, isolation: Isolation) -> int:
-        if sys.platform != "linux":
-            message = "child slots need Linux; use 'isolation: spawn' on this system"
-            raise UsageError(message)
         taken = self._slots.keys() | self._opening
         number = next(item for item in range(sys.maxsize) if item not in taken)
         self._opening.add(number)
         try:
+            await self.forkserver.open()
             self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             slot = _ChildSlot(self, number, isolation)
             try:
@@ -662,7 +660,10 @@ class _ChildSlot:
         if self._started.done():
             self._handle_end(status)
         elif status.ended:
-            self._started.set_exception(BackendUnavailable(self.reaper.error))
+            cause = os.strerror(status.wait_status)
+            error = self.reaper.error or f"the folder of a child cannot be made: {cause}"
+            self._started.set_exception(BackendUnavailable(error))
+            self.reaper.abandon()
         else:
             self._started.set_result(status.child_pid)
 

@@ -143,7 +143,7 @@ def _version_check() -> Check:
     if sys.platform == "linux":
         return Check("versions", OK, detail)
     if sys.platform == "darwin":
-        return Check("versions", WARN, f"{detail}: for development; use Linux in production")
+        return Check("versions", WARN, f"{detail}: tasks run on Linux only")
     return Check("versions", FAIL, f"{detail}: not supported")
 
 
