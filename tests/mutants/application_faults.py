@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Condition, Drop, Value
+from tests.planting import Argument, Condition, Drop, Replace, Value
 
 _RULES = "interfaces/test_application_rules.py"
 _TENANTS = (
@@ -64,7 +64,10 @@ APPLICATION_FAULTS = (
     _fault(
         name="resuming a queue that is not paused succeeds",
         at="services.app:Application.resume_queue",
-        do=Drop("if ended"),
+        do=Replace(
+            "raise CommandRefused()",
+            "return d.PausedQueueDocument(name=name, by='', reason=None, at='', until=None)",
+        ),
         caught_by=f"{_RULES}::test_resuming_a_queue_that_is_not_paused_is_refused",
     ),
 )

@@ -29,7 +29,7 @@ TURN_FAULTS = (
     _fault(
         name="a usual completion needs no review",
         at=f"{_TURN}._is_usual_completion",
-        do=Drop("not requires_review"),
+        do=Replace("not requires_review", "$0 or True"),
         caught_by=_AS_CORE,
     ),
     _fault(
