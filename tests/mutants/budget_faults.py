@@ -58,6 +58,12 @@ BUDGET_FAULTS = (
         "test_an_attempt_that_another_process_ended_spends_and_reports_nothing",
     ),
     _fault(
+        name="an attempt whose lease is lost is granted more",
+        at="services.worker.attempt:Attempt.renew",
+        do=Drop("return False", nth=1),
+        caught_by=f"{_FAILURES}::test_nothing_is_spent_after_the_report_that_found_the_lease_lost",
+    ),
+    _fault(
         name="the usage of an ended attempt is forgotten",
         at="core.budgets:_without_reservation",
         do=Argument("replace()", "closed_usage", None),

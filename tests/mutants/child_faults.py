@@ -223,6 +223,12 @@ CHILD_FAULTS = (
         caught_by=f"{_SLOTS}::test_a_fork_of_a_task_does_not_act_as_the_child",
     ),
     _fault(
+        name="a slot whose child can have no folder is open",
+        at="execution.forkserver.reaper:Reaper.run",
+        do=Drop("_enter_folder()"),
+        caught_by=f"{_SLOTS}::test_a_slot_without_a_folder_for_its_child_is_not_opened",
+    ),
+    _fault(
         name="an outcome does not wait for what the task left behind",
         at="execution.host.slots:_ChildSlot._finish",
         do=Condition("child_ends", False),

@@ -7,6 +7,7 @@ from tests.planting import After, Before, Condition, Drop, Operator, Replace, Sw
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _WRITER = "adapters/sqlite/test_writer.py"
+_IDLE = "adapters/sqlite/test_idle.py"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteLedgerInFour"
 _BACKEND = "adapters/sqlite/test_backend.py"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
@@ -100,6 +101,26 @@ LEDGER_FAULTS = (
         at="adapters.sqlite.writer:DatabaseWriter._commit_next_group",
         do=Swap("_commit()", "_notify()"),
         caught_by=f"{_WRITER}::test_no_caller_is_answered_before_the_commit",
+    ),
+    _fault(
+        name="a commit is not counted for processes that poll",
+        at="adapters.sqlite.writer:DatabaseWriter._commit",
+        do=Condition("total_changes()", True),
+        caught_by=f"{_IDLE}::test_each_change_is_noticed_without_a_wake_up",
+    ),
+    _fault(
+        name="a commit without an end is taken for no commit",
+        at="adapters.sqlite.notifier:Notifier.commits",
+        do=Value("return", "number"),
+        caught_by=f"{_IDLE}::"
+        "test_after_a_commit_without_an_end_every_poll_looks_until_the_next_commit",
+    ),
+    _fault(
+        name="a commit after one without an end has none either",
+        at="adapters.sqlite.notifier:Notifier.commit_begun",
+        do=Operator("|=", "+"),
+        caught_by=f"{_IDLE}::"
+        "test_after_a_commit_without_an_end_every_poll_looks_until_the_next_commit",
     ),
     _fault(
         name="tasks and jobs of every tenant are listed",

@@ -14,6 +14,13 @@ _fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
 
 OPERATOR_COMMAND_FAULTS = (
     _fault(
+        name="options that are equal and of another type are not checked",
+        at="core.jobs.submission:_valid_options",
+        do=Argument("lru_cache()", "typed", None),
+        caught_by="unit/core/test_submission.py::"
+        "test_an_option_is_checked_also_if_it_resembles_that_of_the_task_before",
+    ),
+    _fault(
         name="a failure that the job has not recorded is not resumed",
         at="services.operator_commands:OperatorCommands.resume",
         do=Drop("settle()"),

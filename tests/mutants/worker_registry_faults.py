@@ -56,6 +56,13 @@ WORKER_REGISTRY_FAULTS = (
         caught_by=f"{_WORKER_REGISTRY}::test_a_reused_process_id_is_not_killed",
     ),
     _fault(
+        name="a new worker does not change the list of workers",
+        at="execution.host.registry:FileWorkerRegistry.register",
+        do=Drop("_folder_changed()"),
+        caught_by=f"{_WORKER_REGISTRY}::test_the_process_with_a_role_finds_each_dead_worker_"
+        "and_lists_the_folder_only_if_it_changed",
+    ),
+    _fault(
         name="many fill one role",
         at="execution.host.registry:FileWorkerRegistry.acquire_role",
         do=Value("return False", "True"),
