@@ -251,6 +251,13 @@ WORKER_FAULTS = (
         "test_the_peak_memory_of_a_dead_child_is_recorded",
     ),
     _fault(
+        name="what the log cannot store at once is left out",
+        at="services.worker.output:OutputPump.settle",
+        do=Condition("_waiting", False),
+        caught_by=f"{_OUTPUT}::"
+        "test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it",
+    ),
+    _fault(
         name="what a given back attempt has used is forgotten",
         at="services.worker.outcomes:Outcomes.released",
         do=Replace("_facts", "{'fence': self.fence}"),

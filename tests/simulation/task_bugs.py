@@ -154,8 +154,8 @@ TASK_BUGS = (
     ),
     Bug(
         "an outcome is committed before its output is stored",
-        at="services.worker.output:OutputPump.settle",
-        do=Condition("_waiting", False),
+        at="services.worker.output:OutputPump",
+        do=(Value("return _stored", "self._sequence or None"), Condition("_waiting", False)),
     ),
     Bug(
         "a running task is cancelled at once",
