@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.planting import Argument, Condition, Replace, Value
+from tests.planting import Argument, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 _bug = partial(Bug, profile="aws")
@@ -42,10 +42,5 @@ AWS_BUGS = (
         "a conflict with a change that the client library retried counts as foreign",
         at="services.transitions:Transitions.commit.commit",
         do=Replace("|= maybe_committed", "$1 = $2"),
-    ),
-    _bug(
-        "a resume that is not in the history yet counts as lost",
-        at="services.operator_commands:OperatorCommands._event_at",
-        do=Condition("get_job()", False),
     ),
 )
