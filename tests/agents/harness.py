@@ -178,9 +178,11 @@ class AgentHarness:
 
     def child(self, key: str = "a") -> int:
         """Returns the process id of a task's running attempt."""
-        running = [attempt for worker, _ in self._workers for attempt in worker._running]
-        (match,) = [attempt for attempt in running if attempt.task_id == self.task_id(key)]
-        return match.renewal().process_id
+        running = [
+            item for worker, _ in self._workers for item in worker._attempts._current.values()
+        ]
+        (match,) = [item for item in running if item.claimed.task_id == self.task_id(key)]
+        return 0 if match.child is None else match.child.process_id
 
     def process_tree(self, key: str = "a") -> dict[int, str]:
         """Returns the child and its descendants with their names."""

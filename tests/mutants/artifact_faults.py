@@ -82,8 +82,8 @@ ARTIFACT_FAULTS = (
     ),
     _fault(
         name="files come after the outcome",
-        at="services.worker.attempt:Attempt._supervise",
-        do=Replace("await _store_files()", "asyncio.ensure_future($1)", nth=1),
+        at="services.worker.attempts:Attempts._follow",
+        do=Replace("await store_files()", "asyncio.ensure_future($1)"),
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
     _fault(
@@ -94,14 +94,17 @@ ARTIFACT_FAULTS = (
     ),
     _fault(
         name="the time for files is the attempt's",
-        at="services.worker.attempt:Attempt._store_files",
-        do=Drop("= ended_at"),
+        at="services.worker.attempts:Attempts._follow",
+        do=Value(
+            "return duration",
+            "(self._clock.elapsed() - attempt.claimed_at_ns // 1000 * MICROSECOND, result)",
+        ),
         caught_by=f"{_WORKER}::test_the_time_to_store_files_is_not_the_attempt_s",
     ),
     _fault(
         name="the folder goes before its files are kept",
-        at="services.worker.attempt:Attempt._store_files",
-        do=After("= ended_at", "await child.close()"),
+        at="services.worker.attempts:Attempts._follow",
+        do=After("= duration", "await child.close()"),
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
 )

@@ -80,8 +80,8 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="every refused request holds its queue",
-        at="services.worker.outcomes:_requested_hold",
-        do=Drop("is not AGENT"),
+        at="services.worker.attempts:Attempts._finish",
+        do=Condition("AGENT", True),
         caught_by=f"{_HOLDS}::test_a_task_of_another_runner_holds_no_queue",
     ),
     _fault(

@@ -21,61 +21,61 @@ _fault = partial(Fault, part=Part.WORKER)
 WORKER_FAULTS = (
     _fault(
         name="a lease is trusted for ever",
-        at="services.worker.attempt:Attempt._wait_for_lease_end",
-        do=Condition("elapsed()", "(left := timedelta(days=1))"),
+        at="services.worker.attempts:Attempts._wait_for_lease_end",
+        do=Condition("_now_ns()", "(left_ns := 10**15)"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="a lease is trusted up to its end",
-        at="services.worker.attempt:Attempt.apply_renewal",
-        do=Replace("max()", "sent_at + self._context.lease.duration"),
+        at="services.worker.attempts:Attempts._renewed",
+        do=Replace("max()", "to_ns(sent_at + self._context.lease.duration)"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="a renewal that succeeded is not believed",
-        at="services.worker.attempt:Attempt.apply_renewal",
+        at="services.worker.attempts:Attempts._renewed",
         do=Replace("max()", "$1"),
         caught_by=f"{_LEASES}::test_a_running_attempt_renews_its_lease_and_keeps_its_message_hidden",
     ),
     _fault(
         name="a renewal does not move the deadline of the child",
-        at="services.worker.attempt:Attempt.apply_renewal",
+        at="services.worker.attempts:Attempts._renewed",
         do=Drop("trust_until()"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="one who no longer trusts its lease reports all the same",
-        at="services.worker.outcomes:Outcomes.stopped",
-        do=Value("return None", "self.released('fenced')"),
+        at="services.worker.attempts:Attempts._finish",
+        do=Condition("FENCED", False),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="what is known of the row goes back",
-        at="services.worker.attempt:Attempt._update_row",
+        at="services.worker.output:AttemptReports.update_row",
         do=Condition("version", True),
         caught_by=f"{_LEASES}::test_what_is_known_of_the_row_never_goes_back",
     ),
     _fault(
         name="a renewal does not return the cancellation",
-        at="services.worker.attempt:Attempt.apply_renewal",
+        at="services.worker.attempts:Attempts._renewed",
         do=Drop("if cancel"),
         caught_by=f"{_LEASES}::"
         "test_a_cancellation_is_noticed_by_the_next_renewal_without_a_wake_up",
     ),
     _fault(
         name="a row that is cancelled from the start is run",
-        at="services.worker.attempt:Attempt.run",
+        at="services.worker.attempts:Attempts._add_outside",
         do=Drop("if cancel"),
         caught_by=f"{_CANCELLATIONS}::"
         "test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled",
     ),
     _fault(
         name="the outcome is committed before the output is stored",
-        at="services.worker.attempt:Attempt._report",
+        at="services.worker.attempts:Attempts._store_output",
         do=Drop("store_output()"),
         caught_by=f"{_OUTPUT}::"
         "test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it",
@@ -88,14 +88,14 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a child that cannot be recorded keeps running",
-        at="services.worker.attempt:Attempt._close_child",
+        at="services.worker.attempts:Attempts._close_child",
         do=Drop("stop()"),
         caught_by=f"{_ATTEMPTS}::test_a_child_that_cannot_be_noted_down_is_not_left_alive",
     ),
     _fault(
         name="a step is acknowledged before it is kept",
-        at="services.worker.attempt:Attempt._store_checkpoint",
-        do=Before("store_step()", "await child.confirm_step(step.name)"),
+        at="services.worker.attempts:Attempts._store_checkpoint",
+        do=Before("store_step()", "await attempt.child.confirm_step(step.name)"),
         caught_by=f"{_STEPS}::test_a_step_is_not_acknowledged_before_it_is_kept",
     ),
     _fault(
@@ -106,17 +106,14 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="no child to be had costs an attempt",
-        at="services.worker.attempt:Attempt._run_child",
-        do=Value(
-            "return _release_unstarted()",
-            "self._outcomes.failed(failed_before_start(error))",
-        ),
+        at="services.worker.attempts:Attempts._start_child",
+        do=Replace("_release_unstarted()", "self._fail(attempt, failed_before_start(error))"),
         caught_by=f"{_STARTS}::"
         "test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs_no_attempt",
     ),
     _fault(
         name="a task that no child can be had for comes round and round",
-        at="services.worker.attempt:Attempt._release_unstarted",
+        at="services.worker.attempts:Attempts._release_unstarted",
         do=Replace("pause_before_release()", "timedelta(0)"),
         caught_by=f"{_STARTS}::test_the_pause_before_it_is_given_back_doubles_up_to_a_limit",
     ),
@@ -134,25 +131,25 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="more messages are taken than there are slots",
-        at="core.turns:TurnPlanner._free_after",
+        at="core.turns:TurnPlanner.free",
         do=Drop("_busy"),
         caught_by=f"{_MESSAGES}::test_no_more_messages_are_taken_than_there_are_free_slots",
     ),
     _fault(
         name="a task that has no unit is run beside the others",
-        at="services.worker.worker:Worker._run_attempt",
-        do=Condition("has_unit", False),
+        at="services.worker.attempts:Attempts._add_outside",
+        do=Condition("_outside", False),
         caught_by=f"{_SLOTS}::test_a_task_without_a_slot_is_released_while_slots_use_every_unit",
     ),
     _fault(
         name="a free slot waits for the others",
-        at="services.worker.worker:Worker._on_handled",
-        do=Replace("slot_freed()", ("if not self._handling:\n    $0")),
+        at="core.turns:TurnPlanner.free",
+        do=Replace("max()", "0 if self._busy else $0"),
         caught_by=f"{_MESSAGES}::test_a_slot_is_filled_again_as_soon_as_it_is_free",
     ),
     _fault(
         name="a broken renewal ends the renewing",
-        at="services.worker.worker:Worker._renew_leases",
+        at="services.worker.attempts:Attempts.renew_one",
         do=Replace("exception()", "raise"),
         caught_by=f"{_SLOTS}::test_a_bug_in_a_renewal_of_slots_does_not_end_the_renewing",
     ),
@@ -164,15 +161,15 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a claim is trusted from when its answer came",
-        at="services.worker.worker:Worker._run_attempt",
-        do=Argument("Attempt()", 2, "self._backend.clock.elapsed()"),
+        at="services.worker.worker:Worker.on_claimed",
+        do=Argument("add()", 1, "self._backend.clock.elapsed()"),
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
     ),
     _fault(
         name="a renewal is trusted from when its answer came",
-        at="services.worker.attempt:Attempt.renew",
-        do=Argument("apply_renewal()", 1, "self._context.backend.clock.elapsed()"),
+        at="services.worker.attempts:Attempts.renew_one",
+        do=Argument("_renewed()", 1, "self._clock.elapsed()"),
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
     ),
@@ -227,8 +224,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a wake-up during the claim is missed",
-        at="services.worker.worker:Worker._run_attempt",
-        do=Condition("_woken_since()", False),
+        at="services.worker.worker:Worker.on_claimed",
+        do=Condition("_woken_at", False),
         caught_by=f"{_CANCELLATIONS}::test_a_cancellation_that_comes_with_the_claim_is_not_missed",
     ),
     _fault(
@@ -240,12 +237,12 @@ WORKER_FAULTS = (
     _fault(
         name="children outlive a worker that is cancelled",
         at="services.worker.worker:Worker.run",
-        do=Value("= _handling", "keeping"),
+        do=Drop("close()", nth=1),
         caught_by=f"{_ATTEMPTS}::test_a_worker_that_is_cancelled_kills_its_children",
     ),
     _fault(
         name="the memory of a child that died is not reported",
-        at="services.worker.outcomes:Outcomes.child_failed",
+        at="services.worker.attempts:_with_peak",
         do=Drop("= replace()"),
         caught_by="unit/services/test_worker_reports.py::"
         "test_the_peak_memory_of_a_dead_child_is_recorded",
@@ -272,7 +269,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a worker that stops does not wait for the answer to an outcome of a slot",
-        at="services.worker.slot_tasks:SlotTasks._is_empty",
+        at="services.worker.attempts:Attempts._is_empty",
         do=Replace("_unanswered", "False"),
         caught_by=f"{_SLOTS}::test_a_worker_that_stops_reports_its_last_outcome_through_an_outage",
     ),
@@ -284,37 +281,37 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a timer of a slot is not set earlier",
-        at="services.worker.slot_tasks:SlotTasks._set_timer",
+        at="services.worker.attempts:Attempts._set_timer",
         do=Condition("_timer_ends_ns", True),
         caught_by=f"{_SLOTS}::test_a_short_timeout_is_noticed_while_a_task_with_a_long_one_runs",
     ),
     _fault(
         name="a task of a slot that has ended is stopped",
-        at="services.worker.slot_tasks:SlotTasks.stop",
+        at="services.worker.attempts:Attempts._stop",
         do=Condition("has_ended", False),
         caught_by=f"{_SLOTS}::test_a_worker_that_is_stopped_at_once_reports_a_task_that_has_ended",
     ),
     _fault(
         name="a step of a slot that cannot be stored is waited for",
-        at="services.worker.slot_tasks:SlotTasks._record_reports",
+        at="services.worker.attempts:Attempts._record_reports",
         do=Drop("_kill()"),
-        caught_by=f"{_SLOTS}::test_a_step_that_cannot_be_stored_ends_the_attempt",
+        caught_by=f"{_SLOTS}::test_a_step_that_cannot_be_stored_ends_the_attempt_and_costs_none",
     ),
     _fault(
         name="output of a slot is read without a limit",
-        at="services.worker.slot_tasks:SlotTasks._add_report",
+        at="services.worker.attempts:Attempts._add_report",
         do=Drop("pause_output()"),
         caught_by=f"{_SLOTS}::test_output_is_not_read_faster_than_it_is_stored",
     ),
     _fault(
         name="what waits behind a slow child is forgotten",
-        at="services.worker.slot_tasks:SlotTasks._return",
+        at="services.worker.attempts:Attempts._return",
         do=Drop("_wait_again()"),
         caught_by=f"{_SLOTS}::test_what_waits_behind_a_slow_task_is_given_back",
     ),
     _fault(
         name="two attempts of a task are in slots at once",
-        at="services.worker.slot_tasks:SlotTasks.add",
+        at="services.worker.attempts:Attempts.add",
         do=Condition("earlier", "(earlier := None)"),
         caught_by=f"{_SLOTS}::"
         "test_the_next_attempt_begins_when_the_one_whose_lease_was_lost_has_ended",
@@ -353,8 +350,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a task whose definition cannot be read is run by the runner",
-        at="services.worker.worker:Worker._route",
-        do=Replace("_fail_unread()", "self._run_attempt(task, start, has_unit=True)"),
+        at="services.worker.attempts:Attempts._add_unread",
+        do=Replace("_report()", "self._report_release(claimed, STOPPING, claimed.due_at)"),
         caught_by=f"{_SLOTS}::test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere",
     ),
     _fault(

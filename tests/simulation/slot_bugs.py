@@ -3,7 +3,7 @@
 from tests.planting import After, Argument, Condition, Drop, Replace, Value
 from tests.simulation.task_bugs import Bug
 
-_TASKS = "services.worker.slot_tasks:SlotTasks"
+_TASKS = "services.worker.attempts:Attempts"
 
 SLOT_BUGS = (
     Bug(
@@ -46,7 +46,8 @@ SLOT_BUGS = (
         at=f"{_TASKS}._store_checkpoint",
         do=After(
             "store_step()",
-            "task.slot is None or self._slots.confirm_step(task.slot, task.number, report.name)",
+            "attempt.slot is None"
+            " or self._slots.confirm_step(attempt.slot, attempt.number, step.name)",
         ),
     ),
     Bug(

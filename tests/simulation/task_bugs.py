@@ -134,13 +134,13 @@ TASK_BUGS = (
     ),
     Bug(
         "a worker keeps running after its lease has expired",
-        at="services.worker.attempt:Attempt._wait_for_lease_end",
-        do=(Condition("elapsed()", True), Argument("sleep()", 0, "timedelta(days=1)")),
+        at="services.worker.attempts:Attempts._wait_for_lease_end",
+        do=(Condition("_now_ns()", "(left_ns := 10**15)"),),
     ),
     Bug(
         "a child is started after the lease has expired",
-        at="services.worker.attempt:Attempt._run_child",
-        do=Condition("_lease_trusted", False),
+        at="services.worker.attempts:Attempts._start_child",
+        do=Condition("_now_ns()", False),
     ),
     Bug(
         "earlier steps are lost when a step is saved",
@@ -149,8 +149,8 @@ TASK_BUGS = (
     ),
     Bug(
         "a step is confirmed before it is saved",
-        at="services.worker.attempt:Attempt._store_checkpoint",
-        do=After("store_step()", "await child.confirm_step(step.name)"),
+        at="services.worker.attempts:Attempts._store_checkpoint",
+        do=After("store_step()", "attempt.child and await attempt.child.confirm_step(step.name)"),
     ),
     Bug(
         "an outcome is committed before its output is stored",

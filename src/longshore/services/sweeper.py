@@ -33,7 +33,7 @@ from longshore.services.reads import AT_ONCE, iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import IntentFinisher, Transitions
 from longshore.services.worker.attempt_specs import definition_of
-from longshore.services.worker.slot_tasks import slot_task_number
+from longshore.services.worker.attempts import slot_task_number
 
 logger = logging.getLogger(__name__)
 

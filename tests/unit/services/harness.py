@@ -27,7 +27,7 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.ports.task_source import Answer, LeaseCommand, TaskSource, WorkerInstance
+from longshore.ports.task_source import Answer, ClaimedRow, LeaseCommand, TaskSource, WorkerInstance
 from longshore.services.budgets import BudgetOperations, BudgetReservations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
@@ -37,6 +37,7 @@ from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
+from longshore.services.worker.attempts import Attempts
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
@@ -254,6 +255,18 @@ class ServiceHarness:
         turn = await self.source.turn(worker, [command], turn_id="turn-1")
         await self.source.leave(worker)
         return turn.answers[0]
+
+    async def attempt(self, row: TaskRow) -> None:
+        """Run an attempt of a claimed task outside a worker."""
+
+        def post(command: LeaseCommand, on_answer: Callable[[Answer], None]) -> None:
+            sending = asyncio.ensure_future(self.send(command))
+            sending.add_done_callback(lambda sent: on_answer(sent.result()))
+
+        context = self.worker_context()
+        attempts = Attempts(context, units=1, post=post, on_change=lambda: None)
+        attempts.add(ClaimedRow(row, row.updated_at), self.clock.elapsed())
+        await attempts.wait_until_empty()
 
     async def advance(self, duration: timedelta) -> None:
         """Time passes, and everybody does what is to be done meanwhile."""

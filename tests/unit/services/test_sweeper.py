@@ -11,7 +11,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.services.sweeper import Repairs
-from longshore.services.worker.slot_tasks import slot_task_number
+from longshore.services.worker.attempts import slot_task_number
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import lose_messages
 from tests.unit.services.harness import (

@@ -8,7 +8,6 @@ import pytest
 
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
-from longshore.services.worker.attempt import Attempt
 from longshore.testing.fake_runner import Script, prints, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
@@ -139,7 +138,7 @@ async def test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled(
         await harness.claim(task_id("a"))
         row = await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        await Attempt(harness.worker_context(), row, harness.clock.elapsed(), harness.send).run()
+        await harness.attempt(row)
 
         assert (await harness.task("a")).state is TaskState.CANCELLED
         assert harness.runner.specs == []

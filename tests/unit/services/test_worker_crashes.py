@@ -43,6 +43,7 @@ async def run_until_crash(harness: ServiceHarness) -> None:
     worker.stop()
     worker.release_all()
     await harness.advance(SECOND)
+    running.cancel()  # otherwise it repeats what has failed
     await asyncio.gather(running, return_exceptions=True)
     assert harness.runner.alive == []
 

@@ -11,10 +11,9 @@ from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.services.worker.attempt import Attempt
 from longshore.services.worker.context import to_ns
+from longshore.services.worker.output import AttemptReports, OutputPolicy, OutputPump
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import lose_messages
@@ -22,7 +21,6 @@ from tests.unit.services.harness import (
     BACKENDS,
     DIRECT,
     LEASE,
-    NO_WAIT,
     SECOND,
     TENANT,
     WITH_QUEUE,
@@ -397,29 +395,17 @@ async def test_what_is_known_of_the_row_never_goes_back(kind: str, tmp_path: Pat
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
-        began = harness.clock.elapsed()
         claimed = await harness.claim(task_id("a"))
-        attempt = Attempt(harness.worker_context(), claimed, began, harness.send)
-        renewed = await harness.transitions.apply_to_task(task_id("a"), attempt.renewal())
         saved = await harness.transitions.apply_to_task(
-            task_id("a"), c.SaveCheckpoint(fence=attempt.fence, key="step")
+            task_id("a"), c.SaveCheckpoint(fence=claimed.fence, key="step")
         )
+        pump = OutputPump(backend.output, harness.clock, task_id("a"), 1, OutputPolicy())
+        reports = AttemptReports(pump, harness.clock)
 
-        attempt.apply_renewal(saved, began)
-        attempt.apply_renewal(renewed, began)
+        reports.update_row(saved)
+        reports.update_row(claimed)
 
-        assert attempt.row == saved
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
-@scenario
-async def test_only_a_claimed_task_can_be_attempted(kind: str, tmp_path: Path) -> None:
-    async with open_backend(kind, tmp_path) as backend:
-        harness = ServiceHarness(backend)
-        await harness.submit(make_task())
-
-        with pytest.raises(UsageError):
-            Attempt(harness.worker_context(), await harness.task("a"), NO_WAIT, harness.send)
+        assert reports.row == saved
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,42 +18,13 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
-from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
+from longshore.ports.runner import AttemptSpec, Conversation
 from longshore.ports.task_source import ClaimedTask
 from longshore.services.reads import iter_pages
-from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
 from longshore.services.worker.context import WorkerContext
 
-logger = logging.getLogger(__name__)
-
 _MAX_REMEMBERED = 1_000
-
-
-@dataclass(slots=True)
-class ConversationLog:
-    """Stores what one attempt adds to its task's conversations."""
-
-    context: WorkerContext
-    row: TaskRow
-    _parts: int = 0
-
-    async def add(self, report: ConversationReport) -> None:
-        """Store a part. If that fails, the next attempt may have to pay for the part again."""
-        spec = self.row.spec
-        self._parts += 1
-        key = conversation_part_key(
-            spec.job_id, spec.key, attempt=self.row.attempt, number=self._parts
-        )
-        part = {
-            "session": report.conversation,
-            "revision": self.row.revision,
-            "entries": report.entries,
-        }
-        with log_and_continue(logger, "conversation.store_failed", task_id=self.row.id):
-            await self.context.transitions.retry_unavailable(
-                lambda: self.context.documents.store_key(key, part)
-            )
 
 
 async def load_conversations(
@@ -96,7 +65,7 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
         attempt=row.attempt,
         fence=fence,
         definition=definition,
-        timeout=_timeout_of(definition) or context.timeout,
+        timeout=timeout_of(definition) or context.timeout,
         input=await documents.load(spec.input),
         dependency_outputs=await _dependency_outputs(context, row),
         checkpoints=await _checkpoints(row, documents),
@@ -111,7 +80,7 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
     )
 
 
-def _timeout_of(definition: Definition) -> timedelta | None:
+def timeout_of(definition: Definition) -> timedelta | None:
     """Returns the timeout of an attempt; for an agent without one, the sum of its steps."""
     if definition.timeout is None and definition.runner is RunnerKind.AGENT:
         plan, _ = read_plan(definition.options)

@@ -6,24 +6,21 @@ the same for attempts in child slots and for those with a process of their own.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.core.definitions.definition import RunnerKind
-from longshore.core.documents import Document, task_document_key
+from longshore.core.documents import Document, conversation_part_key, task_document_key
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendUnavailable, NotFound, UsageError
-from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
-from longshore.ports.runner import StepReport
+from longshore.ports.runner import ConversationReport, StepReport
 from longshore.services.resilience import log_and_continue, pauses_within, retry_unavailable
 from longshore.services.worker.artifacts import AttemptFiles
 from longshore.services.worker.budget_check import BudgetStop
@@ -36,11 +33,9 @@ logger = logging.getLogger(__name__)
 _REASON = "rate limit of the model's API"
 
 
-async def hold_queue(
-    context: WorkerContext, row: TaskRow, runner: RunnerKind | None, outcome: Outcome
-) -> None:
-    """Hold the task's queue if the attempt met a rate limit with a stated wait."""
-    lasts = min(_requested_hold(runner, outcome), context.longest_hold)
+async def hold_queue(context: WorkerContext, row: TaskRow, outcome: Outcome) -> None:
+    """Hold the queue of an agent if the attempt met a rate limit with a stated wait."""
+    lasts = min(_requested_hold(outcome), context.longest_hold)
     if lasts <= timedelta(0):
         return
     queue, now = row.spec.queue, context.backend.clock.now()
@@ -52,8 +47,8 @@ async def hold_queue(
         logger.warning("queue.held", extra={**about, "until": str(hold.until)})
 
 
-def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
-    if runner is not RunnerKind.AGENT or not isinstance(outcome, c.AttemptFailed):
+def _requested_hold(outcome: Outcome) -> timedelta:
+    if not isinstance(outcome, c.AttemptFailed):
         return timedelta(0)
     failure = outcome.failure
     if failure.category is not ErrorCategory.RATE_LIMIT or failure.retry_after is None:
@@ -66,7 +61,6 @@ Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release
 
 # Long enough for another worker to claim the task, in case this worker is broken.
 _RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
-_DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 _NO_USAGE = Usage()
 STOPPING = "the worker stops"
 
@@ -110,6 +104,21 @@ async def store_step(
     return c.SaveCheckpoint(fence=fence, key=key)
 
 
+async def store_conversation(
+    context: WorkerContext, row: TaskRow, report: ConversationReport, number: int
+) -> None:
+    """Store a part of a conversation. If that fails, the next attempt may have to pay for it again.
+
+    Args:
+        number: Counts the parts of the attempt, from 1.
+    """
+    spec = row.spec
+    key = conversation_part_key(spec.job_id, spec.key, attempt=row.attempt, number=number)
+    part = {"session": report.conversation, "revision": row.revision, "entries": report.entries}
+    with log_and_continue(logger, "conversation.store_failed", task_id=row.id):
+        await context.transitions.retry_unavailable(lambda: context.documents.store_key(key, part))
+
+
 async def store_result(
     context: WorkerContext, row: TaskRow, store: Callable[..., Awaitable[Document]], result: Any
 ) -> Document | Failure:
@@ -130,11 +139,7 @@ async def store_result(
 
 
 async def store_files(
-    context: WorkerContext,
-    row: TaskRow,
-    reports: AttemptReports,
-    folder: Path | None,
-    deadline_near: asyncio.Event,
+    context: WorkerContext, row: TaskRow, reports: AttemptReports, folder: Path | None
 ) -> None:
     """Store the files in an attempt's folder if there is time, and log which are missing."""
     files = AttemptFiles(
@@ -147,46 +152,45 @@ async def store_files(
         # The outcome matters more: storing files must not delay it beyond the lease.
         timeout=context.lease.duration / 3,
     )
-    if (note := await files.store(folder, deadline_near)) is not None:
+    if (note := await files.store(folder, reports.deadline_near)) is not None:
         await reports.pump.add(Stream.LOG, f"longshore: {note}\n".encode())
 
 
-async def store_output(
-    context: WorkerContext, row: TaskRow, pump: OutputPump, pauses: Iterable[timedelta] = ()
-) -> None:
+async def store_output(context: WorkerContext, task_id: str, pump: OutputPump) -> None:
     """Store what is left of an attempt's output, through an outage of the log.
 
-    Args:
-        pauses: Between the calls; by default for as long as a lease lasts.
+    The outcome names only what is stored, so it is not delayed longer than a lease lasts unless the
+    ledger is unavailable, too: both may recover together.
     """
-    clock = context.backend.clock
-    pauses = pauses or pauses_within(clock, context.lease.duration)
+    clock, lasts = context.backend.clock, context.lease.duration
+    ledger = context.transitions
     try:
-        await retry_unavailable(clock, pump.settle, pauses, task_id=row.id)
+        try:
+            await retry_unavailable(
+                clock, pump.settle, pauses_within(clock, lasts), task_id=task_id
+            )
+        except BackendUnavailable:
+            await retry_unavailable(
+                clock, lambda: ledger.read(task_id), pauses_within(clock, lasts), task_id=task_id
+            )
+            await retry_unavailable(clock, pump.settle, task_id=task_id)
     except Exception:  # an error of the output log must not cost the work
-        logger.exception("output.abandoned", extra={"task_id": row.id})
+        logger.exception("output.abandoned", extra={"task_id": task_id})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcomes:
     """Builds the command for each way in which an attempt can end.
 
-    Attributes:
+    Args:
+        duration: Until the child ended: what the worker does after that is not part of it.
         reports: None: the attempt has reported nothing and printed nothing.
-        ended_at: When the child ended: what the worker does after that is not part of the duration.
     """
 
     fence: int
-    clock: Clock
-    started_at: timedelta
     jitter: Callable[[], float]
-    reports: AttemptReports | None
-    ended_at: timedelta | None = None
-
-    @property
-    def _duration(self) -> timedelta:
-        ended_at = self.clock.elapsed() if self.ended_at is None else self.ended_at
-        return ended_at - self.started_at
+    duration: timedelta
+    reports: AttemptReports | None = None
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -198,52 +202,38 @@ class Outcomes:
             "last_output": reports.pump.last_stored if reports else None,
         }
 
-    def ended(self, result: Document | Failure, exit_code: int | None = None) -> Outcome:
+    def ended(self, result: Document | Failure) -> Outcome:
         """The attempt ended with a result, or without."""
         if isinstance(result, Failure):
             return self.failed(result)
-        return c.Complete(
-            result=result, duration=self._duration, exit_code=exit_code or 0, **self._facts
-        )
+        return c.Complete(result=result, duration=self.duration, exit_code=0, **self._facts)
 
     def failed(self, failure: Failure) -> c.AttemptFailed:
         """The attempt ended without a result."""
         return c.AttemptFailed(
             failure=failure,
             jitter=self.jitter(),
-            duration=self._duration,
+            duration=self.duration,
             **self._facts,
         )
-
-    def child_failed(self, failure: Failure, peak_rss_bytes: int | None) -> c.AttemptFailed:
-        """The child reported a failure or died; the peak memory may explain a death."""
-        if failure.category in _DEATH_CATEGORIES and failure.peak_rss_bytes is None:
-            failure = replace(failure, peak_rss_bytes=peak_rss_bytes)
-        return self.failed(failure)
 
     def timed_out(self, signal: str, timeout: timedelta) -> c.TimeOut:
         """The attempt exceeded its timeout."""
         return c.TimeOut(
             timeout=timeout,
-            elapsed=self._duration,
+            elapsed=self.duration,
             signal=signal,
             jitter=self.jitter(),
             **self._facts,
         )
 
-    def stopped(
-        self, reason: AttemptStopReason, *, due_at: datetime | None = None
-    ) -> Outcome | None:
-        """The attempt was asked to stop; None: nothing may be reported.
-
-        Args:
-            due_at: The place of a task that had not begun; None: it had begun.
-        """
+    def stopped(self, reason: AttemptStopReason) -> Outcome | None:
+        """The attempt was asked to stop; None: nothing may be reported."""
         match reason:
             case AttemptStopReason.CANCELLED:
                 return c.ConfirmCancel(**self._facts)
             case AttemptStopReason.DRAINED:
-                return self.released(STOPPING, due_at=due_at)
+                return self.released(STOPPING)
             case AttemptStopReason.FENCED:
                 return None
 
@@ -255,14 +245,10 @@ class Outcomes:
             reason=stop.reason,
             until=stop.until,
             allowance=stop.allowance,
-            duration=self._duration,
+            duration=self.duration,
             **self._facts,
         )
 
-    def released(self, reason: str, *, due_at: datetime | None = None) -> c.Release:
+    def released(self, reason: str) -> c.Release:
         """The task is released unfinished, and the attempt does not count."""
-        return c.Release(
-            reason=error_text(reason),
-            due_at=due_at,
-            **self._facts,
-        )
+        return c.Release(reason=error_text(reason), **self._facts)

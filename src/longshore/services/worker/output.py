@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from longshore.core.events.types import NO_USAGE, Activity, Usage
+from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendError
 from longshore.ports.clock import Clock
 from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, OutputLog, Stream
 from longshore.ports.runner import (
     ActivityReport,
+    ChildReport,
     OutputReport,
     ProgressReport,
     SummaryReport,
-    UsageReport,
 )
 from longshore.services.resilience import retry_unavailable
 
@@ -169,9 +170,21 @@ class AttemptReports:
     activity: Activity = field(default_factory=Activity)
     usage: Usage = NO_USAGE
     summaries: list[str] = field(default_factory=list)
+    row: TaskRow | None = None  # newer than the one that was claimed
+    checkpoint: str | None = None  # of the last step of this attempt
+    conversation_parts: int = 0
+    deadline_near: asyncio.Event = field(default_factory=asyncio.Event)  # no time for files is left
+    error: Exception | None = None  # of the worker, while it recorded reports
+    waiting: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
+    recording: asyncio.Task[None] | None = None  # records the reports that wait
+
+    def update_row(self, row: TaskRow) -> None:
+        """Take over a row. Answers may arrive out of order: an older one changes nothing."""
+        if self.row is None or row.version > self.row.version:
+            self.row = row
 
     async def record(
-        self, report: OutputReport | ActivityReport | UsageReport | ProgressReport | SummaryReport
+        self, report: OutputReport | ActivityReport | ProgressReport | SummaryReport
     ) -> None:
         """Record one report, or add it to the output."""
         match report:
@@ -179,8 +192,6 @@ class AttemptReports:
                 await self.pump.add(stream, data)
             case ActivityReport(activity):
                 self.activity = activity
-            case UsageReport(usage):
-                self.usage = usage
             case ProgressReport():
                 await self._log_line("progress", str(report))
             case SummaryReport(text):

@@ -43,24 +43,20 @@ ResultT = TypeVar("ResultT")
 
 
 OnAnswer = Callable[[Answer], None]
-Waiting = tuple[LeaseCommand, "OnAnswer | asyncio.Future[Answer]"]
+Waiting = tuple[LeaseCommand, OnAnswer]
 """A command, and who waits for its answer."""
 
 
 class TurnObserver(Protocol):
     """What happens to the worker by its exchange with the source."""
 
-    def on_claimed(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> int:
-        """Tasks were claimed by a call that was sent at this moment of the clock.
-
-        Returns how many of them use a slot until ``slot_freed``; ``busy_elsewhere`` counts the
-        others.
-        """
+    def on_claimed(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> None:
+        """Tasks were claimed by a call that was sent at this moment of the clock."""
         ...
 
     @property
-    def busy_elsewhere(self) -> int:
-        """Slots in use by tasks that ``on_claimed`` has not counted."""
+    def busy(self) -> int:
+        """Slots in use."""
         ...
 
     def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
@@ -151,33 +147,17 @@ class TurnLoop:
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        for _, waiter in self._waiting:
-            if isinstance(waiter, asyncio.Future):
-                waiter.cancel()
         if self._worker is not None:
             with log_and_continue(logger, "leave.failed", unavailable="leave.unavailable"):
                 await self._source.leave(self._worker)
-
-    def slot_freed(self) -> None:
-        """An attempt has ended."""
-        self._planner.slot_freed()
-        self.schedule()
 
     def post(self, command: LeaseCommand, on_answer: OnAnswer) -> None:
         """Send a command and call back with the source's answer."""
         if not self._waiting:
             self._first_waits_since = self._clock.elapsed()
         self._waiting.append((command, on_answer))
-        self._planner.command_added(ends_attempt=False)
+        self._planner.command_added()
         self.schedule()
-
-    async def send(self, command: LeaseCommand) -> Answer:
-        """Returns the source's answer to a command."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((command, answer))
-        self._planner.command_added(ends_attempt=isinstance(command.command, c.AttemptCommand))
-        self.schedule()
-        return await answer
 
     def schedule(self) -> None:
         """Act after the callbacks that are ready: commands that come together are sent together.
@@ -202,7 +182,7 @@ class TurnLoop:
         self._scheduled = None
         if self._closed or self._gathers():
             return
-        for action in self._planner.decide(busy_elsewhere=self._observer.busy_elsewhere):
+        for action in self._planner.decide(busy=self._observer.busy):
             match action:
                 case SendTurn(slots=slots):
                     batch, self._waiting = deque(self._waiting), []
@@ -222,27 +202,20 @@ class TurnLoop:
     # Turns --------------------------------------------------------------------------------------
 
     async def _run_turn(self, batch: deque[Waiting], slots: int) -> None:
-        claimed = 0
         try:
-            claimed = await self._exchange(batch, slots)
+            await self._exchange(batch, slots)
         except BaseException as error:
             # No attempt may wait for ever. What was answered is no longer in the batch.
-            for _, waiter in batch:
-                if not isinstance(waiter, asyncio.Future):
-                    waiter(BackendUnavailable(f"{type(error).__name__}: {error}"))
-                elif not waiter.done():
-                    waiter.set_exception(error)
+            for _, on_answer in batch:
+                on_answer(BackendUnavailable(f"{type(error).__name__}: {error}"))
             if not isinstance(error, Exception):
                 raise
             logger.exception("turn.failed")  # no error may end the worker
-        self._planner.turn_ended(claimed=claimed)
+        self._planner.turn_ended()
         self.schedule()
 
-    async def _exchange(self, batch: deque[Waiting], slots: int) -> int:
-        """Carry out a turn and answer its batch, which is empty then.
-
-        Returns how many of the claimed tasks use a slot.
-        """
+    async def _exchange(self, batch: deque[Waiting], slots: int) -> None:
+        """Carry out a turn and answer its batch, which is empty then."""
         worker = self._current_worker()
         room = self._room(slots) if self._source.claims_with_commands else None
         commands = [command for command, _ in batch]
@@ -256,17 +229,19 @@ class TurnLoop:
             lost = Refusal(RefusalReason.LEASE_LOST, str(error))
             # Commands that end attempts are decided by their fence alone.
             for _ in commands:
-                command, waiter = batch.popleft()
+                command, on_answer = batch.popleft()
                 if isinstance(command.command, c.AttemptCommand):
-                    batch.append((command, waiter))
+                    batch.append((command, on_answer))
                 else:
-                    answer_waiter(waiter, lost)
-            return await self._exchange(batch, 0) if batch else 0
+                    on_answer(lost)
+            if batch:
+                await self._exchange(batch, 0)
+            return
         except BackendUnavailable as error:
             turn, sent_at = Turn((error,) * len(commands)), timedelta(0)
         for answer in turn.answers:
-            answer_waiter(batch.popleft()[1], answer)
-        return self._observer.on_claimed(turn.claimed, sent_at)
+            batch.popleft()[1](answer)
+        self._observer.on_claimed(turn.claimed, sent_at)
 
     def _room(self, slots: int) -> Room | None:
         ahead = {} if self._stopped or self._gone is self._worker else self._observer.ahead(slots)
@@ -275,18 +250,16 @@ class TurnLoop:
     # Claims -------------------------------------------------------------------------------------
 
     async def _run_claim(self, slots: int) -> None:
-        claimed = 0
         try:
-            claimed = await self._claim_tasks(slots)
+            await self._claim_tasks(slots)
         except asyncio.CancelledError:
             if self._closed:
                 raise
         self._claim = None
-        self._planner.claim_ended(claimed=claimed)
+        self._planner.claim_ended()
         self.schedule()
 
-    async def _claim_tasks(self, slots: int) -> int:
-        """Returns how many of the claimed tasks use a slot."""
+    async def _claim_tasks(self, slots: int) -> None:
         worker, turn_id = self._current_worker(), self._next_turn_id()
         room = self._room(slots) or Room(slots=slots)
         try:
@@ -295,14 +268,13 @@ class TurnLoop:
             )
         except WorkerGone:
             self._on_gone(worker)
-            return 0
         except BackendUnavailable:
-            return 0
+            pass
         except Exception:  # no error may end the worker
             logger.exception("claim.failed")
             await self._clock.sleep(_RETRY_PAUSE)
-            return 0
-        return self._observer.on_claimed(claimed, sent_at)
+        else:
+            self._observer.on_claimed(claimed, sent_at)
 
     # Both ---------------------------------------------------------------------------------------
 
@@ -348,11 +320,3 @@ class TurnLoop:
         # No attempt of the old instance may be alive when the new one claims its task.
         await self._observer.on_gone()
         await self.join()
-
-
-def answer_waiter(waiter: OnAnswer | asyncio.Future[Answer], answer: Answer) -> None:
-    """Answer who waits for a command, unless that was cancelled."""
-    if not isinstance(waiter, asyncio.Future):
-        waiter(answer)
-    elif not waiter.done():
-        waiter.set_result(answer)
