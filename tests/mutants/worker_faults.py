@@ -220,7 +220,7 @@ WORKER_FAULTS = (
         name="a stopping worker claims all the same",
         at="services.worker.turns:TurnLoop.stop_claims",
         do=Drop("forbid_claims()"),
-        caught_by=f"{_DRAINING}::test_a_stopping_worker_claims_nothing_any_more",
+        caught_by=f"{_DRAINING}::test_a_stopping_worker_lets_its_attempts_finish_within_the_grace",
     ),
     _fault(
         name="a wake-up during the claim is missed",
