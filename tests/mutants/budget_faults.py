@@ -59,8 +59,8 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="an attempt whose lease is lost is granted more",
-        at="services.worker.attempt:Attempt.renew",
-        do=Drop("return False", nth=1),
+        at="services.worker.attempts:Attempts.renew_one",
+        do=Replace("isinstance()", "True"),
         caught_by=f"{_FAILURES}::test_nothing_is_spent_after_the_report_that_found_the_lease_lost",
     ),
     _fault(

@@ -167,7 +167,8 @@ async def test_nothing_is_spent_after_the_report_that_found_the_lease_lost(tmp_p
         harness = await agent_harness(backend, budget={"usd": 5.0})
         reports = spend_turns(2)
         # The lease ends while the first answer of the model is on its way.
-        harness.runner.set_scripts("a", Script(reports=[reports[0], SECOND, *reports[1:]]))
+        late = [reports[0], SECOND, *reports[1:]]
+        harness.runner.set_scripts("a", Script(reports=late, ignores_sigterm=True))
         await submit(harness)
         async with harness.running_worker():
             await harness.advance(SECOND / 2)

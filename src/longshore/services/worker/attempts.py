@@ -1072,6 +1072,10 @@ class Attempts:
     ) -> None:
         if isinstance(answer, Applied):
             self.ended[type(command)] += 1
+            if logger.isEnabledFor(logging.DEBUG):
+                outcome, attempt = type(command).__name__, claimed.attempt
+                ended = {"task_id": claimed.task_id, "attempt": attempt, "outcome": outcome}
+                logger.debug("attempt.ended", extra=ended)
             if claimed.has_dependents and isinstance(command, c.Complete):
                 remember_result(self._context, claimed.task_id, command.result)
             if check is not None:
