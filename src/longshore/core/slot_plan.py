@@ -19,9 +19,9 @@ from typing import NamedTuple
 from longshore.core.claims import DefinitionVersion
 from longshore.core.definitions.definition import Isolation
 
-AHEAD_NS = 10_000_000
+AHEAD_NS = 5_000_000
 """The work that may wait in a child behind a running task."""
-MAX_AHEAD = 128
+MAX_AHEAD = 64
 STALLED_AFTER_NS = 50_000_000
 """A child without an outcome for this long does not begin what waits behind its task soon."""
 OFFER_EVERY_NS = 200_000_000
