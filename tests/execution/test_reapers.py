@@ -51,14 +51,15 @@ async def test_as_many_reapers_are_kept_as_attempts_ran_at_once(runner: ProcessR
 async def test_an_idle_reaper_that_is_killed_is_replaced(runner: ProcessRunner) -> None:
     await run_attempt(runner, a_command("true"))
     reapers = reapers_of(runner)
+    ending = [*reapers, *(child for reaper in reapers for child in descendants(reaper))]
     for reaper in reapers:
         os.kill(reaper, signal.SIGKILL)
-    # Until the fork server has noticed it.
-    await wait_until(lambda: not any(Path(f"/proc/{reaper}").exists() for reaper in reapers))
+    # Until the fork server has noticed it, and the child that waited for an attempt is dead too.
+    await wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in ending))
 
-    ending, _ = await run_attempt(runner, a_command("true"))
+    result, _ = await run_attempt(runner, a_command("true"))
 
-    assert ending.failure is None
+    assert result.failure is None
     assert not set(reapers) & set(reapers_of(runner))
 
 
