@@ -169,21 +169,15 @@ class _Turns:
 
 
 class _Line:
-    """What is left of a line."""
+    """What is left of a line. ``only`` never grows, so no candidate is looked at twice."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._unread = iter(candidates)
-        self._passed_over: list[Candidate] = []
 
     def take(self, only: set[DefinitionVersion] | None) -> Candidate | None:
-        for candidate in self._passed_over:
-            if only is None or candidate.definition in only:
-                self._passed_over.remove(candidate)
-                return candidate
         for candidate in self._unread:
             if only is None or candidate.definition in only:
                 return candidate
-            self._passed_over.append(candidate)
         return None
 
 
