@@ -727,7 +727,7 @@ class Attempts:
         self._note_change()
 
     def _release(self, attempt: _Attempt, reason: str, *, begun: bool = False) -> None:
-        """Release a attempt. One that has not begun keeps its place in the queue."""
+        """Release an attempt. One that has not begun keeps its place in the queue."""
         self._remove(attempt)
         self._report_release(attempt.claimed, reason, None if begun else attempt.claimed.due_at)
 
