@@ -7,7 +7,7 @@ source keeps for all its workers together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -123,9 +123,9 @@ class _Lanes:
     def __init__(self, lines: ClaimLines, room: Room, position: ClaimPosition) -> None:
         self.last_queues = dict(position.queues)
         self.last_lines = dict(position.lines)
-        groups: dict[Priority, dict[str, dict[str, _Line]]] = {}
+        groups: dict[Priority, dict[str, dict[str, Iterator[Candidate]]]] = {}
         for (lane, queue, line), candidates in lines.items():
-            groups.setdefault(lane, {}).setdefault(queue, {})[line] = _Line(candidates)
+            groups.setdefault(lane, {}).setdefault(queue, {})[line] = iter(candidates)
         self._queues = {
             lane: deque(
                 (queue, _Turns(by_queue[queue], room.total, position.lines.get((lane, queue))))
@@ -153,32 +153,26 @@ class _Lanes:
 class _Turns:
     """The lines of one queue and lane: each gives up to ``quantum`` tasks before the next."""
 
-    def __init__(self, by_line: Mapping[str, _Line], batch: int, last: str | None) -> None:
+    def __init__(
+        self, by_line: Mapping[str, Iterator[Candidate]], batch: int, last: str | None
+    ) -> None:
         self._order = deque(by_line[line] for line in _rotated(sorted(by_line), last))
         self._quantum = max(-(-batch // len(by_line)), 1)
         self._left = self._quantum
 
     def take(self, only: set[DefinitionVersion] | None) -> Candidate | None:
         for _ in range(len(self._order)):
-            if self._left and (candidate := self._order[0].take(only)) is not None:
+            if self._left and (candidate := _take(self._order[0], only)) is not None:
                 self._left -= 1
                 return candidate
             self._order.rotate(-1)
             self._left = self._quantum
-        return self._order[0].take(only)
+        return _take(self._order[0], only)
 
 
-class _Line:
-    """What is left of a line. ``only`` never grows, so no candidate is looked at twice."""
-
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._unread = iter(candidates)
-
-    def take(self, only: set[DefinitionVersion] | None) -> Candidate | None:
-        for candidate in self._unread:
-            if only is None or candidate.definition in only:
-                return candidate
-        return None
+def _take(line: Iterator[Candidate], only: set[DefinitionVersion] | None) -> Candidate | None:
+    """The next candidate of a line. ``only`` never grows, so none is looked at twice."""
+    return next((item for item in line if only is None or item.definition in only), None)
 
 
 def _rotated(names: Sequence[str], last: str | None) -> list[str]:
