@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core.queues import MessageAction, triage
 from longshore.core.tasks import commands as c
@@ -28,6 +27,7 @@ from longshore.errors import BackendUnavailable, CommandRefused, LeaseLost, Outc
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.fake_runner import Script
+from longshore.testing.memory.backend import memory_backend
 from tests.acceptance.history_checks import COMPLETED, read_checked_history, starts
 from tests.unit.services import virtual_time
 from tests.unit.services.harness import LEASE, SECOND, ServiceHarness, make_task, task_id

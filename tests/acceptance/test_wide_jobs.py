@@ -16,7 +16,6 @@ from benchmarks.sqlite_work import StatementCounter
 from benchmarks.stub import without_children
 from benchmarks.system import TENANT, open_system, run_worker, wait_until_ended
 from benchmarks.wide_jobs import dispatched, wide
-from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system import SystemClock
 from longshore.core.ids import task_id_of
@@ -24,6 +23,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
+from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import Services
 
 NO_TIME = timedelta(0)

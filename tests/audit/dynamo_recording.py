@@ -14,7 +14,6 @@ from longshore.adapters.aws.client import AwsClient, CallRefused
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
-from longshore.adapters.memory.backend import memory_backend
 from longshore.audit import dynamo_reader
 from longshore.audit.audit import Violation, audit
 from longshore.audit.store_snapshot import StoreSnapshot
@@ -25,6 +24,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.events import EventBus
 from longshore.ports.ledger import AnyChange
 from longshore.testing.clock import FakeClock
+from longshore.testing.memory.backend import memory_backend
 from tests.audit.workload import JOBS, JobWorkload, run_open_jobs
 from tests.aws.audit_names import audit_names_in
 from tests.aws.backends import installation_names

@@ -11,7 +11,6 @@ import pytest
 
 from longshore.adapters.aws.attributes import compress_text, decompress_text
 from longshore.adapters.aws.client import CallRefused
-from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.system import SystemClock
 from longshore.audit import dynamo_reader, memory_reader
 from longshore.audit.audit import audit
@@ -22,6 +21,7 @@ from longshore.interfaces.cli.history_audit import audit_aws
 from longshore.settings import Settings
 from longshore.settings.model import AwsSettings
 from longshore.testing.clock import FakeClock
+from longshore.testing.memory.backend import memory_backend
 from tests.audit.dynamo_recording import (
     Forge,
     Item,

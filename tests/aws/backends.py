@@ -11,7 +11,6 @@ from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.events.event_bus import DETAIL_TYPE, EventBridgeBus
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.events.event import Event
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.pages import Page
@@ -19,6 +18,7 @@ from longshore.core.tasks.states import Priority
 from longshore.ports.backend import Backend
 from longshore.ports.events import Delivery
 from longshore.testing.clock import FakeClock
+from longshore.testing.memory.backend import memory_backend
 from tests.aws.event_pump import EventPump
 from tests.aws.stand_in import ACCOUNT, REGION, stand_in
 from tests.aws.table_schemas import table_schemas

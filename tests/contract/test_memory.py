@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.testing.contracts.api_keys import KeysContract
@@ -27,6 +26,7 @@ from longshore.testing.contracts.queue_controls import (
 )
 from longshore.testing.contracts.task_queue import TaskQueueContract
 from longshore.testing.contracts.task_source import DirectSourceContract, TaskSourceContract
+from longshore.testing.memory.backend import memory_backend
 
 
 class _Memory:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.budgets import Budget
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.tasks.backoff import RetryPolicy
@@ -17,6 +16,7 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import Conflict, NotFound
 from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner
+from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from tests.errors_everywhere.injection import FaultInjector, InjectedFault, PortProxy
 from tests.unit.services.harness import TENANT, ServiceHarness, job_id, task_id

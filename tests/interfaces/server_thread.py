@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
 from longshore.settings import load_settings
+from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import Services, open_services
 
 TIMEOUT_S = 60

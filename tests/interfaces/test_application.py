@@ -19,7 +19,6 @@ from typing import Any
 import httpx
 import pytest
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.api_keys import ApiScope, Rate
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
@@ -41,6 +40,7 @@ from longshore.services.documents import ApiDocument, to_dict
 from longshore.services.submit import Submission
 from longshore.settings import Settings
 from longshore.testing.clock import FakeClock
+from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from longshore.wiring.services import Services
 from tests.interfaces.command_line import Cli, CommandResult

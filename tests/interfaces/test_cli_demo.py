@@ -35,7 +35,7 @@ def test_the_demo_loses_nothing_and_completes_nothing_twice(cli: Cli) -> None:
     temporary = cli.folder / "tmp"
     temporary.mkdir()
 
-    answer = cli("demo", env={"TMPDIR": str(temporary), "LONGSHORE_BACKEND": "memory"})
+    answer = cli("demo", env={"TMPDIR": str(temporary), "LONGSHORE_BACKEND": "aws"})
 
     report = dict(re.findall(r"^(\S[^\n]*?)  +(\S[^\n]*)$", answer.out, re.MULTILINE))
     assert answer.code == 0, answer.out + answer.err

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -206,11 +205,12 @@ def test_a_command_is_cancelled_when_its_output_pipe_is_closed(cli: Cli) -> None
     assert cli.only_job_state() is JobState.CANCELLED
 
 
-def test_the_memory_backend_runs_a_command_and_stores_nothing(cli: Cli) -> None:
+def test_a_backend_for_tests_is_refused(cli: Cli) -> None:
     answer = cli("run", "--", "echo", "hello", env={"LONGSHORE_BACKEND": "memory"})
 
-    assert (answer.code, answer.out) == (0, "hello\n")
-    assert not Path(cli.folder / ".longshore" / "longshore.db").exists()
+    assert (answer.code, answer.out) == (ExitCode.USAGE, "")
+    assert "must be 'sqlite' or 'aws'" in answer.err
+    assert list(cli.folder.iterdir()) == []
 
 
 def test_a_slow_reader_does_not_cost_the_lease(cli: Cli) -> None:

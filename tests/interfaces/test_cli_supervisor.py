@@ -103,17 +103,6 @@ def test_invalid_options_are_rejected_before_anything_starts(
     assert list(cli.folder.iterdir()) == []
 
 
-def test_processes_with_the_memory_backend_are_rejected(
-    cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LONGSHORE_BACKEND", "memory")
-
-    answer = inside("worker", "--processes", "2", "--data-dir", str(cli.folder / "x"))
-
-    assert answer.code == ExitCode.USAGE
-    assert "processes cannot share the memory backend" in answer.err
-
-
 def test_in_a_terminal_ctrl_c_drains_the_workers_and_the_log_is_text(cli: Cli) -> None:
     with cli.terminal("worker", "--processes", "2") as terminal:
         terminal.read_until("[1] worker ")

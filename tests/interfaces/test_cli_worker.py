@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.output import OUTPUT_START
 from longshore.services.worker.group import wait_until_idle
 from longshore.settings import load_settings
+from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import open_services
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult, is_alive, send_signal
 

@@ -92,13 +92,13 @@ BLOB_FAULTS = (
     ),
     _fault(
         name="the old bytes in memory are gone before the new ones are there",
-        at="adapters.memory.keyed_stores:MemoryBlobStore.put",
+        at="testing.memory.keyed_stores:MemoryBlobStore.put",
         do=After("validate_key()", "self._blobs[key] = b''"),
         caught_by=f"{_MEMORY}::test_a_stream_that_breaks_off_leaves_the_old_bytes",
     ),
     _fault(
         name="a reader in memory changes over to the new bytes",
-        at="adapters.memory.keyed_stores:MemoryBlobStore.stream",
+        at="testing.memory.keyed_stores:MemoryBlobStore.stream",
         do=Replace("[] _CHUNK_BYTES", "self._blobs[key][$2]"),
         caught_by=f"{_MEMORY}::test_a_reader_that_has_begun_sees_one_version_to_the_end",
     ),

@@ -101,13 +101,13 @@ DEFINITION_FAULTS = (
     ),
     _fault(
         name="a version in memory is changed by who holds it",
-        at="adapters.memory.keyed_stores:MemoryDefinitions.put",
+        at="testing.memory.keyed_stores:MemoryDefinitions.put",
         do=Replace("_copy() newest", "$1"),
         caught_by=f"{_MEMORY}::test_a_version_cannot_be_changed_through_what_was_handed_over",
     ),
     _fault(
         name="a deleted definition is listed in memory",
-        at="adapters.memory.keyed_stores:MemoryDefinitions.list",
+        at="testing.memory.keyed_stores:MemoryDefinitions.list",
         do=Drop("not in _deleted"),
         caught_by=f"{_MEMORY}::test_tenants_do_not_meet",
     ),

@@ -61,13 +61,13 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="a query in memory reads every tenant",
-        at="adapters.memory.logs:MemoryEventLog.query",
+        at="testing.memory.logs:MemoryEventLog.query",
         do=Replace("== tenant", "True"),
         caught_by=f"{_MEMORY}::test_events_of_another_tenant_are_not_seen",
     ),
     _fault(
         name="history in memory begins with the event already seen",
-        at="adapters.memory.logs:MemoryEventLog.history",
+        at="testing.memory.logs:MemoryEventLog.history",
         do=Operator("> sequence", ">="),
         caught_by=f"{_MEMORY}::test_history_goes_on_after_a_sequence_up_to_the_limit",
     ),

@@ -68,19 +68,19 @@ FILTER_FAULTS = (
     ),
     _fault(
         name="what was created at the end of a span is in it in memory",
-        at="adapters.memory.ledger:MemoryLedger.list_jobs",
+        at="testing.memory.ledger:MemoryLedger.list_jobs",
         do=Operator("< created_at", "<="),
         caught_by=f"{_MEMORY}::test_the_first_moment_of_a_span_is_in_it_and_the_last_is_not",
     ),
     _fault(
         name="what was created at the beginning of a span is not in it in memory",
-        at="adapters.memory.ledger:MemoryLedger.list_jobs",
+        at="testing.memory.ledger:MemoryLedger.list_jobs",
         do=Operator(">= created_at", ">"),
         caught_by=f"{_MEMORY}::test_the_first_moment_of_a_span_is_in_it_and_the_last_is_not",
     ),
     _fault(
         name="an empty name is no name in memory",
-        at="adapters.memory.ledger:MemoryLedger.list_jobs",
+        at="testing.memory.ledger:MemoryLedger.list_jobs",
         do=Replace("is name", "not $1"),
         caught_by=f"{_MEMORY}::test_a_job_without_a_name_has_none_of_the_names",
     ),

@@ -83,13 +83,13 @@ KEY_FAULTS = (
     ),
     _fault(
         name="an id that is taken is accepted in memory",
-        at="adapters.memory.keyed_stores:MemoryKeys.add",
+        at="testing.memory.keyed_stores:MemoryKeys.add",
         do=Drop("in id"),
         caught_by=f"{_MEMORY}::test_an_id_that_is_taken_is_refused_and_nothing_is_kept",
     ),
     _fault(
         name="a key of another tenant can be revoked in memory",
-        at="adapters.memory.keyed_stores:MemoryKeys.revoke",
+        at="testing.memory.keyed_stores:MemoryKeys.revoke",
         do=Drop("== tenant"),
         caught_by=f"{_MEMORY}::test_a_key_of_another_tenant_cannot_be_revoked",
     ),

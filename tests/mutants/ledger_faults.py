@@ -184,20 +184,20 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a version still to come may be changed in memory",
-        at="adapters.memory.ledger:MemoryStore._is_committed",
+        at="testing.memory.ledger:MemoryStore._is_committed",
         do=Operator("!= expected_version", "<"),
         caught_by=f"{_MEMORY}::test_a_change_from_a_version_that_is_still_to_come_is_a_conflict",
     ),
     _fault(
         name="a repeated change sends no message",
-        at="adapters.memory.ledger:MemoryStore.commit",
+        at="testing.memory.ledger:MemoryStore.commit",
         do=Value("= effects", "[effect for change in fresh for effect in change.effects]"),
         caught_by=f"{_MEMORY}::"
         "test_a_change_whose_answer_was_lost_still_enqueues_when_it_is_committed_again",
     ),
     _fault(
         name="rows are written one by one in memory",
-        at="adapters.memory.ledger:MemoryStore.commit",
+        at="testing.memory.ledger:MemoryStore.commit",
         do=(
             Value("= _is_committed()", "list(changes)"),
             Before("isinstance() TaskRow", "if self._is_committed(change):\n    continue"),
@@ -206,13 +206,13 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a lease lasts one tick too long in memory",
-        at="adapters.memory.ledger:MemoryLedger.leased_tasks",
+        at="testing.memory.ledger:MemoryLedger.leased_tasks",
         do=Operator("<= expires_at", "<"),
         caught_by=f"{_MEMORY}::test_a_lease_has_expired_at_its_end_and_not_before",
     ),
     _fault(
         name="a page begins with the last of the one before in memory",
-        at="adapters.memory.ledger:_page",
+        at="testing.memory.ledger:_page",
         do=Operator("< position()", "<="),
         caught_by=f"{_MEMORY}::test_the_pages_of_a_jobs_tasks_give_each_once_and_end",
     ),

@@ -92,19 +92,19 @@ OUTPUT_FAULTS = (
     ),
     _fault(
         name="an entry is written over in memory",
-        at="adapters.memory.logs:MemoryOutputLog.append",
+        at="testing.memory.logs:MemoryOutputLog.append",
         do=Replace("setdefault() chunk", "stored.__setitem__($1, $2)"),
         caught_by=f"{_MEMORY}::test_an_entry_that_is_kept_already_changes_nothing",
     ),
     _fault(
         name="output in memory comes in the order of arrival",
-        at="adapters.memory.logs:MemoryOutputLog.read",
+        at="testing.memory.logs:MemoryOutputLog.read",
         do=Replace("sorted()", "list($1)"),
         caught_by=f"{_MEMORY}::test_output_comes_by_attempt_and_then_by_sequence",
     ),
     _fault(
         name="what was seen ends a wait in memory",
-        at="adapters.memory.logs:MemoryOutputLog.wait_for_output.look",
+        at="testing.memory.logs:MemoryOutputLog.wait_for_output.look",
         do=Operator("> after", ">="),
         caught_by=f"{_MEMORY}::test_without_a_wait_the_answer_comes_at_once",
     ),

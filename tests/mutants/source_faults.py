@@ -7,7 +7,7 @@ from tests.planting import Argument, Condition, Drop, Replace
 
 _DIRECT = "contract/test_memory.py::TestMemoryTaskSource"
 _MESSAGES = "contract/test_memory.py::TestMemoryMessageSource"
-_SOURCE = "adapters.memory.task_source:MemoryTaskSource"
+_SOURCE = "testing.memory.task_source:MemoryTaskSource"
 
 _fault = partial(Fault, part=Part.QUEUE)
 
@@ -20,13 +20,13 @@ SOURCE_FAULTS = (
     ),
     _fault(
         name="a claim takes a task that is not due",
-        at="adapters.memory.ledger:ReadyTasks.due",
+        at="testing.memory.ledger:ReadyTasks.due",
         do=Condition("due_at", True),
         caught_by=f"{_DIRECT}::test_a_candidate_that_is_not_due_takes_no_slot",
     ),
     _fault(
         name="a claim takes tasks of every queue",
-        at="adapters.memory.ledger:ReadyTasks.due",
+        at="testing.memory.ledger:ReadyTasks.due",
         do=Condition("queue", True),
         caught_by=f"{_DIRECT}::test_only_queues_of_the_worker_are_served",
     ),
@@ -56,7 +56,7 @@ SOURCE_FAULTS = (
     ),
     _fault(
         name="an expired lease does not end its worker",
-        at="adapters.memory.ledger:MemoryStore._put_task",
+        at="testing.memory.ledger:MemoryStore._put_task",
         do=Condition("by_holder", False),
         caught_by=f"{_DIRECT}::"
         "test_an_expired_lease_ends_the_worker_and_its_other_outcomes_still_count",

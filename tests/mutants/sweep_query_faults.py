@@ -45,20 +45,20 @@ SWEEP_QUERY_FAULTS = (
     ),
     _fault(
         name="pauses between messages do not double in memory",
-        at="adapters.memory.ledger:MemoryLedger.unqueued_tasks",
+        at="testing.memory.ledger:MemoryLedger.unqueued_tasks",
         do=Replace("<= enqueued_at", "row.enqueued_at <= due_by"),
         caught_by=f"{_MEMORY}::"
         "test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due",
     ),
     _fault(
         name="ends that are recorded are found again in memory",
-        at="adapters.memory.ledger:MemoryLedger.unrecorded_ends",
+        at="testing.memory.ledger:MemoryLedger.unrecorded_ends",
         do=Drop("not in number"),
         caught_by=f"{_MEMORY}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
     ),
     _fault(
         name="a task that awaits nothing that completed is sent on in memory",
-        at="adapters.memory.ledger:MemoryLedger.unnotified_dependents",
+        at="testing.memory.ledger:MemoryLedger.unnotified_dependents",
         do=Drop("awaits"),
         caught_by=f"{_MEMORY}::test_a_task_that_was_notified_of_its_parents_is_not_found",
     ),
@@ -86,13 +86,13 @@ SWEEP_QUERY_FAULTS = (
     ),
     _fault(
         name="what failed for another tenant is among ours",
-        at="adapters.memory.ledger:MemoryLedger.failed_tasks",
+        at="testing.memory.ledger:MemoryLedger.failed_tasks",
         do=Drop("== tenant"),
         caught_by=f"{_MEMORY}::test_failed_tasks_of_another_tenant_are_not_among_them",
     ),
     _fault(
         name="a tenant whose tasks all ended well has failed ones",
-        at="adapters.memory.ledger:MemoryLedger.failed_tenants",
+        at="testing.memory.ledger:MemoryLedger.failed_tenants",
         do=Condition("state", "$1.terminal"),
         caught_by=f"{_MEMORY}::"
         "test_a_task_that_ended_otherwise_or_has_another_round_has_not_failed",

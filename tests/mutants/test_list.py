@@ -39,7 +39,7 @@ def test_no_two_faults_have_the_same_name() -> None:
     ("backend", "ports"),
     [
         ("adapters.sqlite", BACKEND_PARTS - {Part.BUS}),
-        ("adapters.memory", BACKEND_PARTS),
+        ("testing.memory", BACKEND_PARTS),
     ],
 )
 def test_every_port_of_a_backend_has_faults_in_it(backend: str, ports: frozenset[Part]) -> None:

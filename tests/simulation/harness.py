@@ -42,4 +42,4 @@ def make_process(simulation: Simulation, name: str = "a") -> Process:
 
 
 def calm_simulation(seed: int = 1) -> Simulation:
-    return Simulation(seed, Settings(backend="memory"), atomic=False, without=ALL_FAULTS)
+    return Simulation(seed, Settings(), atomic=False, without=ALL_FAULTS)

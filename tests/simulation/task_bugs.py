@@ -54,17 +54,17 @@ TASK_BUGS = (
     ),
     Bug(
         "an event is not committed with its row",
-        at="adapters.memory.ledger:MemoryStore.commit",
+        at="testing.memory.ledger:MemoryStore.commit",
         do=Argument("record()", 0, "[e for e in $0 if e.type != 'Task Released']"),
     ),
     Bug(
         "a commit whose answer was lost counts as a conflict",
-        at="adapters.memory.ledger:MemoryStore._is_committed",
+        at="testing.memory.ledger:MemoryStore._is_committed",
         do=Condition("change_id", False),
     ),
     Bug(
         "a row is overwritten without a check of its version",
-        at="adapters.memory.ledger:MemoryStore._is_committed",
+        at="testing.memory.ledger:MemoryStore._is_committed",
         do=Operator("!= expected_version", ">"),
     ),
     Bug(

@@ -3,7 +3,7 @@
 from tests.planting import Argument, Before, Condition, Drop, Replace, Value
 from tests.simulation.task_bugs import Bug
 
-_SOURCE = "adapters.memory.task_source:MemoryTaskSource"
+_SOURCE = "testing.memory.task_source:MemoryTaskSource"
 
 TURN_BUGS = (
     Bug(

@@ -117,7 +117,7 @@ def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> Non
     settings = load_settings_for_test(
         tmp_path,
         LONGSHORE_DATA_DIR="/srv/longshore",
-        LONGSHORE_BACKEND="MEMORY",
+        LONGSHORE_BACKEND="SQLITE",
         LONGSHORE_LOG_LEVEL="WARNING",
         LONGSHORE_WORKER_QUEUES="default, slow",
         LONGSHORE_WORKER_TASK_TIMEOUT="300",
@@ -126,7 +126,7 @@ def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> Non
     ).settings
 
     assert settings.data_dir == Path("/srv/longshore")
-    assert (settings.backend, settings.log_level) == ("memory", "warning")
+    assert (settings.backend, settings.log_level) == ("sqlite", "warning")
     assert settings.worker.queues == ("default", "slow")
     assert settings.worker.task_timeout == 300 * SECOND
     assert settings.worker.keep_work_dirs is True

@@ -12,9 +12,9 @@ import pytest
 
 import longshore
 from longshore import testing
-from longshore.adapters.memory import ledger as memory_ledger
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import Fail, InvalidJob, Retry, TaskFailedError, UsageError
+from longshore.testing.memory import ledger as memory_ledger
 from tests.interfaces.python_tasks import Total, count, fetch, total
 
 HOUR = timedelta(hours=1)

@@ -365,7 +365,6 @@ def _settings(rng: Random) -> tuple[Settings, Intervals]:
         task_timeout=timedelta(seconds=40),
     )
     settings = Settings(
-        backend="memory",
         tenant=TENANT,
         worker=worker,
         retry=RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10)),

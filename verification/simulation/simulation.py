@@ -12,8 +12,8 @@ from math import inf
 from random import Random
 from typing import Any
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.settings import Settings
+from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import DEFAULT_INTERVALS, Intervals
 from verification.simulation.alerts import AlertMonitor
 from verification.simulation.faults import Fault, FaultProfile, Faults

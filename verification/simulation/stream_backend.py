@@ -15,9 +15,6 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from longshore.adapters.memory.backend import memory_backend
-from longshore.adapters.memory.ledger import MemoryLedger, MemoryStore
-from longshore.adapters.memory.logs import MemoryEventLog
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EntityType, EventBody
@@ -25,6 +22,9 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
+from longshore.testing.memory.backend import memory_backend
+from longshore.testing.memory.ledger import MemoryLedger, MemoryStore
+from longshore.testing.memory.logs import MemoryEventLog
 from verification.simulation.faults import Fault, Faults
 
 CONSUMERS = ("history", "dispatcher")

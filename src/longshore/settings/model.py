@@ -560,8 +560,8 @@ class Settings:
     data_dir: Annotated[Path, AfterValidator(_expand)] = setting(
         "Data folder: the database, the blobs and the server's API key.", Path(".longshore")
     )
-    backend: Annotated[Literal["sqlite", "memory", "aws"], Choice] = setting(
-        "Where state is kept; memory loses it when the process ends.", "sqlite"
+    backend: Annotated[Literal["sqlite", "aws"], Choice] = setting(
+        "Where state is kept: in the data folder, or on AWS.", "sqlite"
     )
     app: Name = setting("Name of the application in events.", "longshore")
     tenant: Name = setting("Tenant that commands work for.", "default")

@@ -14,7 +14,6 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.definitions.definition import Definition
 from longshore.core.definitions.reader import split_job_file
 from longshore.core.events.event import Event
@@ -38,6 +37,7 @@ from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.testing.clock import FakeClock
 from longshore.testing.inprocess import InProcessRunner
+from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
 
 _TENANT, _APP, _REQUEST = "default", "longshore", "test"

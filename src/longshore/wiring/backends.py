@@ -24,10 +24,6 @@ def open_backend(
 ) -> AbstractAsyncContextManager[Backend]:
     """The backend that the settings name, closed at the end."""
     # Only the backend in use is imported: functions on AWS start sooner without the others.
-    if settings.backend == "memory":
-        from longshore.adapters.memory.backend import memory_backend
-
-        return contextlib.nullcontext(memory_backend(SystemClock(), atomic=True))
     if settings.backend == "aws":
         return open_aws_backend(settings, aws_installation(settings))
     from longshore.adapters.sqlite.backend import sqlite_backend

@@ -464,7 +464,7 @@ def read_machine_key(settings: Settings) -> str | None:
 
 
 def store_exists(settings: Settings) -> bool:
-    """Whether a store exists already; memory always starts empty."""
+    """Whether a store exists already; on AWS it does."""
     # Imported here and below, so that other backends do not load SQLite.
     from longshore.adapters.sqlite import inspection
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
 from longshore.settings import ApiSettings, Settings, WorkerSettings
+from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import Intervals, Services, open_services
 
 TIMEOUT_S = 60

@@ -14,7 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core.budgets import NO_BUDGET, Budget
 from longshore.core.events.event import Event
@@ -43,6 +42,7 @@ from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.testing.clock import FakeClock
 from longshore.testing.fake_runner import FakeRunner
+from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from tests.unit.services import virtual_time
 

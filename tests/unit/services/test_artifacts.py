@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.blobs import BlobStore
 from longshore.services.worker.artifacts import ArtifactPolicy, AttemptFiles, has_artifacts
 from longshore.testing.clock import FakeClock
 from longshore.testing.flaky_port import FlakyPort
+from longshore.testing.memory.backend import memory_backend
 from tests.unit.services.harness import BACKENDS, open_backend, scenario
 
 TASK = "job-a_a"

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.event import Event
 from longshore.core.tasks.states import TaskState
@@ -12,6 +11,7 @@ from longshore.errors import CommandRefused, OutcomeUnknown, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.operator_commands import OperatorCommands
 from longshore.testing.clock import FakeClock
+from longshore.testing.memory.backend import memory_backend
 from tests.unit.services.harness import TENANT, ServiceHarness, job_id, make_task, scenario, task_id
 
 NEVER = 10**6

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.events.codec import properties_of
 from longshore.core.jobs import job as jobs
 from longshore.core.tasks.changes import Change
@@ -12,6 +11,7 @@ from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import TaskState
 from longshore.services.spill import DocumentStore
 from longshore.testing.clock import FakeClock
+from longshore.testing.memory.backend import memory_backend
 from tests.factories import NOON, a_job, changed
 
 MANY = 20_000

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import INLINE_LIMIT_BYTES
 from longshore.core.tasks.failures import ErrorCategory
@@ -14,6 +13,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import UsageError
 from longshore.testing.fake_runner import Script
 from longshore.testing.flaky_port import FlakyPort
+from longshore.testing.memory.backend import memory_backend
 from tests.unit.services.harness import (
     BACKENDS,
     SECOND,

@@ -53,9 +53,6 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
     """
     from longshore.wiring.services import resident_bytes, system_clock
 
-    if settings.backend == "memory":
-        message = "processes cannot share the memory backend; omit --processes, or use sqlite"
-        raise UsageError(message)
     log, last_lines = WorkerLog(), dict[int, str]()
     log_format: str = settings.log_format
     if log_format == "auto":

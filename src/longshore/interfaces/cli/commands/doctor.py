@@ -127,9 +127,7 @@ def _checks(options: GlobalOptions, *, audit: bool) -> Iterator[Check | AuditSum
         return
     yield Check("settings", OK, f"tenant {settings.tenant}, backend {settings.backend}")
     yield _agent_check(settings)
-    if settings.backend == "memory":
-        yield Check("store", WARN, "memory: data is lost when the process ends")
-    elif settings.backend == "aws":
+    if settings.backend == "aws":
         yield from _aws_checks(settings, audit=audit)
     else:
         yield from _store_checks(settings, audit=audit)

@@ -159,10 +159,10 @@ def report_draining(group: WorkerGroup, settings: Settings, *, again: bool = Tru
 def _print_startup(services: Services, group: WorkerGroup, *, burst: bool) -> None:
     settings = services.settings
     until = "until its queues are empty" if burst else "Ctrl-C stops"
-    store = settings.backend if settings.backend == "memory" else settings.data_dir.absolute()
     print(
         f"worker {group.worker.id}: serving {', '.join(settings.worker.queues)};"
-        f" {formats.plural(settings.worker.concurrency, 'task')} at once; {store}; {until}",
+        f" {formats.plural(settings.worker.concurrency, 'task')} at once;"
+        f" {settings.data_dir.absolute()}; {until}",
         flush=True,
     )
 

@@ -1,4 +1,4 @@
-"""The memory backend: the reference for the other backends, and the one for users' tests.
+"""The memory backend: the reference for the other backends, and the one for tests.
 
 It runs on one event loop, without threads and randomness: the same calls in the same order give the
 same results, so that a simulation can be repeated.
@@ -6,18 +6,18 @@ same results, so that a simulation can be repeated.
 
 from __future__ import annotations
 
-from longshore.adapters.memory.keyed_stores import (
+from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
+from longshore.testing.memory.keyed_stores import (
     MemoryBlobStore,
     MemoryBudgets,
     MemoryDefinitions,
     MemoryKeys,
 )
-from longshore.adapters.memory.ledger import MemoryLedger, MemoryStore
-from longshore.adapters.memory.logs import MemoryEventBus, MemoryEventLog, MemoryOutputLog
-from longshore.adapters.memory.queues import MemoryQueueControls, MemoryTaskQueue
-from longshore.adapters.memory.task_source import MemoryTaskSource
-from longshore.ports.backend import Backend
-from longshore.ports.clock import Clock
+from longshore.testing.memory.ledger import MemoryLedger, MemoryStore
+from longshore.testing.memory.logs import MemoryEventBus, MemoryEventLog, MemoryOutputLog
+from longshore.testing.memory.queues import MemoryQueueControls, MemoryTaskQueue
+from longshore.testing.memory.task_source import MemoryTaskSource
 
 
 def memory_backend(clock: Clock, *, atomic: bool = False, direct: bool | None = None) -> Backend:

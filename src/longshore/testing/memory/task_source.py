@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import ClassVar
 
-from longshore.adapters.memory.ledger import MemoryStore
-from longshore.adapters.memory.queues import MemoryQueueControls
 from longshore.core.claims import ClaimPosition, Room, candidate_of, choose, lines_of
 from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
@@ -32,6 +30,8 @@ from longshore.ports.task_source import (
     Turn,
     WorkerInstance,
 )
+from longshore.testing.memory.ledger import MemoryStore
+from longshore.testing.memory.queues import MemoryQueueControls
 
 logger = logging.getLogger(__name__)
 

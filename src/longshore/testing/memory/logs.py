@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Unpack
 
-from longshore.adapters.memory.ledger import MemoryStore
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, NewEvent, next_event
 from longshore.core.pages import decode_cursor, encode_cursor
@@ -14,6 +13,7 @@ from longshore.errors import AlreadyExists
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery, EventConditions, EventQueryResult
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
+from longshore.testing.memory.ledger import MemoryStore
 
 
 class MemoryEventLog:
