@@ -173,7 +173,7 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="an end during an addition is missed",
-        at="services.submit:Producer._close_addition",
+        at="services.submit:Producer._close_intent",
         do=Drop("notify_waiting()"),
         caught_by=f"{_ADDING}::"
         "test_a_parent_that_ends_while_tasks_are_added_behind_it_is_not_missed",

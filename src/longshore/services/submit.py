@@ -40,7 +40,6 @@ from longshore.core.jobs.planning import (
 )
 from longshore.core.jobs.submission import (
     PROBLEM_LIMIT,
-    JobRequest,
     TaskRequest,
     canonical_hash,
     canonical_text,
@@ -97,19 +96,19 @@ class Submission(NamedTuple):
     own_problems: Sequence[Problem] = ()  # what is wrong with these definitions
 
 
-class _NewJob(NamedTuple):
-    """A valid submission, planned."""
+class _NewTasks(NamedTuple):
+    """A valid request, planned: the tasks of a new job, or tasks that are added to a job."""
 
-    spec: JobSpec
-    request: JobRequest
+    target: PlanTarget
     planned: SubmissionPlan
     document: Any
     definitions: dict[str, Definition]
 
-    def accepted(self, state: JobState = JobState.RUNNING) -> AcceptedTasks:
-        total, keys = len(self.planned.tasks), tuple(self.planned.roots)
-        logger.info("job.accepted", extra={"job_id": self.spec.id, "tasks": total})
-        return AcceptedTasks(job=self.spec, state=state, total=total, keys=keys, created=True)
+    def job_accepted(self, state: JobState = JobState.RUNNING) -> AcceptedTasks:
+        job, total = self.target.job, len(self.planned.tasks)
+        logger.info("job.accepted", extra={"job_id": job.id, "tasks": total})
+        keys = tuple(self.planned.roots)
+        return AcceptedTasks(job=job, state=state, total=total, keys=keys, created=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +166,7 @@ class Producer:
             return await asyncio.gather(*alone)
         definitions: dict[str, Definition] = {}
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
-        batch: dict[int, _NewJob] = {}
+        batch: dict[int, _NewTasks] = {}
         rows = 0
         try:
             for number, submission in enumerate(submissions):
@@ -175,7 +174,7 @@ class Producer:
                     job = await self._prepare(tenant, submission, definitions)
                 except UsageError as error:
                     job = error
-                if not isinstance(job, _NewJob):
+                if not isinstance(job, _NewTasks):
                     answers[number] = job
                     continue
                 batch[number] = job
@@ -194,13 +193,13 @@ class Producer:
         async with semaphore:
             try:
                 job = await self._prepare(tenant, submission, {})
-                return await self._write_job(job) if isinstance(job, _NewJob) else job
+                return await self._write_job(job) if isinstance(job, _NewTasks) else job
             except (UsageError, BackendError) as error:
                 return error
 
     async def _prepare(
         self, tenant: str, submission: Submission, named: dict[str, Definition]
-    ) -> AcceptedTasks | LongshoreError | _NewJob:
+    ) -> AcceptedTasks | LongshoreError | _NewTasks:
         """Returns what a submission creates, or the answer if the request id was used before.
 
         Args:
@@ -226,7 +225,8 @@ class Producer:
         job_id = job_id_of(tenant, request_id or (drawn := self.new_request_id()))
         # No job has an id that was just drawn.
         if request_id and (existing := await self.backend.ledger.get_job(job_id)):
-            return _previous_job(existing, request, body_hash)
+            roots = tuple(task.key for task in request.tasks if not task.parents)
+            return _previous_job(existing, roots, body_hash)
         names = ((index, task.definition) for index, task in enumerate(request.tasks))
         await self._find_definitions(tenant, names, named, own_names)
         for definition in own:
@@ -243,11 +243,10 @@ class Producer:
             name=request.name,
             budget=request.budget,
         )
-        planned = self._plan(initial_target(spec), request.tasks, named)
-        return _NewJob(spec, request, planned, document, named)
+        return self._plan(initial_target(spec), request.tasks, document, named)
 
     async def _create_jobs(
-        self, batch: Mapping[int, _NewJob]
+        self, batch: Mapping[int, _NewTasks]
     ) -> dict[int, AcceptedTasks | LongshoreError]:
         """Create jobs with all of their tasks in one step."""
         creations = [await self._creation_of(job) for job in batch.values()]
@@ -255,26 +254,27 @@ class Producer:
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
         for (number, job), conflict in zip(batch.items(), conflicts, strict=True):
             answers[number] = (
-                await self._find_previous(job, conflict) if conflict else job.accepted()
+                await self._find_previous(job, conflict) if conflict else job.job_accepted()
             )
         return answers
 
-    async def _creation_of(self, job: _NewJob) -> JobCreation:
+    async def _creation_of(self, job: _NewTasks) -> JobCreation:
         """Store the documents of a job. Returns what its rows are made of."""
-        spec, plan = job.spec, job.planned
+        spec, plan = job.target.job, job.planned
         for key, data in plan.blobs:
             await self.backend.blobs.put(key, data)
         graph, change_id = await self._store_graph(spec, plan), self.transitions.new_id()
         return JobCreation(spec=spec, plan=plan, graph=graph, change_id=change_id)
 
     async def _find_previous(
-        self, job: _NewJob, conflict: VersionConflict
+        self, job: _NewTasks, conflict: VersionConflict
     ) -> AcceptedTasks | LongshoreError:
         """Returns the answer to a submit that another one with the same request id preceded."""
-        existing = await self.backend.ledger.get_job(job.spec.id)
+        spec = job.target.job
+        existing = await self.backend.ledger.get_job(spec.id)
         if existing is None:
             return conflict
-        return _previous_job(existing, job.request, job.spec.body_hash)
+        return _previous_job(existing, tuple(job.planned.roots), spec.body_hash)
 
     async def _find_definitions(
         self,
@@ -324,9 +324,10 @@ class Producer:
         self,
         target: PlanTarget,
         requests: Sequence[TaskRequest],
+        document: Any,
         definitions: dict[str, Definition],
-    ) -> SubmissionPlan:
-        """Returns the plan of a new request.
+    ) -> _NewTasks:
+        """Returns a new request with its plan.
 
         Raises:
             InvalidJob: with all inputs that are too large.
@@ -343,7 +344,7 @@ class Producer:
         ]
         if large:
             raise InvalidJob(large)
-        return planned
+        return _NewTasks(target, planned, document, definitions)
 
     async def _store_graph(self, spec: JobSpec, planned: SubmissionPlan) -> Document:
         if len(planned.tasks) == 1:
@@ -351,18 +352,11 @@ class Producer:
         key = submitted_document_key(spec.id, spec.body_hash, "graph")
         return await self.documents.store(planned.graph.to_json(), key)
 
-    async def _write_job(self, job: _NewJob) -> AcceptedTasks | LongshoreError:
+    async def _write_job(self, job: _NewTasks) -> AcceptedTasks | LongshoreError:
         """Create a job, then its tasks one by one."""
-        spec, planned, change_id = job.spec, job.planned, self.transitions.new_id()
-        graph, target = await self._store_graph(spec, planned), initial_target(spec)
-        intent = Intent(
-            id=change_id,
-            kind=IntentKind.CREATE,
-            numbers=NumberSet.below(len(planned.tasks)),
-            round=1,
-            by="producer",
-            body=await self._store_body(target, change_id, job.document, job.definitions),
-        )
+        spec, planned, change_id = job.target.job, job.planned, self.transitions.new_id()
+        graph = await self._store_graph(spec, planned)
+        intent = await self._store_intent(IntentKind.CREATE, job, change_id, round=1)
         change = jobs.create(
             spec,
             planned.summaries,
@@ -380,19 +374,16 @@ class Producer:
         if len(planned.tasks) > 1:
             row = await self.transitions.close_intent(change.row.id, intent)
         # If a sweeper has closed the intent meanwhile, the job is complete too.
-        return job.accepted((row or change.row).state)
+        return job.job_accepted((row or change.row).state)
 
-    async def _store_body(
-        self,
-        target: PlanTarget,
-        change_id: str,
-        document: Any,
-        definitions: dict[str, Definition],
-    ) -> Document:
-        """Store the body of an intent, from which another process can make the same plan."""
+    async def _store_intent(
+        self, kind: IntentKind, new: _NewTasks, change_id: str, *, round: int
+    ) -> Intent:
+        """Returns an intent, from whose stored body another process can make the same plan."""
+        target = new.target
         body = {
-            "document": json.loads(canonical_text(document)),
-            "versions": {name: item.version for name, item in definitions.items()},
+            "document": json.loads(canonical_text(new.document)),
+            "versions": {name: item.version for name, item in new.definitions.items()},
             # From the current settings: all tasks of the job must have the same number of attempts.
             "retry": msgspec.to_builtins(self.retry),
             "first": len(target.graph.keys),
@@ -400,7 +391,14 @@ class Producer:
             "bodyHash": target.body_hash,
         }
         key = submitted_document_key(target.job.id, target.body_hash, f"request-{change_id}")
-        return await self.documents.store(body, key)
+        return Intent(
+            id=change_id,
+            kind=kind,
+            numbers=NumberSet(task.number for task in new.planned.tasks),
+            round=round,
+            by="producer",
+            body=await self.documents.store(body, key),
+        )
 
     async def _commit(self, change: jobs.JobChange, planned: SubmissionPlan, now: datetime) -> None:
         """Store the plan's documents, commit the job's row and create its tasks.
@@ -442,30 +440,30 @@ class Producer:
             created += 1
         return created
 
-    async def finish_submit(self, job: JobRow, intent: Intent) -> bool:
-        """Finish a submit. Returns False if nothing was left to do."""
+    async def finish_creation(self, job: JobRow, intent: Intent) -> bool:
+        """Finish a submit or an addition. Returns False if nothing was left to do."""
         body = await self.documents.load(intent.body)
-        # An accepted request is carried out even if the limit has been lowered since.
-        request = read_job(body["document"], limit=len(body["document"]["tasks"]))
-        planned = await self._plan_again(initial_target(job.spec), request.tasks, body)
+        planned = await self._plan_again(job, body)
         created = 0
+        # A single task usually exists: its submit leaves the intent open until its end.
         if len(planned.tasks) > 1 or not await self.transitions.read(planned.tasks[0].spec.id):
-            created = await self._create_again(intent, planned)
-        return await self.transitions.close_intent(job.id, intent) is not None and created > 0
+            for key, data in planned.blobs:
+                await self.backend.blobs.put(key, data)
+            created = await self._create_tasks(intent.id, planned)
+        closed = await self._close_intent(job, intent)
+        return closed is not None and (created > 0 or intent.kind is IntentKind.ADD)
 
-    async def _create_again(self, intent: Intent, planned: SubmissionPlan) -> int:
-        for key, data in planned.blobs:
-            await self.backend.blobs.put(key, data)
-        return await self._create_tasks(intent.id, planned)
-
-    async def _plan_again(
-        self, target: PlanTarget, requests: Sequence[TaskRequest], body: dict[str, Any]
-    ) -> SubmissionPlan:
+    async def _plan_again(self, job: JobRow, body: dict[str, Any]) -> SubmissionPlan:
         """Returns the same plan as when the request was accepted."""
+        document, first = body["document"], body["first"]
+        graph = (await self.documents.load_graph(job)).truncated(first)
+        # An accepted request is carried out even if the limit has been lowered since.
+        limit = first + len(document["tasks"])
+        requests = read_job(document, limit=limit, existing=graph.keys or None).tasks
         definitions: dict[str, Definition] = {}
         for name, version in body["versions"].items():
             stored = (
-                await self.backend.definitions.get(target.job.tenant, name, version=version)
+                await self.backend.definitions.get(job.spec.tenant, name, version=version)
                 if version
                 else BUILTIN_DEFINITIONS.get(name)
             )
@@ -473,6 +471,13 @@ class Producer:
                 message = f"version {version} of definition {name!r} is gone"
                 raise UsageError(message)
             definitions[name] = stored
+        target = PlanTarget(
+            job=job.spec,
+            requested_at=datetime.fromisoformat(body["at"]),
+            body_hash=body["bodyHash"],
+            graph=graph,
+            completed=job.completed,
+        )
         retry = msgspec.convert(body["retry"], RetryPolicy)
         return plan_tasks(target, requests, definitions, retry=retry)
 
@@ -514,50 +519,35 @@ class Producer:
                 graph=graph,
                 completed=job.completed,
             )
-            planned = self._plan(target, requests, definitions)
+            new = self._plan(target, requests, document, definitions)
             addition = Addition(token, body_hash, job.total, len(requests))
-            grown = replace(planned.graph, additions=(*graph.additions, addition))
-            row = await self._commit_addition(
-                job, target, replace(planned, graph=grown), document, definitions
-            )
+            row = await self._commit_addition(job, new, addition)
             if row is not None:
-                keys = tuple(task.key for task in planned.tasks)
+                keys = tuple(task.key for task in new.planned.tasks)
                 logger.info("tasks.added", extra={"job_id": job_id, "tasks": len(keys)})
                 return _accepted(row, keys, created=True)
 
     async def _commit_addition(
-        self,
-        job: JobRow,
-        target: PlanTarget,
-        planned: SubmissionPlan,
-        document: Any,
-        definitions: dict[str, Definition],
+        self, job: JobRow, new: _NewTasks, addition: Addition
     ) -> JobRow | None:
         """Returns the job's row with the tasks; None if it has changed meanwhile."""
-        now, change_id = target.requested_at, self.transitions.new_id()
+        target, planned, change_id = new.target, new.planned, self.transitions.new_id()
+        now = target.requested_at
+        grown = planned.graph.with_addition(addition)
         numbers = NumberSet(task.number for task in planned.tasks)
-        parents = NumberSet(
-            parent for parents in planned.graph.parents[job.total :] for parent in parents
-        )
+        parents = NumberSet(parent for parents in grown.parents[job.total :] for parent in parents)
         command = jobs.AddTasks(
             tasks=planned.summaries,
             graph=job.graph,
-            blocked=planned.graph.descendants_of(job.failed | job.cancelled) & numbers,
+            blocked=grown.descendants_of(job.failed | job.cancelled) & numbers,
             with_added_dependents=parents - numbers,
         )
         _apply(job, command, now, change_id)  # it may be refused: before anything is written
         key = submitted_document_key(job.id, target.body_hash, f"graph-{job.version}")
-        graph = await self.documents.store(planned.graph.to_json(), key)
+        graph = await self.documents.store(grown.to_json(), key)
         intent = None
         if not self.backend.ledger.atomic:
-            intent = Intent(
-                id=change_id,
-                kind=IntentKind.ADD,
-                numbers=numbers,
-                round=job.round,
-                by="producer",
-                body=await self._store_body(target, change_id, document, definitions),
-            )
+            intent = await self._store_intent(IntentKind.ADD, new, change_id, round=job.round)
         change = _apply(job, replace(command, graph=graph, intent=intent), now, change_id)
         try:
             await self._commit(change, planned, now)
@@ -565,9 +555,9 @@ class Producer:
             return None
         if intent is None:
             return change.row
-        return await self._close_addition(change.row, intent) or change.row
+        return await self._close_intent(change.row, intent) or change.row
 
-    async def _close_addition(self, job: JobRow, intent: Intent) -> JobRow | None:
+    async def _close_intent(self, job: JobRow, intent: Intent) -> JobRow | None:
         """Close the intent, then notify the new tasks of parents that completed meanwhile.
 
         In this order: an end that is recorded later finds the new tasks, and all earlier ends are
@@ -585,31 +575,12 @@ class Producer:
             )
         return row
 
-    async def finish_addition(self, job: JobRow, intent: Intent) -> bool:
-        """Finish an addition. Returns False if another process closed the intent first."""
-        body = await self.documents.load(intent.body)
-        graph = (await self.documents.load_graph(job)).truncated(body["first"])
-        # An accepted request is carried out even if the limit has been lowered since.
-        limit = body["first"] + len(body["document"]["tasks"])
-        requests = read_job(body["document"], limit=limit, existing=graph.keys).tasks
-        target = PlanTarget(
-            job=job.spec,
-            requested_at=datetime.fromisoformat(body["at"]),
-            body_hash=body["bodyHash"],
-            graph=graph,
-            completed=job.completed,
-        )
-        planned = await self._plan_again(target, requests, body)
-        await self._create_again(intent, planned)
-        return await self._close_addition(job, intent) is not None
-
 
 def _previous_job(
-    existing: JobRow, request: JobRequest, body_hash: str
+    existing: JobRow, roots: tuple[str, ...], body_hash: str
 ) -> AcceptedTasks | AlreadyExists:
     if existing.spec.body_hash != body_hash:
         return AlreadyExists("a job with request id", existing.spec.request_id)
-    roots = tuple(task.key for task in request.tasks if not task.parents)
     return _accepted(existing, roots, created=False)
 
 

@@ -295,8 +295,8 @@ class Services:
     async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
         """Carry out the rest of an intent. Returns False if another process was faster."""
         finishers = {
-            IntentKind.CREATE: self.producer.finish_submit,
-            IntentKind.ADD: self.producer.finish_addition,
+            IntentKind.CREATE: self.producer.finish_creation,
+            IntentKind.ADD: self.producer.finish_creation,
             IntentKind.CANCEL: self.operator_commands.finish_cancel,
             IntentKind.RESUME: self.operator_commands.finish_resume,
             IntentKind.UNPARK: self.budget_operations.finish_unpark,

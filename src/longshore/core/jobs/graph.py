@@ -57,6 +57,10 @@ class Graph:
         """Returns the tasks that a request added, by the hash of its id."""
         return next((item for item in self.additions if item.request_hash == request_hash), None)
 
+    def with_addition(self, addition: Addition) -> Graph:
+        """Returns the graph that also records an addition."""
+        return Graph(self.keys, self.names, self.parents, (*self.additions, addition))
+
     def truncated(self, number: int) -> Graph:
         """Returns the graph as it was when it had ``number`` tasks."""
         earlier = tuple(item for item in self.additions if item.first_number < number)
