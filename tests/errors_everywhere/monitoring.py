@@ -73,15 +73,14 @@ async def readers(harness: ErrorHarness) -> None:
 
     async def of_entity(backend: Backend) -> AsyncIterator[Any]:
         row = await get_task_of(backend.ledger, TENANT, chatty)
-        async for item in event_follow.follow_task(backend, row, 0, poll=timedelta(0)):
+        feed = event_follow.task_feed(backend, row)
+        async for item in event_follow.follow_events(feed, clock=backend.clock, poll=timedelta(0)):
             yield item
 
     async def of_all(backend: Backend) -> AsyncIterator[Any]:
         job = await get_job_of(backend.ledger, TENANT, job_id("printing"))
-        feed = event_follow.job_feed(backend.events, job, tasks=True)
-        async for item in event_follow.follow_job(
-            backend, job.id, feed, follow=True, poll=timedelta(0)
-        ):
+        feed = event_follow.job_feed(backend, job, tasks=True)
+        async for item in event_follow.follow_events(feed, clock=backend.clock, poll=timedelta(0)):
             yield item
 
     for history in (of_entity, of_all):

@@ -29,20 +29,20 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, LongshoreError, NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.events import EventQueryResult
+from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
 from longshore.services import output_follow
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, read_post_mortem
-from longshore.services.event_follow import EventFeed, follow_job, follow_task, job_feed
+from longshore.services.event_follow import EventFeed, follow_events, job_feed, task_feed
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer, Submission
-from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)
 """How often a reader that follows events looks for new ones."""
@@ -119,8 +119,6 @@ class ApplicationServices(Protocol):
     @property
     def backend(self) -> Backend: ...
     @property
-    def transitions(self) -> Transitions: ...
-    @property
     def documents(self) -> DocumentStore: ...
     @property
     def producer(self) -> Producer: ...
@@ -174,6 +172,26 @@ class Application:
     services: ApplicationServices
     caller: Caller
     poll: timedelta = POLL_INTERVAL
+
+    @property
+    def _backend(self) -> Backend:
+        return self.services.backend
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self.services.backend.ledger
+
+    @property
+    def _commands(self) -> OperatorCommands:
+        return self.services.operator_commands
+
+    @property
+    def _tenant(self) -> str:
+        return self.caller.tenant
+
+    @property
+    def _user(self) -> str:
+        return self.caller.name
 
     # Jobs and tasks -----------------------------------------------------------------------------
 
@@ -242,7 +260,7 @@ class Application:
             UsageError: the request id is not valid.
         """
         added = await self.services.producer.add_tasks(
-            self.caller.tenant, job_id, request_id or None, document
+            self._tenant, job_id, request_id or None, document
         )
         return d.AddedTasksDocument(
             job_id=added.job.id,
@@ -255,7 +273,7 @@ class Application:
     @over_http(d.IdList, "GET", "ids")
     async def find_ids(self, prefix: str, *, limit: int = 10) -> d.IdList:
         """Ids of jobs and tasks that begin with ``prefix``, sorted."""
-        ids = await self.services.backend.ledger.find_ids(self.caller.tenant, prefix, limit=limit)
+        ids = await self._ledger.find_ids(self._tenant, prefix, limit=limit)
         return d.IdList(ids=ids)
 
     @over_http(d.JobPage, "GET", "jobs")
@@ -270,8 +288,8 @@ class Application:
         cursor: str | None = None,
     ) -> d.JobPage:
         """The jobs that match all conditions, newest first."""
-        page = await self.services.backend.ledger.list_jobs(
-            self.caller.tenant,
+        page = await self._ledger.list_jobs(
+            self._tenant,
             state=state,
             name=name,
             created_from=created_from,
@@ -284,9 +302,9 @@ class Application:
 
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         """A job with its first ``limit`` tasks; ``list_tasks`` continues at its cursor."""
-        ledger = self.services.backend.ledger
+        ledger = self._ledger
         job = await self._job(job_id)
-        page = await ledger.list_tasks(self.caller.tenant, job_id=job_id, limit=limit)
+        page = await ledger.list_tasks(self._tenant, job_id=job_id, limit=limit)
         states = [row.state for row in page.items]
         if page.cursor is not None:
             states = list((await ledger.task_states(job_id)).values())
@@ -311,8 +329,8 @@ class Application:
         """The tasks of a job in its order, or the tasks of all jobs, newest first."""
         if job_id is not None:
             await self._job(job_id)
-        page = await self.services.backend.ledger.list_tasks(
-            self.caller.tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
+        page = await self._ledger.list_tasks(
+            self._tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
         )
         return d.TaskPage(tasks=await self._task_documents(page.items), cursor=page.cursor)
 
@@ -325,9 +343,7 @@ class Application:
     async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
         """The state of every task of a job."""
         await self._job(job_id)
-        return d.TaskStatusesDocument(
-            statuses=await self.services.backend.ledger.task_states(job_id)
-        )
+        return d.TaskStatusesDocument(statuses=await self._ledger.task_states(job_id))
 
     @over_http(d.ResultDocument, "GET", "{task_id}/result")
     async def get_result(self, task_id: str) -> d.ResultDocument:
@@ -349,9 +365,7 @@ class Application:
             CommandRefused: the job has ended.
             UsageError: the reason is too long, or not text.
         """
-        await self.services.operator_commands.cancel_job(
-            job_id, by=self.caller.name, reason=reason, tenant=self.caller.tenant
-        )
+        await self._commands.cancel_job(job_id, by=self._user, reason=reason, tenant=self._tenant)
         return await self._job_document(await self._job(job_id))
 
     @over_http(d.TaskDocument, "POST", "{task_id}/cancel")
@@ -362,9 +376,7 @@ class Application:
             CommandRefused: the task has ended.
             UsageError: the reason is too long, or not text.
         """
-        row = await self.services.operator_commands.cancel_task(
-            self.caller.tenant, task_id, by=self.caller.name, reason=reason
-        )
+        row = await self._commands.cancel_task(self._tenant, task_id, by=self._user, reason=reason)
         return await self._task_document(row)
 
     @over_http(d.ResumeResultDocument, "POST", "{job_id}/resume")
@@ -382,14 +394,12 @@ class Application:
         await self._job(job_id)
         keys = tasks
         if keys is None:
-            states = await self.services.backend.ledger.task_states(job_id)
+            states = await self._ledger.task_states(job_id)
             keys = [key for key, state in states.items() if state in _RESUMABLE]
             if not keys:
                 raise CommandRefused(job_id, _NOTHING_TO_RESUME)
         ids = {task_id_of(job_id, key): key for key in keys}
-        resumed = await self.services.operator_commands.resume(
-            job_id, list(ids), by=self.caller.name, tenant=self.caller.tenant
-        )
+        resumed = await self._commands.resume(job_id, list(ids), by=self._user, tenant=self._tenant)
         return d.ResumeResultDocument(
             job_id=job_id,
             round=resumed.round,
@@ -407,9 +417,7 @@ class Application:
         Raises:
             CommandRefused: the result of this attempt is not in review.
         """
-        row = await self.services.operator_commands.approve(
-            self.caller.tenant, task_id, by=self.caller.name, attempt=attempt
-        )
+        row = await self._commands.approve(self._tenant, task_id, by=self._user, attempt=attempt)
         return await self._task_document(row)
 
     @over_http(d.RevisedTaskDocument, "POST", "{task_id}/revise")
@@ -425,8 +433,8 @@ class Application:
             CommandRefused: the result of this attempt is not in review, it was revised too often,
                 or the feedback is empty or too long.
         """
-        row = await self.services.operator_commands.revise(
-            self.caller.tenant, task_id, by=self.caller.name, feedback=feedback, attempt=attempt
+        row = await self._commands.revise(
+            self._tenant, task_id, by=self._user, feedback=feedback, attempt=attempt
         )
         (event,) = await self._latest_events([row])
         return d.task_document(d.RevisedTaskDocument, row, event)
@@ -434,19 +442,19 @@ class Application:
     @over_http(d.WhyDocument, "GET", "{entity_id}/why")
     async def why(self, entity_id: str) -> d.WhyDocument:
         """Why a job or task, named by its id, does not run."""
-        reasons = await self.services.explainer.why(self.caller.tenant, entity_id)
+        reasons = await self.services.explainer.why(self._tenant, entity_id)
         return d.WhyDocument(reasons=[d.reason_document(reason) for reason in reasons])
 
     async def _job(self, job_id: str) -> JobRow:
-        return await get_job_of(self.services.backend.ledger, self.caller.tenant, job_id)
+        return await get_job_of(self._ledger, self._tenant, job_id)
 
     async def _task(self, task_id: str) -> TaskRow:
-        return await get_task_of(self.services.backend.ledger, self.caller.tenant, task_id)
+        return await get_task_of(self._ledger, self._tenant, task_id)
 
     async def _job_document(self, job: JobRow) -> d.JobDocument:
         tasks: Sequence[TaskRow] = ()
         if job.total == 1 and job.state.terminal:
-            ledger = self.services.backend.ledger
+            ledger = self._ledger
             tasks = (await ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)).items
         return d.job_document(d.JobDocument, job, tasks)
 
@@ -462,7 +470,7 @@ class Application:
         ]
 
     async def _latest_events(self, rows: Sequence[TaskRow]) -> list[Event | None]:
-        log = self.services.backend.events
+        log = self._backend.events
         return await asyncio.gather(
             *(log.latest(row.spec.tenant, f"TASK#{row.id}") for row in rows)
         )
@@ -484,7 +492,7 @@ class Application:
         self, task_id: str, *, limit: int = 100, after: str = ""
     ) -> d.ArtifactList:
         """The files that the attempts of a task stored, by name, after the name ``after``."""
-        blobs, prefix = self.services.backend.blobs, _artifact_prefix(await self._task(task_id))
+        blobs, prefix = self._backend.blobs, _artifact_prefix(await self._task(task_id))
         artifacts = []
         for key in await blobs.list_keys(prefix, after=prefix + after, limit=limit):
             if (size := await blobs.size(key)) is not None:
@@ -500,10 +508,10 @@ class Application:
             UsageError: no file can have this name.
         """
         key = validate_key(_artifact_prefix(await self._task(task_id)) + name)
-        size = await self.services.backend.blobs.size(key)
+        size = await self._backend.blobs.size(key)
         if size is None:
             raise NotFound("artifact", name[:_SHOWN_ID_CHARACTERS])
-        return ArtifactContent(size=size, chunks=self.services.backend.blobs.stream(key))
+        return ArtifactContent(size=size, chunks=self._backend.blobs.stream(key))
 
     @over_http(d.OutputPage, "GET", "{task_id}/output")
     async def read_output(
@@ -512,7 +520,7 @@ class Application:
         """Stored output of a task: of all attempts in order, or of one, after a chunk's id."""
         row = await self._task(task_id)
         position = max(_output_position(after), OutputPosition(attempt or 0, 0))
-        chunks = await self.services.backend.output.read(row.id, after=position, limit=limit)
+        chunks = await self._backend.output.read(row.id, after=position, limit=limit)
         return d.OutputPage(
             output=[
                 d.output_chunk_document(row.spec.job_id, row.spec.key, chunk)
@@ -532,7 +540,7 @@ class Application:
             position = max(_output_position(after), OutputPosition(attempt or 0, 0))
             current = row
             async for current, chunks in output_follow.follow_task(
-                self.services.backend, row.id, after=position, poll_interval=self.poll
+                self._backend, row.id, after=position, poll_interval=self.poll
             ):
                 for chunk in chunks:
                     if attempt in (None, chunk.attempt):
@@ -553,10 +561,10 @@ class Application:
 
         async def stream() -> AsyncIterator[d.StreamItem]:
             async for key, chunk in output_follow.read_job_output(
-                self.services.backend, job_id, follow=follow, attempt=attempt
+                self._backend, job_id, follow=follow, attempt=attempt
             ):
                 yield d.StreamItem(kind="output", data=d.output_chunk_document(job_id, key, chunk))
-            yield _stream_end(await self.services.backend.ledger.get_job(job_id))
+            yield _stream_end(await self._ledger.get_job(job_id))
 
         return stream()
 
@@ -578,8 +586,8 @@ class Application:
         """
 
         async def fetch(count: int, after: str | None) -> EventQueryResult:
-            return await self.services.backend.events.query(
-                self.caller.tenant,
+            return await self._backend.events.query(
+                self._tenant,
                 app=app,
                 event_type=event_type,
                 entity=entity,
@@ -597,7 +605,7 @@ class Application:
     ) -> d.EventPage:
         """The events of a job; with ``tasks`` those of its tasks too."""
         job = await self._job(job_id)
-        feed = job_feed(self.services.backend.events, job, tasks=tasks)
+        feed = job_feed(self._backend, job, tasks=tasks)
         return await self._event_page(feed, cursor, limit)
 
     @over_http(d.TaskEventPage, "GET", "{task_id}/events")
@@ -606,8 +614,8 @@ class Application:
     ) -> d.TaskEventPage:
         """The events of a task with a sequence above ``after``."""
         row = await self._task(task_id)
-        events = await self.services.backend.events.history(
-            self.caller.tenant, f"TASK#{row.id}", after=after, limit=limit
+        events = await self._backend.events.history(
+            self._tenant, f"TASK#{row.id}", after=after, limit=limit
         )
         return d.TaskEventPage(events=[await self._event_document(event) for event in events])
 
@@ -616,40 +624,31 @@ class Application:
         self, job_id: str, *, tasks: bool = True, cursor: str = ""
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a job, stored and new, until the job has ended."""
-        backend = self.services.backend
-        feed = job_feed(backend.events, await self._job(job_id), tasks=tasks)
+        feed = job_feed(self._backend, await self._job(job_id), tasks=tasks)
+        start = feed.decode(cursor)
         # A cursor that is not valid is refused here, before a stream begins.
-        await feed.fetch(1, feed.decode(cursor))
-
-        async def stream() -> AsyncIterator[d.StreamItem]:
-            async for item in follow_job(
-                backend, job_id, feed, feed.decode(cursor), follow=True, poll=self.poll
-            ):
-                if isinstance(item, tuple):
-                    position, event = item
-                    data = await self._event_document(event)
-                    yield d.StreamItem(kind="event", id=feed.encode(position), data=data)
-                else:
-                    yield _stream_end(item)
-
-        return stream()
+        await feed.fetch(1, start)
+        return self._event_stream(feed, start, feed.encode)
 
     @over_http(d.StreamItem, "GET", "{task_id}/events/stream")
     async def follow_task_events(
         self, task_id: str, *, after: int = 0
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a task, stored and new, until the task has ended."""
-        row = await self._task(task_id)
+        feed = task_feed(self._backend, await self._task(task_id))
+        return self._event_stream(feed, str(after), str)
 
-        async def stream() -> AsyncIterator[d.StreamItem]:
-            async for item in follow_task(self.services.backend, row, after, poll=self.poll):
-                if isinstance(item, Event):
-                    data = await self._event_document(item)
-                    yield d.StreamItem(kind="event", id=str(item.sequence), data=data)
-                else:
-                    yield _stream_end(item)
-
-        return stream()
+    async def _event_stream(
+        self, feed: EventFeed, cursor: str | None, encode: Callable[[str], str]
+    ) -> AsyncIterator[d.StreamItem]:
+        clock = self._backend.clock
+        async for item in follow_events(feed, cursor, clock=clock, poll=self.poll):
+            if isinstance(item, tuple):
+                position, event = item
+                data = await self._event_document(event)
+                yield d.StreamItem(kind="event", id=encode(position), data=data)
+            else:
+                yield _stream_end(item)
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
         start = feed.decode(cursor)
@@ -680,16 +679,16 @@ class Application:
         Raises:
             NotFound: there was none yet.
         """
-        event = await self.services.backend.events.latest(self.caller.tenant, _HEALTH_CHECK_ENTITY)
+        event = await self._backend.events.latest(self._tenant, _HEALTH_CHECK_ENTITY)
         if event is None:
-            raise NotFound("health check", self.caller.tenant)
+            raise NotFound("health check", self._tenant)
         properties = await self.services.documents.restore(properties_of(event))
         return d.health_check_document(properties, event.at)
 
     @over_http(d.HealthCheckDocument, "POST", "health-check")
     async def run_health_check(self) -> d.HealthCheckDocument:
         """Check the tenant's running tasks now, record the result and send alerts."""
-        report = await self.services.health_check.check_tenant(self.caller.tenant)
+        report = await self.services.health_check.check_tenant(self._tenant)
         return d.health_check_document(properties_of_body(report.event()), report.at)
 
     async def check_ready(self) -> d.ProbeDocument:
@@ -698,7 +697,7 @@ class Application:
         Raises:
             BackendUnavailable: it cannot.
         """
-        await self.services.backend.ledger.list_jobs(self.caller.tenant, limit=1)
+        await self._ledger.list_jobs(self._tenant, limit=1)
         return d.ProbeDocument()
 
     # Dead letters -------------------------------------------------------------------------------
@@ -713,7 +712,7 @@ class Application:
     ) -> d.DeadLetterPage:
         """Dead letters, the latest first."""
         page = await self.services.dead_letters.list_page(
-            self.caller.tenant, self._visible(dead_filter), limit=limit, cursor=cursor
+            self._tenant, self._visible(dead_filter), limit=limit, cursor=cursor
         )
         return d.DeadLetterPage(
             dead_letters=[d.dead_letter_document(letter) for letter in page.items],
@@ -726,9 +725,7 @@ class Application:
         self, dead_filter: DeadLetterFilter = _NO_FILTER
     ) -> d.DeadLetterCountsDocument:
         """The number of dead letters by queue and category."""
-        return await self.services.dead_letters.count(
-            self.caller.tenant, self._visible(dead_filter)
-        )
+        return await self.services.dead_letters.count(self._tenant, self._visible(dead_filter))
 
     @over_http(d.PostMortemDocument, "GET", "dead-letters/{letter_id}")
     async def get_dead_letter(self, letter_id: str) -> d.PostMortemDocument:
@@ -739,20 +736,18 @@ class Application:
         """
         letter = await self._dead_letter(letter_id)
         task = await self._task_document(letter.row) if letter.row else None
-        return await read_post_mortem(self.services.backend, letter, task)
+        return await read_post_mortem(self._backend, letter, task)
 
     async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
         """Run tasks that are dead letters again; those that are none any more are skipped."""
-        return await self.services.dead_letters.replay(
-            self.caller.tenant, task_ids, by=self.caller.name
-        )
+        return await self.services.dead_letters.replay(self._tenant, task_ids, by=self._user)
 
     async def replay_matching_dead_letters(
         self, dead_filter: DeadLetterFilter
     ) -> d.ReplayResultDocument:
         """Run all tasks again whose dead letters match."""
         return await self.services.dead_letters.replay_matching(
-            self.caller.tenant, dead_filter, by=self.caller.name
+            self._tenant, dead_filter, by=self._user
         )
 
     @over_http(d.DeadLetterDocument, "DELETE", "dead-letters/{letter_id}")
@@ -765,16 +760,14 @@ class Application:
         """
         letter = await self._dead_letter(letter_id)
         return d.dead_letter_document(
-            await self.services.dead_letters.discard(
-                self.caller.tenant, letter, by=self.caller.name
-            )
+            await self.services.dead_letters.discard(self._tenant, letter, by=self._user)
         )
 
     def _visible(self, dead_filter: DeadLetterFilter) -> DeadLetterFilter:
         return replace(dead_filter, include_orphans=self.caller.is_operator)
 
     async def _dead_letter(self, letter_id: str) -> DeadLetter:
-        letter = await self.services.dead_letters.get(self.caller.tenant, letter_id)
+        letter = await self.services.dead_letters.get(self._tenant, letter_id)
         if letter.row is None and not self.caller.is_operator:
             raise NotFound("dead letter", letter_id[:_SHOWN_ID_CHARACTERS])
         return letter
@@ -784,7 +777,7 @@ class Application:
     @over_http(d.DefinitionList, "GET", "task-definitions")
     async def list_definitions(self) -> d.DefinitionList:
         """The newest version of each definition, by name, without those that are built in."""
-        return _definition_list(await self.services.backend.definitions.list(self.caller.tenant))
+        return _definition_list(await self._backend.definitions.list(self._tenant))
 
     @over_http(d.DefinitionDocument, "GET", "task-definitions/{name}")
     async def get_definition(
@@ -795,9 +788,7 @@ class Application:
         Raises:
             NotFound: there is none.
         """
-        definition = await self.services.backend.definitions.get(
-            self.caller.tenant, name, version=version
-        )
+        definition = await self._backend.definitions.get(self._tenant, name, version=version)
         if definition is None and version is None:
             definition = BUILTIN_DEFINITIONS.get(name)
         if definition is None:
@@ -814,14 +805,14 @@ class Application:
             NotFound: it never had a version.
         """
         stored: list[Definition] = []
-        store = self.services.backend.definitions
+        store = self._backend.definitions
         # Versions are counted without a gap, so the first one that is missing is the end.
         for version in range(after + 1, after + 1 + limit):
-            definition = await store.get(self.caller.tenant, name, version=version)
+            definition = await store.get(self._tenant, name, version=version)
             if definition is None:
                 break
             stored.append(definition)
-        if not stored and await store.get(self.caller.tenant, name, version=1) is None:
+        if not stored and await store.get(self._tenant, name, version=1) is None:
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
         return _definition_list(stored)
 
@@ -832,9 +823,7 @@ class Application:
             InvalidJob: with everything that is wrong with it.
         """
         definition = read_definition(document)
-        return d.definition_document(
-            await self.services.backend.definitions.put(self.caller.tenant, definition)
-        )
+        return d.definition_document(await self._backend.definitions.put(self._tenant, definition))
 
     @over_http(None, "DELETE", "task-definitions/{name}")
     async def delete_definition(self, name: str) -> None:
@@ -843,7 +832,7 @@ class Application:
         Raises:
             NotFound: there is none.
         """
-        if not await self.services.backend.definitions.delete(self.caller.tenant, name):
+        if not await self._backend.definitions.delete(self._tenant, name):
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
 
     # Queues, budgets, keys ----------------------------------------------------------------------
@@ -851,7 +840,7 @@ class Application:
     @over_http(d.PausedQueueList, "GET", "queues")
     async def list_paused_queues(self) -> d.PausedQueueList:
         """The queues that are paused or held."""
-        pauses = await self.services.backend.queue_controls.list_pauses()
+        pauses = await self._backend.queue_controls.list_pauses()
         return d.PausedQueueList(
             paused=[d.from_record(d.PausedQueueDocument, pause) for pause in pauses]
         )
@@ -865,9 +854,7 @@ class Application:
         """
         return d.from_record(
             d.PausedQueueDocument,
-            await self.services.operator_commands.pause_queue(
-                name, by=self.caller.name, reason=reason
-            ),
+            await self._commands.pause_queue(name, by=self._user, reason=reason),
         )
 
     @over_http(d.PausedQueueDocument, "POST", "queues/{name}/resume")
@@ -878,7 +865,7 @@ class Application:
             CommandRefused: the queue is neither paused nor held.
             UsageError: the name is not valid.
         """
-        ended = await self.services.operator_commands.resume_queue(name, by=self.caller.name)
+        ended = await self._commands.resume_queue(name, by=self._user)
         if ended is None:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)
@@ -888,11 +875,11 @@ class Application:
         """The budget of a job or task, named by its id; None: the tenant's budget of today."""
         budgets = self.services.budget_operations
         if entity_id is None:
-            status = await budgets.get_day_budget(self.caller.tenant)
+            status = await budgets.get_day_budget(self._tenant)
         elif split_task_id(entity_id)[1]:
-            status = await budgets.get_task_budget(self.caller.tenant, entity_id)
+            status = await budgets.get_task_budget(self._tenant, entity_id)
         else:
-            status = await budgets.get_job_budget(self.caller.tenant, entity_id)
+            status = await budgets.get_job_budget(self._tenant, entity_id)
         return d.budget_status_document(status)
 
     @over_http(d.BudgetStatusDocument, "POST", "{entity_id}/budget")
@@ -907,7 +894,7 @@ class Application:
             CommandRefused: the job or task has ended.
             UsageError: it has no such budget, nothing is added, or the request id is not valid.
         """
-        tenant, by = self.caller.tenant, self.caller.name
+        tenant, by = self._tenant, self._user
         budgets = self.services.budget_operations
         request_id = request_id or self.services.producer.new_request_id()
         if entity_id is None:
@@ -923,7 +910,7 @@ class Application:
     @over_http(d.KeyList, "GET", "keys")
     async def list_keys(self) -> d.KeyList:
         """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
-        records = await self.services.api_keys.list(self.caller.tenant)
+        records = await self.services.api_keys.list(self._tenant)
         return d.KeyList(keys=[d.key_document(record) for record in records])
 
     @over_http(d.NewKeyDocument, "POST", "keys")
@@ -934,10 +921,10 @@ class Application:
             UsageError: the name is empty or too long, or there is no scope.
         """
         record, secret = await self.services.api_keys.create(
-            self.caller.tenant,
+            self._tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
-            by=self.caller.name,
+            by=self._user,
         )
         return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
 
@@ -948,9 +935,7 @@ class Application:
         Raises:
             NotFound: the tenant has no such key.
         """
-        record = await self.services.api_keys.revoke(
-            self.caller.tenant, key_id, by=self.caller.name
-        )
+        record = await self.services.api_keys.revoke(self._tenant, key_id, by=self._user)
         return d.key_document(record)
 
 

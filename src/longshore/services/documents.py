@@ -101,12 +101,13 @@ def to_dict(document: ApiDocument) -> dict[str, Any]:
 def from_record(kind: type[AnyDocument], /, *records: object, **fields: Any) -> AnyDocument:
     """A document with the attributes of records; ``fields`` are those that differ from them.
 
-    Where several records have an attribute, the first one counts.
+    Where several records have an attribute, the first one counts. If a record is None, an attribute
+    that no other record has is null.
     """
     for name in kind.__struct_fields__:
         if name not in fields:
-            record = next((item for item in records if hasattr(item, name)), None)
-            fields[name] = _json_value(getattr(record, name))
+            record = next((item for item in records if item is None or hasattr(item, name)))
+            fields[name] = _json_value(getattr(record, name, None))
     return kind(**fields)
 
 

@@ -11,7 +11,8 @@ from longshore.core.events.event import Event
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.events import EventLog, EventQueryResult
+from longshore.ports.clock import Clock
+from longshore.ports.events import EventQueryResult
 
 EVENT_CURSOR_PATTERN = r"^[A-Za-z0-9_-]{0,500}(\.[0-9a-f]{8})?$"
 """An event cursor as text; the empty text is the beginning."""
@@ -21,6 +22,10 @@ _TAG_BYTES = 4
 
 FeedItem = tuple[str, Event]
 """The cursor after an event, and the event."""
+
+
+async def _no_row() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class EventFeed:
 
     name: str
     fetch: Callable[[int, str | None], Awaitable[EventQueryResult]]  # limit, cursor
+    # Of the job or task whose events these are: no more are added when it has ended.
+    read_row: Callable[[], Awaitable[JobRow | TaskRow | None]] = _no_row
 
     def encode(self, cursor: str | None) -> str:
         """The cursor as text; None: the beginning."""
@@ -55,11 +62,11 @@ class EventFeed:
         return hashlib.blake2b(self.name.encode(), digest_size=_TAG_BYTES).hexdigest()
 
 
-def job_feed(events: EventLog, job: JobRow, *, tasks: bool) -> EventFeed:
+def job_feed(backend: Backend, job: JobRow, *, tasks: bool) -> EventFeed:
     """The events of a job; with ``tasks`` those of its tasks too."""
 
     async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
-        return await events.query(
+        return await backend.events.query(
             job.spec.tenant,
             entity=None if tasks else f"JOB#{job.id}",
             job_id=job.id if tasks else None,
@@ -67,25 +74,37 @@ def job_feed(events: EventLog, job: JobRow, *, tasks: bool) -> EventFeed:
             cursor=cursor,
         )
 
-    return EventFeed(f"{job.id} {tasks}", fetch)
+    return EventFeed(f"{job.id} {tasks}", fetch, lambda: backend.ledger.get_job(job.id))
 
 
-async def follow_job(
-    backend: Backend,
-    job_id: str,
+def task_feed(backend: Backend, task: TaskRow) -> EventFeed:
+    """The events of a task; their sequences are the cursors."""
+
+    async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
+        items = await backend.events.history(
+            task.spec.tenant, f"TASK#{task.id}", after=int(cursor or 0), limit=limit
+        )
+        cursors = tuple(str(event.sequence) for event in items)
+        return EventQueryResult(tuple(items), cursors, more=bool(items))
+
+    return EventFeed(task.id, fetch, lambda: backend.ledger.get_task(task.id))
+
+
+async def follow_events(
     feed: EventFeed,
     cursor: str | None = None,
     *,
-    follow: bool,
+    follow: bool = True,
+    clock: Clock,
     poll: timedelta,
-) -> AsyncIterator[FeedItem | JobRow | None]:
-    """The events of a job, and with ``follow`` new ones until it has ended.
+) -> AsyncIterator[FeedItem | JobRow | TaskRow | None]:
+    """The events of a job or task, and with ``follow`` new ones until it has ended.
 
-    The last item is the job's row, None if the job was deleted.
+    The last item is its row, None if it was deleted.
     """
     while True:
-        # Read before the events: all events of a job are stored before its row is terminal.
-        row = await backend.ledger.get_job(job_id)
+        # Read before the events: all events of a row are stored before it is terminal.
+        row = await feed.read_row()
         page = await feed.fetch(_PAGE, cursor)
         for cursor, event in zip(page.cursors, page.items, strict=True):
             yield cursor, event
@@ -94,28 +113,4 @@ async def follow_job(
         if not follow or row is None or row.state.terminal:
             yield row
             return
-        await backend.clock.sleep(poll)
-
-
-async def follow_task(
-    backend: Backend, task: TaskRow, after: int, *, poll: timedelta
-) -> AsyncIterator[Event | TaskRow | None]:
-    """The events of a task, and new ones until it has ended.
-
-    The last item is the task's row, None if the task was deleted.
-    """
-    while True:
-        # Read before the events: all events of a task are stored before its row is terminal.
-        row = await backend.ledger.get_task(task.id)
-        events = await backend.events.history(
-            task.spec.tenant, f"TASK#{task.id}", after=after, limit=_PAGE
-        )
-        for event in events:
-            yield event
-            after = event.sequence
-        if events:
-            continue
-        if row is None or row.state.terminal:
-            yield row
-            return
-        await backend.clock.sleep(poll)
+        await clock.sleep(poll)

@@ -19,7 +19,7 @@ from longshore.interfaces.python.calls import Call, PreparedJob
 from longshore.interfaces.python.connection import Connection, JobOutputChunk, JobStatus
 from longshore.services import documents as d
 from longshore.services.app import POLL_INTERVAL
-from longshore.services.event_follow import follow_job, job_feed
+from longshore.services.event_follow import follow_events, job_feed
 from longshore.services.reads import get_task_of
 from longshore.settings import Settings
 
@@ -227,8 +227,8 @@ class AsyncJob(Generic[ResultT]):
         """
         connection, job = self._connection(), await self._row()
         backend = connection.services.backend
-        feed = job_feed(backend.events, job, tasks=True)
-        stream = follow_job(backend, job.id, feed, follow=follow, poll=POLL_INTERVAL)
+        feed = job_feed(backend, job, tasks=True)
+        stream = follow_events(feed, follow=follow, clock=backend.clock, poll=POLL_INTERVAL)
         while isinstance(item := await connection.while_worker_runs(anext(stream)), tuple):
             yield item[1]
 
