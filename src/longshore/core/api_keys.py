@@ -77,33 +77,15 @@ class Rate:
             raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
-    """The calls that a caller has left, and when, on a clock that is never set back."""
+def count_call(
+    free_at: timedelta, rate: Rate, *, now: timedelta
+) -> tuple[timedelta, timedelta | None]:
+    """Count a call of a caller who may use the whole burst again at ``free_at``.
 
-    tokens: float
-    at: timedelta
-
-
-def full_bucket(rate: Rate, *, now: timedelta) -> TokenBucket:
-    """Returns the bucket of a caller that has not called yet."""
-    return TokenBucket(float(rate.burst), now)
-
-
-def take_token(
-    bucket: TokenBucket, rate: Rate, *, now: timedelta
-) -> tuple[TokenBucket, timedelta | None]:
-    """Returns the bucket after a call, and the time to wait if the call is not allowed yet."""
-    left = min(_tokens(bucket, rate, now), float(rate.burst))
-    if left >= 1:
-        return TokenBucket(left - 1, now), None
-    return TokenBucket(left, now), timedelta(seconds=(1 - left) / rate.per_second)
-
-
-def is_full(bucket: TokenBucket, rate: Rate, *, now: timedelta) -> bool:
-    """Whether the bucket is full again, so that it need not be stored."""
-    return _tokens(bucket, rate, now) >= rate.burst
-
-
-def _tokens(bucket: TokenBucket, rate: Rate, now: timedelta) -> float:
-    return bucket.tokens + (now - bucket.at).total_seconds() * rate.per_second
+    Times are of a clock that is never set back. Returns ``free_at`` after the call, and the time to
+    wait if the call is not allowed yet, which then does not count.
+    """
+    interval = timedelta(seconds=1 / rate.per_second)
+    after = max(free_at, now) + interval
+    wait = after - now - rate.burst * interval
+    return (free_at, wait) if wait > timedelta(0) else (after, None)

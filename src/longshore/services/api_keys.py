@@ -20,13 +20,10 @@ from longshore.core.api_keys import (
     ApiScope,
     KeyRecord,
     Rate,
-    TokenBucket,
-    full_bucket,
+    count_call,
     hash_key,
-    is_full,
     key_matches,
     make_key,
-    take_token,
 )
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import OperatorActed
@@ -42,7 +39,7 @@ _REVOKED = "key.revoked"
 _ID_BYTES = 6
 _NAME_CHARACTERS = 100
 _KEY_LIMIT_CHARACTERS = 200
-_BUCKET_LIMIT = 10_000
+_CALLER_LIMIT = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +50,7 @@ class ApiKeys:
     app: str
     rate: Rate
     random_bytes: Callable[[int], bytes]
-    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+    _free_at: dict[str, timedelta] = field(default_factory=dict)  # see ``count_call``
     _operator_tenant: str | None = None  # operates the installation
 
     async def create(
@@ -150,14 +147,10 @@ class ApiKeys:
     def rate_limit(self, record: KeyRecord) -> timedelta | None:
         """Count a call. Returns how long to wait if it exceeds the rate, else None."""
         now = self.backend.clock.elapsed()
-        if len(self._buckets) >= _BUCKET_LIMIT:
-            self._buckets = {
-                key_id: bucket
-                for key_id, bucket in self._buckets.items()
-                if not is_full(bucket, self.rate, now=now)
-            }
-        before = self._buckets.get(record.id) or full_bucket(self.rate, now=now)
-        self._buckets[record.id], wait = take_token(before, self.rate, now=now)
+        if len(self._free_at) >= _CALLER_LIMIT:
+            self._free_at = {key_id: at for key_id, at in self._free_at.items() if at > now}
+        before = self._free_at.get(record.id, now)
+        self._free_at[record.id], wait = count_call(before, self.rate, now=now)
         return wait
 
     async def _was_emitted(self, tenant: str, action: str, record: KeyRecord) -> bool:

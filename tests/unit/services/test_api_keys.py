@@ -259,7 +259,7 @@ async def test_a_key_without_a_name_or_a_scope_is_refused(
 async def test_each_key_has_its_own_rate_and_quiet_ones_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BUCKET_LIMIT", 2)
+    monkeypatch.setattr(module, "_CALLER_LIMIT", 2)
     async with open_backend("memory", tmp_path) as backend:
         access = make_api_keys(backend)
         keys = [
@@ -273,4 +273,4 @@ async def test_each_key_has_its_own_rate_and_quiet_ones_are_forgotten(
         assert access.rate_limit(keys[1]) is None
         await virtual_time.advance(backend.clock, timedelta(seconds=10))
         assert access.rate_limit(keys[3]) is None
-        assert list(access._buckets) == [keys[3].id]
+        assert list(access._free_at) == [keys[3].id]

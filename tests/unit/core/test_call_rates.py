@@ -1,4 +1,4 @@
-"""Rates: a bucket that fills with time."""
+"""Rates: how many calls a caller has at once, and how soon there are more."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.api_keys import Rate, full_bucket, is_full, take_token
+from longshore.core.api_keys import Rate, count_call
 
 RATE = Rate(per_second=2, burst=3)
 START = timedelta(hours=1)
@@ -14,33 +14,32 @@ SECOND = timedelta(seconds=1)
 
 
 def test_so_many_at_once_and_then_one_has_to_wait() -> None:
-    bucket = full_bucket(RATE, now=START)
-    waits = []
+    free_at, waits = START, []
     for _ in range(4):
-        bucket, wait = take_token(bucket, RATE, now=START)
+        free_at, wait = count_call(free_at, RATE, now=START)
         waits.append(wait)
 
     assert waits == [None, None, None, SECOND / 2]
 
 
 def test_a_caller_that_waited_as_long_as_required_is_allowed() -> None:
-    bucket = full_bucket(RATE, now=START)
+    free_at = START
     for _ in range(3):
-        bucket, _ = take_token(bucket, RATE, now=START)
-    bucket, wait = take_token(bucket, RATE, now=START)
+        free_at, _ = count_call(free_at, RATE, now=START)
+    free_at, wait = count_call(free_at, RATE, now=START)
     assert wait is not None
 
-    _, again = take_token(bucket, RATE, now=START + wait)
+    _, again = count_call(free_at, RATE, now=START + wait)
 
     assert again is None
 
 
-def test_a_bucket_does_not_get_fuller_than_full() -> None:
-    bucket = full_bucket(RATE, now=START)
+def test_a_long_silence_allows_no_more_than_the_burst() -> None:
+    free_at = START
     later = START + timedelta(days=1)
     allowed = 0
     while True:
-        bucket, wait = take_token(bucket, RATE, now=later)
+        free_at, wait = count_call(free_at, RATE, now=later)
         if wait is not None:
             break
         allowed += 1
@@ -49,18 +48,17 @@ def test_a_bucket_does_not_get_fuller_than_full() -> None:
 
 
 def test_who_has_been_quiet_need_not_be_remembered() -> None:
-    bucket, _ = take_token(full_bucket(RATE, now=START), RATE, now=START)
+    free_at, _ = count_call(START, RATE, now=START)
 
-    assert not is_full(bucket, RATE, now=START)
-    assert is_full(bucket, RATE, now=START + SECOND)
+    assert START < free_at <= START + SECOND
 
 
 @given(st.lists(st.floats(0, 5), max_size=50))
 def test_no_caller_gets_more_than_the_rate_and_the_burst(pauses: list[float]) -> None:
-    now, bucket, allowed = START, full_bucket(RATE, now=START), 0
+    now, free_at, allowed = START, START, 0
     for pause in pauses:
         now += timedelta(seconds=pause)
-        bucket, wait = take_token(bucket, RATE, now=now)
+        free_at, wait = count_call(free_at, RATE, now=now)
         allowed += wait is None
 
     assert allowed <= RATE.burst + (now - START).total_seconds() * RATE.per_second + 1e-6
