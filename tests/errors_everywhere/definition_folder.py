@@ -52,20 +52,18 @@ async def folder(harness: ErrorHarness) -> None:
         return len(await harness.raw.blobs.list_keys(SYNC_RECORDS_PREFIX, after="", limit=10))
 
     await harness.submit("beside", make_task("beside"))
-    first = DefinitionSync(harness.faulty.backend)
-    await harness.call_until_answered(
-        lambda: first.sync_folder(TENANT, _FOLDER, says.definitions[:1])
-    )
-    running = asyncio.ensure_future(first.watch_folder(TENANT, _FOLDER, look, every=_EVERY))
+    first = DefinitionSync(harness.faulty.backend, TENANT, _FOLDER)
+    await harness.call_until_answered(lambda: first.sync(says.definitions[:1]))
+    running = asyncio.ensure_future(first.watch(look, every=_EVERY))
     await harness.wait_until(stored, "what the folder says is not stored")
     says = _contents("changed", "second")
     await harness.wait_until(stored, "what the folder changed is not stored")
     await _stop(harness, running)
 
-    second = DefinitionSync(harness.faulty.backend)
-    await harness.call_until_answered(lambda: second.sync_folder(TENANT, _FOLDER, says.definitions))
+    second = DefinitionSync(harness.faulty.backend, TENANT, _FOLDER)
+    await harness.call_until_answered(lambda: second.sync(says.definitions))
     says = _contents("changed")
-    running = asyncio.ensure_future(second.watch_folder(TENANT, _FOLDER, look, every=_EVERY))
+    running = asyncio.ensure_future(second.watch(look, every=_EVERY))
 
     async def left() -> bool:
         return await marks() == 1

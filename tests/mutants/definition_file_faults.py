@@ -34,7 +34,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="the later of two processes overrules who came between",
         at="services.definitions:DefinitionSync._sync_file",
-        do=Drop("!="),
+        do=Drop("!= synced"),
         caught_by=f"{_SYNC}::test_the_later_of_two_processes_does_not_overrule_who_came_between",
     ),
     _fault(
@@ -51,14 +51,14 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="deleted definitions are reported while a file cannot be read",
-        at="services.definitions:DefinitionSync.watch_folder",
+        at="services.definitions:DefinitionSync.watch",
         do=Condition("problems", True),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
         name="a definition goes with its file",
         at="services.definitions:DefinitionSync._forget_removed",
-        do=After("delete()", "await self.backend.definitions.delete(tenant, record.name)"),
+        do=After("delete()", "await self.backend.definitions.delete(self.tenant, name)"),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
@@ -69,7 +69,7 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="a store out of reach ends the watch",
-        at="services.definitions:DefinitionSync.watch_folder",
+        at="services.definitions:DefinitionSync.watch",
         do=Argument("log_and_continue()", "unavailable", None),
         caught_by=f"{_SYNC}::test_an_error_does_not_end_the_watch",
     ),

@@ -68,38 +68,28 @@ class FolderContents(NamedTuple):
 
 @dataclass(slots=True)
 class ApplyResult:
-    """The result of a synchronisation: each definition as it is stored now."""
+    """What a synchronisation has stored."""
 
     new: list[Definition] = field(default_factory=list)
     changed: list[Definition] = field(default_factory=list)
-    unchanged: list[Definition] = field(default_factory=list)
     overridden: list[str] = field(default_factory=list)
     """Names whose definition was replaced or deleted in another way since it was synchronised."""
 
 
-class _SyncKey(NamedTuple):
-    tenant: str
-    folder: str
-    name: str
-
-    @property
-    def key(self) -> str:
-        return f"{_prefix(self.tenant, self.folder)}{self.name}.json"
-
-
 @dataclass(slots=True)
 class DefinitionSync:
-    """Stores the definitions of files."""
+    """Stores the definitions of the files of one folder, for one tenant."""
 
     backend: Backend
-    # What this process read or stored as the folder's version; it is recorded in the store too.
-    _last_synced: dict[_SyncKey, Definition] = field(default_factory=dict)
-    _listed_folders: set[tuple[str, str]] = field(default_factory=set)  # their records were listed
-    _recorded: set[_SyncKey] = field(default_factory=set)
+    tenant: str
+    folder: str
+    # By name. What this process read or stored as the folder's version; it is recorded in the store
+    # too.
+    _last_synced: dict[str, Definition] = field(default_factory=dict)
+    _recorded: set[str] = field(default_factory=set)  # names that are known to have a record
+    _listed: bool = False  # all records were listed
 
-    async def sync_folder(
-        self, tenant: str, folder: str, definitions: Iterable[FileDefinition]
-    ) -> ApplyResult:
+    async def sync(self, definitions: Iterable[FileDefinition]) -> ApplyResult:
         """Store what has changed in the folder since the last synchronisation.
 
         A definition that cannot be stored is logged and skipped.
@@ -111,13 +101,11 @@ class DefinitionSync:
         for item in definitions:
             name = item.definition.name
             with log_and_continue(logger, "definition.rejected", definition=name, file=item.file):
-                await self._sync_file(_SyncKey(tenant, folder, name), item, applied)
+                await self._sync_file(item, applied)
         return applied
 
-    async def watch_folder(
+    async def watch(
         self,
-        tenant: str,
-        folder: str,
         read_folder: Callable[[], Awaitable[FolderContents]],
         *,
         every: timedelta,
@@ -134,87 +122,74 @@ class DefinitionSync:
                 logger,
                 "definitions.sync_failed",
                 unavailable="definitions.unavailable",
-                folder=folder,
+                folder=self.folder,
             ):
                 reading = await read_folder()
                 _log_problems(reading.problems, reported)
                 reported = frozenset(reading.problems)
-                await self.sync_folder(tenant, folder, reading.definitions)
+                await self.sync(reading.definitions)
                 if not reading.problems:
-                    names = {item.definition.name for item in reading.definitions}
-                    await self._forget_removed(tenant, folder, names)
+                    await self._forget_removed(item.definition.name for item in reading.definitions)
 
-    async def _sync_file(self, key: _SyncKey, file: FileDefinition, applied: ApplyResult) -> None:
-        synced = self._last_synced.get(key)
-        if synced is not None and synced.content == file.definition.content:
-            applied.unchanged.append(synced)
+    async def _sync_file(self, file: FileDefinition, applied: ApplyResult) -> None:
+        definition, name, store = file.definition, file.definition.name, self.backend.definitions
+        synced = self._last_synced.get(name)
+        if synced is not None and synced.content == definition.content:
             return
-        recorded = await self._recorded_version(key)
-        if recorded is not None and recorded.content == file.definition.content:
-            newest = await self.backend.definitions.get(key.tenant, key.name)
+        recorded = await self._recorded_version(name)
+        if recorded is not None and recorded.content == definition.content:
+            newest = await store.get(self.tenant, name)
             # Stored by another process; if this one stored an older version since, it stores again.
             if synced is None or newest != synced:
-                self._last_synced[key] = recorded
-                if newest == recorded:
-                    applied.unchanged.append(recorded)
-                else:
-                    applied.overridden.append(key.name)
+                self._last_synced[name] = recorded
+                if newest != recorded:
+                    applied.overridden.append(name)
                 return
-        stored = await self._put(key.tenant, file.definition, applied)
+        before = await store.get(self.tenant, name)
+        stored = await store.put(self.tenant, definition)
+        if stored != before:
+            (applied.new if before is None else applied.changed).append(stored)
         # Recorded after it is stored: storing twice makes one version, and a version that was only
         # recorded would never be stored.
-        await self._record(key, stored.version)
-        self._last_synced[key] = stored
-        extra = {"definition": stored.name, "version": stored.version, "file": file.file}
+        await self._record(name, stored.version)
+        self._last_synced[name] = stored
+        extra = {"definition": name, "version": stored.version, "file": file.file}
         logger.info("definition.applied", extra=extra)
 
-    async def _put(self, tenant: str, definition: Definition, applied: ApplyResult) -> Definition:
-        before = await self.backend.definitions.get(tenant, definition.name)
-        stored = await self.backend.definitions.put(tenant, definition)
-        if before is None:
-            applied.new.append(stored)
-        else:
-            (applied.unchanged if stored == before else applied.changed).append(stored)
-        return stored
-
-    async def _forget_removed(self, tenant: str, folder: str, names: Collection[str]) -> None:
+    async def _forget_removed(self, present: Iterable[str]) -> None:
         """Log that definitions without a file stay stored, and delete their records."""
-        if (tenant, folder) not in self._listed_folders:
-            self._recorded |= await self._list_records(tenant, folder)
-            self._listed_folders.add((tenant, folder))
-        for record in sorted(self._recorded):
-            if record[:2] == (tenant, folder) and record.name not in names:
-                await self.backend.blobs.delete(record.key)
-                self._recorded.discard(record)
-                self._last_synced.pop(record, None)
-                extra = {"definition": record.name, "folder": folder}
-                logger.info("definition.file_removed", extra=extra)
+        if not self._listed:
+            prefix = _prefix(self.tenant, self.folder)
+            async for keys in iter_pages(partial(self.backend.blobs.list_keys, prefix)):
+                self._recorded |= {key.removeprefix(prefix).removesuffix(".json") for key in keys}
+            self._listed = True
+        for name in sorted(self._recorded.difference(present)):
+            await self.backend.blobs.delete(self._key(name))
+            self._recorded.discard(name)
+            self._last_synced.pop(name, None)
+            extra = {"definition": name, "folder": self.folder}
+            logger.info("definition.file_removed", extra=extra)
 
-    async def _recorded_version(self, key: _SyncKey) -> Definition | None:
+    async def _recorded_version(self, name: str) -> Definition | None:
         """Returns what the folder last stored under the name, if that can be read."""
         try:
-            record = json.loads(await self.backend.blobs.get(key.key))
+            record = json.loads(await self.backend.blobs.get(self._key(name)))
             version = int(record["version"])
         except NotFound:
             return None
         except (KeyError, TypeError, ValueError):
-            logger.warning("definition.sync_record_rejected", extra={"definition": key.name})
+            logger.warning("definition.sync_record_rejected", extra={"definition": name})
             return None
-        self._recorded.add(key)
-        return await self.backend.definitions.get(key.tenant, key.name, version=version)
+        self._recorded.add(name)
+        return await self.backend.definitions.get(self.tenant, name, version=version)
 
-    async def _record(self, key: _SyncKey, version: int) -> None:
-        record = {"folder": key.folder, "version": version}
-        await self.backend.blobs.put(key.key, json.dumps(record).encode())
-        self._recorded.add(key)
+    async def _record(self, name: str, version: int) -> None:
+        record = {"folder": self.folder, "version": version}
+        await self.backend.blobs.put(self._key(name), json.dumps(record).encode())
+        self._recorded.add(name)
 
-    async def _list_records(self, tenant: str, folder: str) -> set[_SyncKey]:
-        prefix = _prefix(tenant, folder)
-        return {
-            _SyncKey(tenant, folder, key.removeprefix(prefix).removesuffix(".json"))
-            async for keys in iter_pages(partial(self.backend.blobs.list_keys, prefix))
-            for key in keys
-        }
+    def _key(self, name: str) -> str:
+        return f"{_prefix(self.tenant, self.folder)}{name}.json"
 
 
 def _prefix(tenant: str, folder: str) -> str:

@@ -46,10 +46,10 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
+from longshore.services.followers import follow_task
 from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.output_follow import follow_task
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
@@ -372,9 +372,9 @@ class Services:
             thresholds=health,
         )
 
-    @cached_property
-    def definition_sync(self) -> DefinitionSync:
-        return DefinitionSync(self.backend)
+    def definition_sync(self, folder: Path) -> DefinitionSync:
+        """Stores the definitions of the files of a folder."""
+        return DefinitionSync(self.backend, self.settings.tenant, str(folder))
 
     @cached_property
     def explainer(self) -> Explainer:

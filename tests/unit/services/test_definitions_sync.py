@@ -44,7 +44,7 @@ def from_files(*definitions: Definition) -> list[FileDefinition]:
 
 async def sync_files(backend: Backend, *definitions: Definition, folder: str = HERE) -> ApplyResult:
     """A folder says this to a process that has just started."""
-    return await DefinitionSync(backend).sync_folder(TENANT, folder, from_files(*definitions))
+    return await DefinitionSync(backend, TENANT, folder).sync(from_files(*definitions))
 
 
 async def stored(backend: Backend, name: str = "feed") -> tuple[int, str] | None:
@@ -59,16 +59,16 @@ async def test_new_and_changed_definitions_are_stored_and_others_are_left(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        sync = DefinitionSync(backend)
+        sync = DefinitionSync(backend, TENANT, HERE)
         mail = replace(ORIGINAL, name="mail")
 
-        first = await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL, mail))
-        again = await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL, mail))
+        first = await sync.sync(from_files(ORIGINAL, mail))
+        again = await sync.sync(from_files(ORIGINAL, mail))
         restarted = await sync_files(backend, ORIGINAL, mail)
-        changed = await sync.sync_folder(TENANT, HERE, from_files(CHANGED, mail))
+        changed = await sync.sync(from_files(CHANGED, mail))
 
         assert [item.name for item in first.new] == ["feed", "mail"]
-        assert again == restarted == ApplyResult(unchanged=first.new)
+        assert again == restarted == ApplyResult()
         assert [(item.name, item.version) for item in changed.changed] == [("feed", 2)]
         assert await stored(backend, "mail") == (1, "one")
         # What a job was started with.
@@ -81,11 +81,11 @@ async def test_a_file_that_did_not_change_does_not_overrule_what_others_stored(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        sync = DefinitionSync(backend)
-        await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL))
+        sync = DefinitionSync(backend, TENANT, HERE)
+        await sync.sync(from_files(ORIGINAL))
         await backend.definitions.put(TENANT, OTHER)
 
-        await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL))
+        await sync.sync(from_files(ORIGINAL))
         restarted = await sync_files(backend, ORIGINAL)
         restarted_again = await sync_files(backend, ORIGINAL)
 
@@ -129,10 +129,10 @@ async def test_two_folders_that_say_different_things_do_not_take_turns(tmp_path:
 @scenario
 async def test_tenants_do_not_meet(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        sync = DefinitionSync(backend)
-        await sync.sync_folder(TENANT, HERE, from_files(ORIGINAL))
+        sync = DefinitionSync(backend, TENANT, HERE)
+        await sync.sync(from_files(ORIGINAL))
 
-        await sync.sync_folder("else", HERE, from_files(ORIGINAL))
+        await DefinitionSync(backend, "else", HERE).sync(from_files(ORIGINAL))
 
         assert await backend.definitions.get("else", "feed") == replace(ORIGINAL, version=1)
 
@@ -143,11 +143,9 @@ async def test_two_processes_that_see_the_same_change_store_it_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        both = DefinitionSync(backend), DefinitionSync(backend)
+        both = DefinitionSync(backend, TENANT, HERE), DefinitionSync(backend, TENANT, HERE)
         for definition in (ORIGINAL, CHANGED):
-            await asyncio.gather(
-                *(item.sync_folder(TENANT, HERE, from_files(definition)) for item in both)
-            )
+            await asyncio.gather(*(item.sync(from_files(definition)) for item in both))
 
         assert await stored(backend) == (2, "two")
 
@@ -157,13 +155,13 @@ async def test_the_later_of_two_processes_does_not_overrule_who_came_between(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        quick, slow = DefinitionSync(backend), DefinitionSync(backend)
+        quick, slow = DefinitionSync(backend, TENANT, HERE), DefinitionSync(backend, TENANT, HERE)
         for item in (quick, slow):
-            await item.sync_folder(TENANT, HERE, from_files(ORIGINAL))
-        await quick.sync_folder(TENANT, HERE, from_files(CHANGED))
+            await item.sync(from_files(ORIGINAL))
+        await quick.sync(from_files(CHANGED))
         await backend.definitions.put(TENANT, OTHER)
 
-        await slow.sync_folder(TENANT, HERE, from_files(CHANGED))
+        await slow.sync(from_files(CHANGED))
 
         assert await stored(backend) == (3, "by another source")
 
@@ -171,11 +169,11 @@ async def test_the_later_of_two_processes_does_not_overrule_who_came_between(
 @scenario
 async def test_a_late_write_of_a_slow_process_is_replaced(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        quick = DefinitionSync(backend)
+        quick = DefinitionSync(backend, TENANT, HERE)
 
         async def overtaken() -> None:
             # Between the slow one's look at the store and its writing: all but the mark.
-            await quick.sync_folder(TENANT, HERE, from_files(CHANGED))
+            await quick.sync(from_files(CHANGED))
 
         class Lost:
             """The slow one's mark comes before the quick one's."""
@@ -187,11 +185,11 @@ async def test_a_late_write_of_a_slow_process_is_replaced(tmp_path: Path) -> Non
                 return len(data)
 
         late = InterposedPort(backend.definitions, "put", before=overtaken)
-        slow = DefinitionSync(replace(backend, definitions=late, blobs=Lost()))
-        await slow.sync_folder(TENANT, HERE, from_files(ORIGINAL))
+        slow = DefinitionSync(replace(backend, definitions=late, blobs=Lost()), TENANT, HERE)
+        await slow.sync(from_files(ORIGINAL))
         assert await stored(backend) == (2, "one")
 
-        await slow.sync_folder(TENANT, HERE, from_files(CHANGED))
+        await slow.sync(from_files(CHANGED))
 
         assert await stored(backend) == (3, "two")
 
@@ -225,16 +223,16 @@ async def test_a_definition_that_cannot_be_stored_is_logged_and_the_others_are_s
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
         refusing = FlakyPort(backend.definitions, "put", UsageError("no"))
-        sync = DefinitionSync(replace(backend, definitions=refusing))
+        sync = DefinitionSync(replace(backend, definitions=refusing), TENANT, HERE)
         both = from_files(ORIGINAL, replace(ORIGINAL, name="mail"))
 
-        await sync.sync_folder(TENANT, HERE, both)
+        await sync.sync(both)
 
         assert await stored(backend) is None
         assert await stored(backend, "mail") == (1, "one")
         (notices,) = [item for item in caplog.records if item.msg == "definition.rejected"]
         assert (notices.definition, notices.file) == ("feed", FILE)
-        await sync.sync_folder(TENANT, HERE, both)
+        await sync.sync(both)
         assert await stored(backend) == (1, "one")
 
 
@@ -246,7 +244,10 @@ async def test_a_mark_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None
         for data in (b"", b"[]", b"{}", b'{"version": "x"}', b"\xff"):
             await backend.blobs.put(key, data)
 
-            assert [item.version for item in (await sync_files(backend, ORIGINAL)).unchanged] == [1]
+            assert await sync_files(backend, ORIGINAL) == ApplyResult()
+            assert await stored(backend) == (1, "one")
+            (record,) = await backend.blobs.list_keys(SYNC_RECORDS_PREFIX)
+            assert await backend.blobs.get(record) != data
 
 
 class Folder:
@@ -271,7 +272,7 @@ class Folder:
 async def watching(backend: Backend, folder: Folder, **options: Any) -> Any:
     """A way to let the next look happen."""
     watching = asyncio.ensure_future(
-        DefinitionSync(backend).watch_folder(TENANT, HERE, folder.read, every=2 * SECOND, **options)
+        DefinitionSync(backend, TENANT, HERE).watch(folder.read, every=2 * SECOND, **options)
     )
 
     async def next_look() -> None:

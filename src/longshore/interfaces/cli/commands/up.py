@@ -25,7 +25,7 @@ from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
-from longshore.services.definitions import ApplyResult, FolderContents
+from longshore.services.definitions import ApplyResult, DefinitionSync, FolderContents
 from longshore.services.resilience import race
 from longshore.settings import Settings
 
@@ -122,6 +122,7 @@ class _DefinitionFiles:
     folder: Path
     watch: FolderWatch
     contents: FolderContents
+    sync: DefinitionSync
     applied: ApplyResult
 
     async def poll(self) -> FolderContents:
@@ -136,10 +137,8 @@ async def _apply_definition_files(services: Services) -> _DefinitionFiles | None
     folder = settings.definitions.folder.absolute()
     watch = FolderWatch(folder)
     contents = await asyncio.to_thread(watch.read)
-    applied = await services.definition_sync.sync_folder(
-        settings.tenant, str(folder), contents.definitions
-    )
-    return _DefinitionFiles(folder, watch, contents, applied)
+    sync = services.definition_sync(folder)
+    return _DefinitionFiles(folder, watch, contents, sync, await sync.sync(contents.definitions))
 
 
 @contextlib.asynccontextmanager
@@ -154,9 +153,7 @@ async def _run_in_background(
     if settings.checks_health:
         loops.append(services.health_check.run())
     if files is not None and settings.definitions.watch_every:
-        watching = services.definition_sync.watch_folder(
-            settings.tenant,
-            str(files.folder),
+        watching = files.sync.watch(
             files.poll,
             every=settings.definitions.watch_every,
             # These are printed at the start; the others are logged.
