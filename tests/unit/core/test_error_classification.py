@@ -18,8 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.tasks.failures import (
-    CLASS_NAMES,
-    CODES,
     ErrorCategory,
     category_of,
     message_of,
@@ -252,12 +250,6 @@ def test_a_status_says_more_than_a_broad_base() -> None:
         status_code = 503
 
     assert category_of(ApiError()) is ErrorCategory.SERVER_ERROR
-
-
-def test_no_name_has_two_categories() -> None:
-    shared = CODES.keys() & CLASS_NAMES.keys()
-
-    assert {name for name in shared if CODES[name] != CLASS_NAMES[name]} == set()
 
 
 @pytest.mark.parametrize("category", [*ErrorCategory])

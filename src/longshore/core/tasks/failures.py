@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -299,52 +299,24 @@ ERRNO_NUMBERS = {
     number: _SOCKET_CODES[name] for number, name in errno.errorcode.items() if name in _SOCKET_CODES
 }
 
-# Of Node, AWS, gRPC and model providers.
-CODES = _SOCKET_CODES | _inverted(
+# Codes of Node, AWS, gRPC and model providers, and names of classes of well-known libraries.
+NAMES = _SOCKET_CODES | _inverted(
     {
         ErrorCategory.AUTH: (
             "EACCES EPERM UNAUTHENTICATED PERMISSION_DENIED AccessDenied AccessDeniedException "
             "UnauthorizedOperation UnrecognizedClientException InvalidClientTokenId "
             "InvalidAccessKeyId ExpiredToken ExpiredTokenException SignatureDoesNotMatch "
-            "AuthFailure invalid_api_key authentication_error permission_error"
-        ),
-        ErrorCategory.VALIDATION: (
-            "INVALID_ARGUMENT OUT_OF_RANGE ValidationException InvalidParameterValue "
-            "InvalidParameterException MissingParameter context_length_exceeded "
-            "invalid_request_error"
-        ),
-        ErrorCategory.NOT_FOUND: (
-            "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
-            "not_found_error"
-        ),
-        ErrorCategory.TIMEOUT: (
-            "ESOCKETTIMEDOUT DEADLINE_EXCEEDED RequestTimeout RequestTimeoutException"
-        ),
-        ErrorCategory.NETWORK: "ENOTFOUND EAI_AGAIN",
-        ErrorCategory.RATE_LIMIT: (
-            "RESOURCE_EXHAUSTED Throttling ThrottlingException ThrottledException "
-            "RequestThrottled RequestThrottledException TooManyRequestsException "
-            "ProvisionedThroughputExceededException RequestLimitExceeded SlowDown "
-            "rate_limit_error rate_limit_exceeded"
-        ),
-        ErrorCategory.SERVER_ERROR: (
-            "UNAVAILABLE INTERNAL ABORTED InternalFailure InternalError "
-            "ServiceUnavailableException overloaded_error api_error"
-        ),
-    }
-)
-
-CLASS_NAMES = _inverted(
-    {
-        ErrorCategory.AUTH: (
+            "AuthFailure invalid_api_key authentication_error permission_error "
             "AuthenticationError AuthenticationFailed AuthenticationException Unauthenticated "
             "Unauthorized UnauthorizedError PermissionDenied PermissionDeniedError Forbidden "
             "ForbiddenError NoCredentialsError PartialCredentialsError SSLCertVerificationError"
         ),
         ErrorCategory.VALIDATION: (
-            "ValidationError BadRequest BadRequestError InvalidArgument InvalidArgumentError "
-            "InvalidRequestError UnprocessableEntityError ParamValidationError SchemaError "
-            "UsageError"
+            "INVALID_ARGUMENT OUT_OF_RANGE ValidationException InvalidParameterValue "
+            "InvalidParameterException MissingParameter context_length_exceeded "
+            "invalid_request_error ValidationError BadRequest BadRequestError InvalidArgument "
+            "InvalidArgumentError InvalidRequestError UnprocessableEntityError "
+            "ParamValidationError SchemaError UsageError"
         ),
         ErrorCategory.PARSE: (
             "ParseError ParserError ScannerError YAMLError XMLSyntaxError TOMLDecodeError "
@@ -352,30 +324,38 @@ CLASS_NAMES = _inverted(
             "ResponseParserError"
         ),
         ErrorCategory.NOT_FOUND: (
-            "NotFound NotFoundError ResourceNotFound DoesNotExist CLINotFoundError"
+            "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
+            "not_found_error NotFound NotFoundError ResourceNotFound DoesNotExist "
+            "CLINotFoundError"
         ),
         ErrorCategory.PROGRAMMING: "ProgrammingError",
         ErrorCategory.EXIT_CODE: "CalledProcessError ProcessError",
         ErrorCategory.TIMEOUT: (
-            "Timeout TimeoutError TimeoutException TimeoutExpired APITimeoutError ReadTimeout "
+            "ESOCKETTIMEDOUT DEADLINE_EXCEEDED RequestTimeout RequestTimeoutException Timeout "
+            "TimeoutError TimeoutException TimeoutExpired APITimeoutError ReadTimeout "
             "ReadTimeoutError ConnectTimeout ConnectTimeoutError ServerTimeoutError "
             "DeadlineExceeded"
         ),
         ErrorCategory.NETWORK: (
-            "ConnectionError APIConnectionError CLIConnectionError ConnectError NetworkError "
-            "TransportError ReadError WriteError ProtocolError RemoteProtocolError "
-            "ChunkedEncodingError NewConnectionError ClientConnectionError ClientConnectorError "
-            "ClientOSError ServerDisconnectedError ConnectionClosed ConnectionClosedError "
-            "EndpointConnectionError HTTPClientError IncompleteRead IncompleteReadError "
-            "BadStatusLine gaierror herror SSLError"
+            "ENOTFOUND EAI_AGAIN ConnectionError APIConnectionError CLIConnectionError "
+            "ConnectError NetworkError TransportError ReadError WriteError ProtocolError "
+            "RemoteProtocolError ChunkedEncodingError NewConnectionError ClientConnectionError "
+            "ClientConnectorError ClientOSError ServerDisconnectedError ConnectionClosed "
+            "ConnectionClosedError EndpointConnectionError HTTPClientError IncompleteRead "
+            "IncompleteReadError BadStatusLine gaierror herror SSLError"
         ),
         ErrorCategory.RATE_LIMIT: (
-            "RateLimitError RateLimitExceeded TooManyRequests TooManyRequestsError "
-            "ResourceExhausted ThrottlingError"
+            "RESOURCE_EXHAUSTED Throttling ThrottlingException ThrottledException "
+            "RequestThrottled RequestThrottledException TooManyRequestsException "
+            "ProvisionedThroughputExceededException RequestLimitExceeded SlowDown "
+            "rate_limit_error rate_limit_exceeded RateLimitError RateLimitExceeded "
+            "TooManyRequests TooManyRequestsError ResourceExhausted ThrottlingError"
         ),
         ErrorCategory.SERVER_ERROR: (
-            "ServerError InternalServerError ServiceUnavailable ServiceUnavailableError "
-            "BadGateway GatewayTimeout OverloadedError BackendUnavailable"
+            "UNAVAILABLE INTERNAL ABORTED InternalFailure InternalError "
+            "ServiceUnavailableException overloaded_error api_error ServerError "
+            "InternalServerError ServiceUnavailable ServiceUnavailableError BadGateway "
+            "GatewayTimeout OverloadedError BackendUnavailable"
         ),
         ErrorCategory.CRASH: "BrokenExecutor BrokenProcessPool WorkerLostError",
         ErrorCategory.OUT_OF_MEMORY: "OutOfMemoryError",
@@ -526,53 +506,42 @@ def _by_type(error: BaseException, rows: TypeRows) -> ErrorCategory | None:
 
 
 def _by_code(error: BaseException) -> ErrorCategory | None:
-    for code in _codes(error):
-        if isinstance(code, int):
-            category = ERRNO_NUMBERS.get(code)
-        else:
-            name = code.name if isinstance(code, Enum) else code
-            category = _by_code_name(name) if isinstance(name, str) else None
-        if category:
-            return category
-    return None
-
-
-def _by_code_name(name: str) -> ErrorCategory | None:
-    # Connect uses lower case for the codes of gRPC.
-    return CODES.get(name) or CODES.get(name.upper())
-
-
-def _codes(error: BaseException) -> Iterator[Any]:
-    yield safe_getattr(error, "errno")
-    yield safe_getattr(error, "code")
+    codes = [safe_getattr(error, name) for name in ("errno", "code")]
     match safe_getattr(error, "response"):
         case {"Error": {"Code": code}}:
-            yield code
+            codes.append(code)
+    return next(filter(None, map(_category_of_code, codes)), None)
+
+
+def _category_of_code(code: Any) -> ErrorCategory | None:
+    if isinstance(code, int):
+        return ERRNO_NUMBERS.get(code)
+    name = code.name if isinstance(code, Enum) else code
+    if not isinstance(name, str):
+        return None
+    # Connect uses lower case for the codes of gRPC.
+    return NAMES.get(name) or NAMES.get(name.upper())
 
 
 def _by_status(error: BaseException) -> ErrorCategory | None:
-    for status in _statuses(error):
-        if isinstance(status, str) and len(status) == 3 and status.isdecimal():
-            status = int(status)
-        if isinstance(status, int) and (category := STATUS_NUMBERS.get(status)):
-            return category
-    return None
-
-
-def _statuses(error: BaseException) -> Iterator[Any]:
-    for name in ("status", "status_code", "code"):
-        yield safe_getattr(error, name)
+    statuses = [safe_getattr(error, name) for name in ("status", "status_code", "code")]
     match safe_getattr(error, "response"):
         case {"ResponseMetadata": {"HTTPStatusCode": status}}:
-            yield status
+            statuses.append(status)
         case response:
-            yield safe_getattr(response, "status_code")
-            yield safe_getattr(response, "status")
+            statuses += [safe_getattr(response, name) for name in ("status_code", "status")]
+    return next(filter(None, map(_category_of_status, statuses)), None)
+
+
+def _category_of_status(status: Any) -> ErrorCategory | None:
+    if isinstance(status, str) and len(status) == 3 and status.isdecimal():
+        status = int(status)
+    return STATUS_NUMBERS.get(status) if isinstance(status, int) else None
 
 
 def _by_name(error: BaseException) -> ErrorCategory | None:
     names = (kind.__name__ for kind in type(error).__mro__)
-    return next((CLASS_NAMES[name] for name in names if name in CLASS_NAMES), None)
+    return next((NAMES[name] for name in names if name in NAMES), None)
 
 
 def _by_text(error: BaseException) -> ErrorCategory | None:
@@ -584,6 +553,6 @@ def _by_text(error: BaseException) -> ErrorCategory | None:
         if category := STATUS_NUMBERS.get(int(match["status"])):
             return category
     for match in NAME_IN_TEXT.finditer(text):
-        if category := CODES.get(match["name"]) or CLASS_NAMES.get(match["name"]):
+        if category := NAMES.get(match["name"]):
             return category
     return next((category for pattern, category in TEXT_PATTERNS if pattern.search(text)), None)
