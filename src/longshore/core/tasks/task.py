@@ -226,14 +226,7 @@ def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
 
 
 def attempt_failed(step: TaskTransition, command: c.AttemptFailed) -> TaskDecision:
-    return _end_attempt(
-        step,
-        command.failure,
-        jitter=command.jitter,
-        ran_for=command.duration,
-        usage=command.usage,
-        last_output=command.last_output,
-    )
+    return _end_attempt(step, command.failure, command, command.duration, jitter=command.jitter)
 
 
 def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
@@ -249,13 +242,7 @@ def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
         signal=command.signal,
     )
     return _end_attempt(
-        step,
-        failure,
-        jitter=command.jitter,
-        ran_for=command.elapsed,
-        usage=command.usage,
-        last_output=command.last_output,
-        timed_out=timed_out,
+        step, failure, command, command.elapsed, jitter=command.jitter, timed_out=timed_out
     )
 
 
@@ -277,26 +264,28 @@ def lease_ended(step: TaskTransition, command: c.LeaseEnded) -> TaskDecision:
         return step.pending(released, at=step.now, lease=None)
     failure = Failure(category=ErrorCategory.CRASH, message=message)
     # The death of a worker is no reason to wait: without jitter the task is due at once.
-    return _end_attempt(
-        step, failure, jitter=0.0, ran_for=_lease_age(step, lease), usage=_lease_usage(lease)
-    )
+    return _end_attempt(step, failure, None, _lease_age(step, lease), jitter=0.0)
 
 
 def _end_attempt(
     step: TaskTransition,
     failure: Failure,
+    report: c.AttemptCommand | None,
+    ran_for: timedelta,
     *,
     jitter: float,
-    ran_for: timedelta,
-    usage: e.Usage | None,
-    last_output: int | None = None,
     timed_out: e.TaskTimeout | None = None,
 ) -> TaskChange:
     """The task becomes pending again after a backoff, or fails for good.
 
     The failure's category (for a timeout, the definition) and the attempts that are left decide.
+
+    Args:
+        report: Of the lease holder; None: it has reported nothing but its heartbeats.
     """
     row = step.row
+    usage = report.usage if report else _lease_usage(step.lease)
+    last_output = report.last_output if report else None
     counts = failure.category not in _UNCOUNTED
     used = row.attempts_used + counts
     ended: dict[str, Any] = {
@@ -308,16 +297,16 @@ def _end_attempt(
         "last_output": last_output,
         "usage": row.usage + usage if usage else row.usage,
     }
-    report = _failure_report(step, failure, ran_for, usage, last_output)
+    fields = _failure_report(step, failure, ran_for, usage, last_output)
     may_retry = row.spec.retry_on_timeout if timed_out else failure.retryable
     if not may_retry or used >= row.spec.retry.max_attempts:
-        failed = timed_out or e.TaskFailed(**report, retry_count=used, source=step.context.origin)
+        failed = timed_out or e.TaskFailed(**fields, retry_count=used, source=step.context.origin)
         return step.change(failed, state=TaskState.FAILED, finished_at=step.now, **ended)
     # A failure that does not count backs off too, or it would be retried every second for ever.
     tries = used if counts else row.attempt
     pause = delay_before(tries, row.spec.retry, jitter=jitter, retry_after=failure.retry_after)
     due_at = to_tick(step.now + pause)
-    return step.pending(e.TaskProcessingFailed(**report, due_at=due_at), at=due_at, **ended)
+    return step.pending(e.TaskProcessingFailed(**fields, due_at=due_at), at=due_at, **ended)
 
 
 def _failure_report(
