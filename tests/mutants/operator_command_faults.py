@@ -41,7 +41,7 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a task behind another failure is resumed",
-        at="services.operator_commands:OperatorCommands._job_change",
+        at="services.operator_commands:OperatorCommands._job_command",
         do=Argument("ResumeJob()", "blocked", "NumberSet()"),
         caught_by=f"{_RESUMING}::test_a_task_behind_another_failed_task_stays_waiting",
     ),

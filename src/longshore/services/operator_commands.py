@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 
 from longshore.core.events.event import Event
@@ -247,7 +246,8 @@ class OperatorCommands:
                 chosen.append(decision)
         if not chosen:
             return ResumeResult(round=job.round, refused=refused), None, ()
-        change = await self._job_change(job, chosen, by, now, change_id)
+        resume_job = await self._job_command(job, chosen, by)
+        change = jobs.apply(job, resume_job, now=now, change_id=change_id)
         if isinstance(change, Refusal):
             refused |= {item.row.id: change.detail for item in chosen}
             return ResumeResult(round=job.round, refused=refused), None, ()
@@ -256,18 +256,13 @@ class OperatorCommands:
         atomic = self.backend.ledger.atomic
         return result, await self.documents.spill(change), chosen if atomic else ()
 
-    async def _job_change(
-        self,
-        job: JobRow,
-        chosen: Sequence[tasks.TaskChange],
-        by: str,
-        now: datetime,
-        change_id: str,
-    ) -> jobs.JobDecision:
+    async def _job_command(
+        self, job: JobRow, chosen: Sequence[tasks.TaskChange], by: str
+    ) -> jobs.ResumeJob:
         specs = [item.row.spec for item in chosen]
         numbers = NumberSet(spec.number for spec in specs)
         graph = await self.documents.load_graph(job)
-        command = jobs.ResumeJob(
+        return jobs.ResumeJob(
             numbers=numbers,
             keys=[spec.key for spec in specs],
             blocked=graph.descendants_of((job.failed | job.cancelled) - numbers),
@@ -275,7 +270,6 @@ class OperatorCommands:
             usage=sum((item.row.usage for item in chosen), Usage()),
             later=not self.backend.ledger.atomic,
         )
-        return jobs.apply(job, command, now=now, change_id=change_id)
 
     async def _commit(self, change: jobs.JobChange, chosen: Sequence[tasks.TaskChange]) -> bool:
         try:
