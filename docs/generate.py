@@ -20,7 +20,7 @@ from pydantic import ByteSize
 from longshore import errors
 from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
 from longshore.core.definitions.reader import definition_schema, longshore_yaml_schema
-from longshore.core.events.codec import EVENT_FORMATS, EVENT_TYPES, to_wire
+from longshore.core.events.codec import EVENT_FORMATS, EVENT_TYPES, WireObject, to_wire
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import (
     EVENT_TO_STATE,
@@ -31,7 +31,6 @@ from longshore.core.events.types import (
     JobCompleted,
     TaskHeartbeat,
 )
-from longshore.core.events.wire import WireObject
 from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of
 from longshore.interfaces.cli.main import COMMANDS, load_command
 from longshore.interfaces.cli.options import GlobalOptions

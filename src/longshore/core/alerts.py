@@ -21,8 +21,8 @@ from enum import StrEnum
 
 from longshore.core.budgets import TASK_SCOPES, BudgetScope
 from longshore.core.dead_letters import DeadLetter
+from longshore.core.events.codec import to_ms
 from longshore.core.events.types import HealthSummary
-from longshore.core.events.wire import to_ms
 from longshore.core.health import CheckedTask, Health, HealthReport
 from longshore.core.tasks.rows import TaskRow
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from longshore.core.documents import safe_name
-from longshore.core.events.wire import (
+from longshore.core.events.codec import (
     WireObject,
     expected_error,
     from_ms,

@@ -27,7 +27,7 @@ import msgspec
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.documents import Document, submitted_document_key
-from longshore.core.events.wire import to_ms
+from longshore.core.events.codec import to_ms
 from longshore.core.ids import check_request_id, job_id_of, new_request_id, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Addition, Graph, graph_of_one_task, request_hash

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from longshore.core.documents import Document
 from longshore.core.events import codec
 from longshore.core.events import types as e
+from longshore.core.events.codec import WireObject
 from longshore.core.events.event import Event, EventContext
-from longshore.core.events.wire import WireObject
 from tests.unit.core.event_samples import AT, COMPLETED, IDS, JOB, STARTED, an_event, inline
 
 # Strategies by type hint, so that an event type or a field that is added is covered by itself.

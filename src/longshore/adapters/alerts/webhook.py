@@ -54,7 +54,7 @@ from longshore.adapters.alerts.delivery import (
     Notice,
 )
 from longshore.core.alerts import BacklogNotice, HealthNotice
-from longshore.core.events.wire import to_ms
+from longshore.core.events.codec import to_ms
 from longshore.core.health import CheckedTask
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.ports.clock import Clock

@@ -14,8 +14,8 @@ from longshore.adapters.aws.events.event_bus import PARSE_ERRORS, event_in_messa
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
+from longshore.core.events.codec import from_ms
 from longshore.core.events.event import Event
-from longshore.core.events.wire import from_ms
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import QueueMessage
 from longshore.core.undelivered import UndeliveredEvent

@@ -48,10 +48,9 @@ from longshore.adapters.sqlite.transaction import (
     StoreTransaction,
     feed_entries,
 )
-from longshore.core.events.codec import body_from_properties, properties_of
+from longshore.core.events.codec import body_from_properties, from_ms, properties_of, to_ms
 from longshore.core.events.event import Event, EventContext, NewEvent, next_event
 from longshore.core.events.types import EntityType
-from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.ids import split_task_id
 from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.ports.events import EventConditions, EventQueryResult

@@ -16,7 +16,7 @@ import apsw
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.store_file import rows
-from longshore.core.events.wire import from_ms
+from longshore.core.events.codec import from_ms
 from longshore.core.inspection import StoreFacts
 from longshore.core.queues import QueueDepth
 

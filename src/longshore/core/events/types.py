@@ -1,8 +1,8 @@
 """The events of tasks, jobs, queues and the system.
 
 Each event type is a dataclass; its ``TYPE`` is its name on the wire. Times are ``datetime``,
-durations ``timedelta``, and a ``Document`` may be stored in a blob. ``wire`` and ``codec``
-have the wire format. ``None`` means that the property is omitted.
+durations ``timedelta``, and a ``Document`` may be stored in a blob. ``codec``
+has the wire format. ``None`` means that the property is omitted.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
-from longshore.core.events.wire import camel_case
+from longshore.core.events.codec import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.submission import read_job, referenced_definitions, unknown_definition
 from longshore.core.maximums import MAX_JOBS_PER_BATCH, MAX_TASKS_PER_JOB

@@ -35,10 +35,9 @@ from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.ledger.items import id_of, key_of, tasks_query
 from longshore.adapters.aws.names import EVENT_INDEXES, Names
 from longshore.adapters.aws.tables import LAST_KEY, Query, Table, config_key
-from longshore.core.events.codec import from_wire, to_wire
+from longshore.core.events.codec import from_ms, from_wire, to_ms, to_wire
 from longshore.core.events.event import Event, NewEvent, next_event
 from longshore.core.events.types import EntityType
-from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock

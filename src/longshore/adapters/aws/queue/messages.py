@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.events.wire import from_ms
+from longshore.core.events.codec import from_ms
 from longshore.core.tasks.states import Priority
 from longshore.ports.task_queue import Message
 
