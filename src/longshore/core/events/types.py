@@ -1,8 +1,8 @@
 """The events of tasks, jobs, queues and the system.
 
 Each event type is a dataclass; its ``TYPE`` is its name on the wire. Times are ``datetime``,
-durations ``timedelta``, and a ``Document`` may be stored in a blob. ``codec``
-has the wire format. ``None`` means that the property is omitted.
+durations ``timedelta``, and a ``Document`` may be stored in a blob. ``codec`` has the
+wire format. ``None`` means that the property is omitted.
 """
 
 from __future__ import annotations
@@ -84,6 +84,25 @@ class TaskEvent(EventBody):
 
 
 @value
+class AttemptEvent(TaskEvent):
+    """Base of the events that may end an attempt."""
+
+    last_output: int | None = None  # sequence of the attempt's last output
+    usage: Usage | None = None
+
+
+@value
+class FailureEvent(AttemptEvent):
+    """Base of the events of a failure."""
+
+    error: str
+    error_category: str
+    exit_code: int | None = None
+    duration: timedelta | None = None
+    peak_rss_bytes: int | None = None  # peak memory of the attempt
+
+
+@value
 class JobEvent(EventBody):
     """Base of the events of a job."""
 
@@ -145,37 +164,28 @@ class TaskHeartbeat(TaskEvent):
 
 
 @value
-class TaskProcessingFailed(TaskEvent):
+class TaskProcessingFailed(FailureEvent):
     """An attempt failed; the task is pending again and due later."""
 
     TYPE = "Task Processing Failed"
 
     attempt_number: int
-    error: str
-    error_category: str
     due_at: datetime
-    duration: timedelta | None = None
-    exit_code: int | None = None
-    last_output: int | None = None  # sequence of the attempt's last output
-    usage: Usage | None = None
-    peak_rss_bytes: int | None = None  # peak memory of the attempt
 
 
 @value
-class TaskReleased(TaskEvent):
+class TaskReleased(AttemptEvent):
     """A worker released the task unfinished; this uses up no attempt."""
 
     TYPE = "Task Released"
 
     reason: str
     attempt_number: int
-    last_output: int | None = None
-    usage: Usage | None = None
     due_at: datetime | None = None  # its place in the queue; only when earlier than the event
 
 
 @value
-class TaskParked(TaskEvent):
+class TaskParked(AttemptEvent):
     """A budget is used up; the task continues when the budget is raised or a new day begins."""
 
     TYPE = "Task Parked"
@@ -185,8 +195,6 @@ class TaskParked(TaskEvent):
     reason: str
     due_at: datetime | None = None  # when it continues by itself
     duration: timedelta | None = None
-    last_output: int | None = None
-    usage: Usage | None = None
 
 
 @value
@@ -225,25 +233,18 @@ class TaskCompleted(TaskEvent):
 
 
 @value
-class TaskFailed(TaskEvent):
+class TaskFailed(FailureEvent):
     """The task ended without a result."""
 
     TYPE = "Task Failed"
 
-    error: str
-    error_category: str
     retry_count: int  # attempts used in this round
     source: str  # "worker", "dlq" or "sweeper"
     attempt_number: int | None = None
-    exit_code: int | None = None
-    duration: timedelta | None = None
-    last_output: int | None = None
-    usage: Usage | None = None
-    peak_rss_bytes: int | None = None
 
 
 @value
-class TaskTimeout(TaskEvent):
+class TaskTimeout(AttemptEvent):
     """The worker stopped the attempt because it timed out; the task ended without a result."""
 
     TYPE = "Task Timeout"
@@ -252,12 +253,10 @@ class TaskTimeout(TaskEvent):
     timeout: timedelta
     elapsed: timedelta
     signal: str
-    last_output: int | None = None
-    usage: Usage | None = None
 
 
 @value
-class TaskCancelled(TaskEvent):
+class TaskCancelled(AttemptEvent):
     """A user cancelled the task."""
 
     TYPE = "Task Cancelled"
@@ -265,12 +264,10 @@ class TaskCancelled(TaskEvent):
     by: str
     reason: str | None = None
     attempt_number: int | None = None
-    last_output: int | None = None
-    usage: Usage | None = None
 
 
 @value
-class TaskSubmittedForReview(TaskEvent):
+class TaskSubmittedForReview(AttemptEvent):
     """The attempt has a result, which waits for a reviewer."""
 
     TYPE = "Task Submitted For Review"
@@ -278,8 +275,6 @@ class TaskSubmittedForReview(TaskEvent):
     attempt_number: int
     output: Document | None
     duration: timedelta
-    last_output: int | None = None
-    usage: Usage | None = None
 
 
 @value
