@@ -20,7 +20,6 @@ from longshore.core.events.codec import (
     from_ms,
     nested_error,
     read_object,
-    read_text,
     to_ms,
 )
 from longshore.errors import UsageError
@@ -42,6 +41,7 @@ class UndeliveredEvent:
     body: str
     source: str  # the consumer or the queue
     reason: str
+    notified: tuple[str, ...] = ()  # names of the channels that were notified
 
     @property
     def id(self) -> str:
@@ -87,14 +87,6 @@ class UndeliveredNotice:
     events: tuple[UndeliveredEvent, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndeliveredRecord:
-    """An undelivered event, and the channels that were notified."""
-
-    event: UndeliveredEvent
-    notified: frozenset[str] = frozenset()  # names of channels
-
-
 def id_of_key(key: str) -> str:
     """Returns the id of the undelivered event with this blob key."""
     return key.removeprefix(KEY_PREFIX).removesuffix(_FILE)
@@ -108,33 +100,29 @@ def key_of_id(event_id: str) -> str:
 _EVENT = WireObject(UndeliveredEvent)
 
 
-def record_to_json(record: UndeliveredRecord) -> bytes:
-    """Returns the record in its stored form."""
-    document = {
-        "format": _FORMAT,
-        **_EVENT.write(record.event),
-        "notified": sorted(record.notified),
-    }
+def undelivered_to_json(event: UndeliveredEvent) -> bytes:
+    """Returns the event in its stored form."""
+    document = {"format": _FORMAT, **_EVENT.write(event)}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def record_from_json(data: bytes) -> UndeliveredRecord:
-    """Returns the record that ``record_to_json`` wrote.
+def undelivered_from_json(data: bytes) -> UndeliveredEvent:
+    """Returns the event that ``undelivered_to_json`` wrote.
 
     Raises:
-        UsageError: the data is not such a record.
+        UsageError: the data is not such an event.
     """
     try:
         document = read_object(json.loads(data))
         if document.get("format") != _FORMAT:
             raise expected_error(f"format {_FORMAT}")
-        notified = frozenset(read_text(name) for name in document.get("notified") or ())
-        return UndeliveredRecord(event=_EVENT.read(document), notified=notified)
-    except (ValueError, TypeError, RecursionError) as error:
+        event: UndeliveredEvent = _EVENT.read(document)
+    except (ValueError, RecursionError) as error:
         message = "an undelivered event: expected JSON"
         raise UsageError(message) from error
     except UsageError as error:
         raise nested_error("an undelivered event", error) from None
+    return event
 
 
 def _object(body: str) -> Mapping[str, Any]:

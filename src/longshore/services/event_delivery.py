@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longshore.core.events.event import Event
 from longshore.core.undelivered import (
     KEY_PREFIX,
     UndeliveredEvent,
     UndeliveredNotice,
-    UndeliveredRecord,
     id_of_key,
     key_of_id,
-    record_from_json,
-    record_to_json,
+    undelivered_from_json,
+    undelivered_to_json,
 )
 from longshore.errors import BackendError, BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
@@ -110,11 +109,11 @@ class UndeliveredEvents:
         Raises:
             BackendError: they could not be stored; nothing was reported.
         """
-        groups: dict[tuple[str, frozenset[str]], list[UndeliveredEvent]] = {}
+        groups: dict[tuple[str, tuple[str, ...]], list[UndeliveredEvent]] = {}
         for letter in letters:
-            record = await self._store(letter)
+            stored = await self._store(letter)
             tenant = letter.facts().tenant or self.tenant
-            groups.setdefault((tenant, record.notified), []).append(letter)
+            groups.setdefault((tenant, stored.notified), []).append(letter)
         left: list[UndeliveredEvent] = []
         for (tenant, notified), group in groups.items():
             reached = await self._alert(tenant, notified, group)
@@ -123,20 +122,18 @@ class UndeliveredEvents:
         return left
 
     async def _alert(
-        self, tenant: str, notified: frozenset[str], letters: Sequence[UndeliveredEvent]
+        self, tenant: str, notified: Sequence[str], letters: Sequence[UndeliveredEvent]
     ) -> frozenset[str]:
         now = self.backend.clock.now()
         notice = UndeliveredNotice(tenant=tenant, at=now, events=tuple(letters))
         reached = await self.alert_sender.send_notice(notice, notified=notified)
-        if reached != notified:
+        if reached != set(notified):
             for letter in letters:
-                await self.backend.blobs.put(
-                    letter.key, record_to_json(UndeliveredRecord(event=letter, notified=reached))
-                )
+                await self._put(replace(letter, notified=tuple(sorted(reached))))
         return reached
 
-    async def _store(self, letter: UndeliveredEvent) -> UndeliveredRecord:
-        """Store an event; it is durable when this returns."""
+    async def _store(self, letter: UndeliveredEvent) -> UndeliveredEvent:
+        """Store an event; it is durable when this returns the stored one."""
         try:
             return await self._read_stored(letter.key)
         except NotFound:
@@ -147,12 +144,14 @@ class UndeliveredEvents:
         except UsageError as error:
             extra = {"id": letter.id, "error": str(error)}
             logger.warning("event.record_unreadable", extra=extra)
-        record = UndeliveredRecord(event=letter)
-        await self.backend.blobs.put(letter.key, record_to_json(record))
-        return record
+        await self._put(letter)
+        return letter
 
-    async def _read_stored(self, key: str) -> UndeliveredRecord:
-        return record_from_json(await self.backend.blobs.get(key))
+    async def _put(self, letter: UndeliveredEvent) -> None:
+        await self.backend.blobs.put(letter.key, undelivered_to_json(letter))
+
+    async def _read_stored(self, key: str) -> UndeliveredEvent:
+        return undelivered_from_json(await self.backend.blobs.get(key))
 
     async def list(self, *, limit: int = 100, after: str = "") -> list[UndeliveredEvent]:
         """Returns stored events after the one with the id ``after``, the oldest first."""
@@ -163,7 +162,7 @@ class UndeliveredEvents:
     async def _get(self, letter_id: str) -> UndeliveredEvent:
         key = key_of_id(letter_id)
         try:
-            return (await self._read_stored(key)).event
+            return await self._read_stored(key)
         except NotFound:
             raise NotFound("undelivered event", letter_id) from None
 

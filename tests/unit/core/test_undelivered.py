@@ -1,6 +1,7 @@
 """Undelivered events: their facts and their stored form."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,11 +9,10 @@ import pytest
 from longshore.core.undelivered import (
     UndeliveredEvent,
     UndeliveredFacts,
-    UndeliveredRecord,
     id_of_key,
     key_of_id,
-    record_from_json,
-    record_to_json,
+    undelivered_from_json,
+    undelivered_to_json,
 )
 from longshore.errors import UsageError
 from tests.factories import NOON, SECOND
@@ -66,9 +66,9 @@ def test_ids_are_in_the_order_of_time_and_name_a_place_below_one_folder() -> Non
 
 
 def test_a_stored_record_is_read_unchanged() -> None:
-    stored = UndeliveredRecord(event=a_letter(), notified=frozenset({"slack", "webhook"}))
+    stored = replace(a_letter(), notified=("slack", "webhook"))
 
-    assert record_from_json(record_to_json(stored)) == stored
+    assert undelivered_from_json(undelivered_to_json(stored)) == stored
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_a_stored_record_is_read_unchanged() -> None:
         ({"format": 2}, "format 1"),
         ({"messageId": None}, "an undelivered event"),
         ({"sentAt": "soon"}, "an undelivered event"),
-        ({"notified": 7}, "expected JSON"),
+        ({"notified": 7}, "notified: expected a list"),
     ],
 )
 def test_what_is_not_what_was_kept_is_refused(change: dict[str, Any], problem: str) -> None:
-    document = json.loads(record_to_json(UndeliveredRecord(event=a_letter()))) | change
+    document = json.loads(undelivered_to_json(a_letter())) | change
 
     with pytest.raises(UsageError, match=problem):
-        record_from_json(json.dumps(document).encode())
+        undelivered_from_json(json.dumps(document).encode())
 
 
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(UsageError, match="expected JSON"):
-        record_from_json(b"nonsense")
+        undelivered_from_json(b"nonsense")
