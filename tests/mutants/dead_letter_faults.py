@@ -181,14 +181,16 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="old dead letters are reported again after new ones",
-        at="core.alerts:reported_backlog_after",
-        do=Argument("ReportedBacklog()", "at", "last.at if last else $0"),
+        at="core.alerts:state_after",
+        do=Argument(
+            "ReportedBacklog()", "at", "state.backlogs[kind].at if kind in state.backlogs else $0"
+        ),
         caught_by=f"{_ALERTS}::test_new_items_start_another_cool_down",
     ),
     _fault(
         name="the end of the backlog is reported repeatedly",
-        at="core.alerts:reported_backlog_after",
-        do=Value("return None", "last"),
+        at="core.alerts:state_after",
+        do=Drop("pop()"),
         caught_by=f"{_ALERTS}::test_an_emptied_backlog_is_reported_once_and_the_next_item_is_a_first_one",
     ),
     _fault(
@@ -200,8 +202,8 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="a report of parked tasks counts as one of dead letters",
-        at="core.alerts:state_after",
-        do=Argument("reported_backlog_after() parked_tasks", 1, "$1.dead_letters"),
+        at="core.alerts:notice_of",
+        do=Argument("get()", 0, "'dead_letters'"),
         caught_by=f"{_ALERTS}::test_dead_letters_and_parked_tasks_are_reported_independently",
     ),
     _fault(
@@ -237,7 +239,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="dead letters that cannot be read fail the check",
-        at="services.health:HealthCheck._read_or_log",
+        at="services.health:HealthCheck.read_backlogs",
         do=Argument("log_and_continue()", "unavailable", None),
         caught_by=f"{_FAILING}::test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks",
     ),

@@ -9,6 +9,7 @@ from longshore.core.alerts import (
     Backlog,
     BacklogChange,
     BacklogItem,
+    BacklogKind,
     BacklogNotice,
     ChannelState,
     HealthNotice,
@@ -53,7 +54,8 @@ def dead(count: int) -> HealthNotice:
     )
     change = BacklogChange.FIRST if count else BacklogChange.NONE_LEFT
     notice = BacklogNotice(change=change, backlog=Backlog(total=count, newest=newest))
-    return HealthNotice(tenant=TENANT, at=START, summary=None, dead_letters=notice)
+    backlogs = {BacklogKind.DEAD_LETTERS: notice}
+    return HealthNotice(tenant=TENANT, at=START, summary=None, backlogs=backlogs)
 
 
 class ChannelHarness:

@@ -17,6 +17,7 @@ from longshore.core.alerts import (
     CHANNEL_STATE_PREFIX,
     EMPTY_CHANNEL_STATE,
     BacklogChange,
+    BacklogKind,
     ChannelState,
     HealthNotice,
 )
@@ -195,10 +196,11 @@ def _items_in(notice: HealthNotice) -> Iterator[_AlertItem]:
         )
     for gone in notice.recovered:
         yield _AlertItem(gone.task_id, (gone.attempt, gone.previous.value), resolved=True)
-    if notice.dead_letters is not None and notice.dead_letters.change is BacklogChange.NONE_LEFT:
+    dead_letters = notice.backlogs.get(BacklogKind.DEAD_LETTERS)
+    if dead_letters is not None and dead_letters.change is BacklogChange.NONE_LEFT:
         yield _AlertItem(DEAD_LETTERS, (), resolved=True)
-    elif notice.dead_letters is not None:
-        backlog = notice.dead_letters.backlog
+    elif dead_letters is not None:
+        backlog = dead_letters.backlog
         yield _AlertItem(
             DEAD_LETTERS, (backlog.minimum_count, *backlog.newest[0].sort_key), reopens=True
         )
@@ -208,7 +210,7 @@ def _is_stored(channels: Mapping[str, ChannelState], channel: str, alert: _Deliv
     """Whether the store says what a channel was sent."""
     item, state = alert.item, channels.get(channel, EMPTY_CHANNEL_STATE)
     if item.subject == DEAD_LETTERS:
-        last = state.dead_letters
+        last = state.backlogs.get(BacklogKind.DEAD_LETTERS)
         if last is None or item.resolved:
             return last is None and item.resolved
         return (last.minimum_count, *last.newest_key, last.at) == (*item.content, alert.at)
@@ -246,9 +248,8 @@ class SimulatedChannel:
         await self._process.wait_until_running()
         tasks = [task.task_id for task in (*notice.urgent, *notice.warnings)]
         resolved = [f"{gone.task_id} is resolved" for gone in notice.recovered]
-        dead_letters = (
-            [f"{DEAD_LETTERS}: {notice.dead_letters.change.value}"] if notice.dead_letters else []
-        )
+        dead = notice.backlogs.get(BacklogKind.DEAD_LETTERS)
+        dead_letters = [f"{DEAD_LETTERS}: {dead.change.value}"] if dead else []
         self._simulation.record(
             who, f"alerts {self._name}", ", ".join([*tasks, *resolved, *dead_letters])
         )

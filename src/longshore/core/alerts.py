@@ -32,6 +32,13 @@ COUNT_LIMIT = 1_000
 _NEWEST_SHOWN = 5
 
 
+class BacklogKind(StrEnum):
+    """What needs an operator."""
+
+    DEAD_LETTERS = "dead_letters"
+    PARKED_TASKS = "parked_tasks"
+
+
 class ParkedBudget(StrEnum):
     """Which budget a parked task waits for."""
 
@@ -138,20 +145,10 @@ def backlog_of(items: Iterable[BacklogItem], *, limit: int = COUNT_LIMIT) -> Bac
     )
 
 
-def backlog_notice_of(
-    backlog: Backlog | None, last: ReportedBacklog | None, *, now: datetime, cool_down: timedelta
-) -> BacklogNotice | None:
-    """Returns the notice for a channel with this state; None if there is nothing to report.
-
-    A backlog that could not be read (None) is not reported.
-    """
-    news = None if backlog is None else _change_of(backlog, last, now, cool_down)
-    return None if backlog is None or news is None else BacklogNotice(change=news, backlog=backlog)
-
-
 def _change_of(
     backlog: Backlog, last: ReportedBacklog | None, now: datetime, cool_down: timedelta
 ) -> BacklogChange | None:
+    """Returns what a channel with this state must be sent; None: nothing."""
     if not backlog.newest:
         return BacklogChange.NONE_LEFT if last else None
     if last is None:
@@ -166,20 +163,6 @@ def cool_down_passed(reported_at: datetime, now: datetime, cool_down: timedelta)
     """Whether a notice of that time may be repeated."""
     # In both directions: a clock that was set back must not silence a problem.
     return abs(now - reported_at) >= cool_down
-
-
-def reported_backlog_after(
-    last: ReportedBacklog | None, notice: BacklogNotice | None, at: datetime
-) -> ReportedBacklog | None:
-    """Returns the channel's state of a backlog after a notice was delivered."""
-    if notice is None:
-        return last
-    backlog = notice.backlog
-    if not backlog.newest:
-        return None
-    return ReportedBacklog(
-        minimum_count=backlog.minimum_count, newest_key=backlog.newest[0].sort_key, at=at
-    )
 
 
 _FOLDER = "health/"
@@ -198,11 +181,10 @@ class ReportedProblem:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """What a channel was sent about one tenant: tasks by id, and backlogs."""
+    """What a channel was sent about one tenant: tasks by id, and backlogs that are not empty."""
 
     problems: Mapping[str, ReportedProblem] = field(default_factory=dict)
-    dead_letters: ReportedBacklog | None = None
-    parked_tasks: ReportedBacklog | None = None
+    backlogs: Mapping[BacklogKind, ReportedBacklog] = field(default_factory=dict)
 
 
 EMPTY_CHANNEL_STATE = ChannelState()
@@ -220,13 +202,12 @@ class RecoveredTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
-    """The result of a check for one tenant; None: it could not be read."""
+    """The result of a check for one tenant, without what could not be read."""
 
     tenant: str
     at: datetime
     tasks: HealthReport | None = None
-    dead_letters: Backlog | None = None
-    parked_tasks: Backlog | None = None
+    backlogs: Mapping[BacklogKind, Backlog] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +220,10 @@ class HealthNotice:
     urgent: tuple[CheckedTask, ...] = ()
     warnings: tuple[CheckedTask, ...] = ()
     recovered: tuple[RecoveredTask, ...] = ()
-    dead_letters: BacklogNotice | None = None
-    parked_tasks: BacklogNotice | None = None
+    backlogs: Mapping[BacklogKind, BacklogNotice] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        of_tasks = self.urgent or self.warnings or self.recovered
-        return bool(of_tasks or self.dead_letters or self.parked_tasks)
+        return bool(self.urgent or self.warnings or self.recovered or self.backlogs)
 
 
 def notice_of(finding: HealthFinding, state: ChannelState, *, cool_down: timedelta) -> HealthNotice:
@@ -252,15 +231,12 @@ def notice_of(finding: HealthFinding, state: ChannelState, *, cool_down: timedel
     notice = HealthNotice(tenant=finding.tenant, at=finding.at, summary=None)
     if finding.tasks is not None:
         notice = _notice_of_tasks(finding.tasks, state, cool_down)
-    return replace(
-        notice,
-        dead_letters=backlog_notice_of(
-            finding.dead_letters, state.dead_letters, now=finding.at, cool_down=cool_down
-        ),
-        parked_tasks=backlog_notice_of(
-            finding.parked_tasks, state.parked_tasks, now=finding.at, cool_down=cool_down
-        ),
-    )
+    backlogs: dict[BacklogKind, BacklogNotice] = {}
+    for kind, backlog in finding.backlogs.items():
+        change = _change_of(backlog, state.backlogs.get(kind), finding.at, cool_down)
+        if change is not None:
+            backlogs[kind] = BacklogNotice(change=change, backlog=backlog)
+    return replace(notice, backlogs=backlogs)
 
 
 def _notice_of_tasks(
@@ -319,11 +295,16 @@ def state_after(state: ChannelState, notice: HealthNotice, *, cool_down: timedel
         problems[task.task_id] = ReportedProblem(
             attempt=task.attempt, health=task.health, at=notice.at
         )
-    return ChannelState(
-        problems,
-        reported_backlog_after(state.dead_letters, notice.dead_letters, notice.at),
-        reported_backlog_after(state.parked_tasks, notice.parked_tasks, notice.at),
-    )
+    backlogs = dict(state.backlogs)
+    for kind, item in notice.backlogs.items():
+        backlogs.pop(kind, None)
+        if item.backlog.newest:
+            backlogs[kind] = ReportedBacklog(
+                minimum_count=item.backlog.minimum_count,
+                newest_key=item.backlog.newest[0].sort_key,
+                at=notice.at,
+            )
+    return ChannelState(problems, backlogs)
 
 
 def channel_state_key(tenant: str) -> str:

@@ -128,13 +128,8 @@ class HealthReport:
     def summary(self) -> HealthSummary:
         """Returns the number of tasks by health."""
         counts = Counter(task.health for task in self.tasks)
-        return HealthSummary(
-            total_processing=len(self.tasks),
-            healthy=counts[Health.HEALTHY],
-            warning=counts[Health.WARNING],
-            critical=counts[Health.CRITICAL],
-            overtime=counts[Health.OVERTIME],
-        )
+        by_health = {health.value: counts[health] for health in Health}
+        return HealthSummary(total_processing=len(self.tasks), **by_health)
 
     def event(self) -> TaskHealthCheck:
         """Returns the report as an event."""

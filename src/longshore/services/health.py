@@ -21,7 +21,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -36,6 +44,7 @@ from longshore.core.alerts import (
     EMPTY_CHANNEL_STATE,
     Backlog,
     BacklogItem,
+    BacklogKind,
     ChannelState,
     HealthFinding,
     HealthNotice,
@@ -72,6 +81,7 @@ logger = logging.getLogger(__name__)
 
 # For a cancelled send to clean up; seconds of real time.
 _GRACE_S = 1.0
+_NO_TIME = timedelta(0)
 
 ByChannel = dict[str, ChannelState]
 
@@ -229,18 +239,9 @@ class AlertSender:
         if not self.channels:
             self._log_no_channel()
         others = [channel for channel in self.channels if channel.channel not in notified]
-        results = await asyncio.gather(*(self._send_unless_paused(it, notice) for it in others))
+        results = await asyncio.gather(*(self._send(it, notice) for it in others))
         sent = {it.channel for it, success in zip(others, results, strict=True) if success}
         return frozenset({*notified, *sent})
-
-    async def _send_unless_paused(self, channel: Alerts, notice: UndeliveredNotice) -> bool:
-        return not self._is_paused(channel.channel) and await self._send(channel, notice)
-
-    def _is_paused(self, name: str) -> bool:
-        paused = self.backend.clock.elapsed() < self._paused_until.get(name, timedelta(0))
-        if paused:
-            logger.info("alert.delayed", extra={"channel": name})
-        return paused
 
     def _log_no_channel(self) -> None:
         if not self._no_channel_logged:
@@ -252,8 +253,6 @@ class AlertSender:
     ) -> None:
         """Notify one channel about each tenant, and update ``notified`` meanwhile."""
         name = channel.channel
-        if self._is_paused(name):
-            return
         for finding in findings:
             channels = notified[finding.tenant]
             before = channels.get(name, EMPTY_CHANNEL_STATE)
@@ -268,6 +267,9 @@ class AlertSender:
     async def _send(self, channel: Alerts, notice: HealthNotice | UndeliveredNotice) -> bool:
         name = channel.channel
         about = {"channel": name, "tenant": notice.tenant}
+        if self.backend.clock.elapsed() < self._paused_until.get(name, _NO_TIME):
+            logger.info("alert.delayed", extra={"channel": name})
+            return False
         try:
             await channel.send(notice)
         except AlertFailed as error:
@@ -283,12 +285,9 @@ class AlertSender:
         return True
 
 
-_NO_MARGIN = timedelta(0)
-
-BacklogByTenant = dict[str, Backlog]  # a tenant whose backlog cannot be read is missing
-Backlogs = tuple[BacklogByTenant, BacklogByTenant]
-"""Dead letters and parked tasks."""
-ReadBacklog = Callable[[Collection[str] | None, BacklogByTenant], Awaitable[None]]
+Backlogs = dict[str, dict[BacklogKind, Backlog]]
+"""The backlogs of each tenant; one that could not be read is missing."""
+TenantBacklogs = AsyncIterator[tuple[str, Backlog]]
 TenantReports = tuple[list[HealthReport], list[HealthReport]]
 """Reports to record, and reports of idle tenants."""
 
@@ -352,8 +351,8 @@ class HealthCheck:
 
         Returns the reports of those tenants.
         """
-        dead, parked = backlogs = await self.read_backlogs()
-        return await self._record_and_alert(backlogs, self._reports({*dead, *parked}))
+        backlogs = await self.read_backlogs()
+        return await self._record_and_alert(backlogs, self._reports(backlogs))
 
     async def check_tenant(self, tenant: str) -> HealthReport:
         """Check a tenant's running tasks and backlogs, record the report and send alerts."""
@@ -418,17 +417,15 @@ class HealthCheck:
     async def _alert(self, reports: Sequence[HealthReport], backlogs: Backlogs) -> None:
         now = self.backend.clock.now()
         tasks = {report.tenant: report for report in reports}
-        dead, parked = backlogs
         await self.alert_sender.send_findings(
             [
                 HealthFinding(
                     tenant=tenant,
                     at=tasks[tenant].at if tenant in tasks else now,
                     tasks=tasks.get(tenant),
-                    dead_letters=dead.get(tenant),
-                    parked_tasks=parked.get(tenant),
+                    backlogs=backlogs.get(tenant, {}),
                 )
-                for tenant in sorted({*tasks, *dead, *parked})
+                for tenant in sorted({*tasks, *backlogs})
             ]
         )
 
@@ -466,30 +463,27 @@ class HealthCheck:
 
     async def read_backlogs(self, tenants: Collection[str] | None = None) -> Backlogs:
         """Returns the backlogs of these tenants, or of all, as far as they can be read."""
-        dead = await self._read_or_log("dead_letters", self._read_dead, tenants)
-        return dead, await self._read_or_log("parked", self._read_parked, tenants)
-
-    async def _read_or_log(
-        self, name: str, read: ReadBacklog, tenants: Collection[str] | None
-    ) -> BacklogByTenant:
-        backlogs: BacklogByTenant = {}
-        # After an outage the next check reads again; this check continues.
-        with log_and_continue(
-            logger, "backlog.read_failed", unavailable="backlog.unavailable", backlog=name
+        backlogs: Backlogs = defaultdict(dict)
+        for kind, read in (
+            (BacklogKind.DEAD_LETTERS, self._read_dead),
+            (BacklogKind.PARKED_TASKS, self._read_parked),
         ):
-            await read(tenants, backlogs)
+            # After an outage the next check reads again; this check continues.
+            with log_and_continue(
+                logger, "backlog.read_failed", unavailable="backlog.unavailable", backlog=kind.value
+            ):
+                async for tenant, backlog in read(tenants):
+                    backlogs[tenant][kind] = backlog
         return backlogs
 
-    async def _read_dead(self, tenants: Collection[str] | None, backlogs: BacklogByTenant) -> None:
+    async def _read_dead(self, tenants: Collection[str] | None) -> TenantBacklogs:
         messages = await self._orphan_messages()
         for tenant in sorted(set(tenants or await self._tenants_with_dead(messages))):
             with log_and_continue(
                 logger, "backlog.read_failed", backlog="dead_letters", tenant=tenant
             ):
                 own = messages if tenant == self.tenant else []
-                backlogs[tenant] = backlog_of(
-                    [*await self._failed(tenant), *own], limit=COUNT_LIMIT
-                )
+                yield tenant, backlog_of([*await self._failed(tenant), *own], limit=COUNT_LIMIT)
 
     async def _tenants_with_dead(self, messages: Sequence[BacklogItem]) -> set[str]:
         """Returns the tenants that have dead letters or an open alert."""
@@ -523,15 +517,13 @@ class HealthCheck:
         existing = {row.id for row in rows}
         now = self.backend.clock.now()
         letters = [
-            dead_letter_of_message(message, None, now=now, margin=_NO_MARGIN)
+            dead_letter_of_message(message, None, now=now, margin=_NO_TIME)
             for message in messages
             if message.task_id not in existing
         ]
         return [dead_letter_item(letter) for letter in letters if letter is not None]
 
-    async def _read_parked(
-        self, tenants: Collection[str] | None, backlogs: BacklogByTenant
-    ) -> None:
+    async def _read_parked(self, tenants: Collection[str] | None) -> TenantBacklogs:
         ids = await list_all(self.backend.ledger.parked_tasks)
         rows, unreadable = await read_rows(self.backend.ledger, ids)
         items: dict[str, list[BacklogItem]] = defaultdict(list)
@@ -540,11 +532,12 @@ class HealthCheck:
             if item is not None and (tenants is None or row.spec.tenant in tenants):
                 items[row.spec.tenant].append(item)
         for tenant, own in items.items():
-            backlogs[tenant] = backlog_of(own, limit=COUNT_LIMIT)
+            yield tenant, backlog_of(own, limit=COUNT_LIMIT)
         if unreadable:
             return  # an unreadable row may be of any tenant, so no backlog is known to be empty
         for tenant in await self.alert_sender.alerted_tenants() if tenants is None else tenants:
-            backlogs.setdefault(tenant, EMPTY_BACKLOG)
+            if tenant not in items:
+                yield tenant, EMPTY_BACKLOG
 
 
 def _definition_of(row: TaskRow) -> tuple[str, str, int]:

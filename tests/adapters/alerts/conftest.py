@@ -10,6 +10,7 @@ from longshore.core.alerts import (
     BacklogChange,
     BacklogGroup,
     BacklogItem,
+    BacklogKind,
     BacklogNotice,
     HealthNotice,
     RecoveredTask,
@@ -118,6 +119,7 @@ def a_notice(
     parked: BacklogNotice | None = None,
 ) -> HealthNotice:
     report = HealthReport(tenant="acme", at=NOON, tasks=tasks)
+    kinds = ((BacklogKind.DEAD_LETTERS, dead), (BacklogKind.PARKED_TASKS, parked))
     return HealthNotice(
         tenant="acme",
         at=NOON,
@@ -125,6 +127,5 @@ def a_notice(
         urgent=tuple(task for task in tasks if task.health.urgent),
         warnings=tuple(task for task in tasks if task.health is Health.WARNING),
         recovered=recovered,
-        dead_letters=dead,
-        parked_tasks=parked,
+        backlogs={kind: item for kind, item in kinds if item},
     )

@@ -3,7 +3,6 @@ none is left."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from longshore.core.alerts import (
     BacklogChange,
     BacklogGroup,
     BacklogItem,
+    BacklogKind,
     BacklogNotice,
     ChannelState,
     HealthFinding,
@@ -30,7 +30,7 @@ from tests.factories import NOON, TENANT
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-SORTS = ["dead_letters", "parked_tasks"]
+DEAD, PARKED = BacklogKind.DEAD_LETTERS, BacklogKind.PARKED_TASKS
 
 
 def make_backlog(
@@ -42,17 +42,17 @@ def make_backlog(
 
 
 def make_finding(
-    sort: str, count: Backlog | None, minutes: int = 0, tasks: HealthReport | None = None
+    kind: BacklogKind, count: Backlog | None, minutes: int = 0, tasks: HealthReport | None = None
 ) -> HealthFinding:
-    fields: dict[str, Any] = {sort: count}
-    return HealthFinding(tenant=TENANT, at=NOON + minutes * MINUTE, tasks=tasks, **fields)
+    backlogs = {} if count is None else {kind: count}
+    return HealthFinding(tenant=TENANT, at=NOON + minutes * MINUTE, tasks=tasks, backlogs=backlogs)
 
 
 class BacklogChannel:
-    """A channel that gets the notices of one sort of backlog, and stores its state."""
+    """A channel that gets the notices of one kind of backlog, and stores its state."""
 
-    def __init__(self, sort: str, cool_down: timedelta = HOUR) -> None:
-        self.sort = sort
+    def __init__(self, kind: BacklogKind, cool_down: timedelta = HOUR) -> None:
+        self.kind = kind
         self.state = EMPTY_CHANNEL_STATE
         self.cool_down = cool_down
 
@@ -60,16 +60,16 @@ class BacklogChannel:
         self, count: Backlog | None, minutes: int = 0, *, delivered: bool = True
     ) -> BacklogChange | None:
         notice = notice_of(
-            make_finding(self.sort, count, minutes), self.state, cool_down=self.cool_down
+            make_finding(self.kind, count, minutes), self.state, cool_down=self.cool_down
         )
-        backlog: BacklogNotice | None = getattr(notice, self.sort)
+        backlog = notice.backlogs.get(self.kind)
         assert bool(notice) is (backlog is not None)
         if delivered:
             self.state = state_after(self.state, notice, cool_down=self.cool_down)
         return backlog.change if backlog else None
 
 
-@pytest.fixture(params=SORTS)
+@pytest.fixture(params=list(BacklogKind))
 def channel(request: pytest.FixtureRequest) -> BacklogChannel:
     return BacklogChannel(request.param)
 
@@ -81,9 +81,9 @@ def test_an_empty_backlog_is_not_reported(channel: BacklogChannel) -> None:
 def test_the_first_items_are_reported_once_with_the_backlog(channel: BacklogChannel) -> None:
     count = make_backlog(3)
 
-    first = notice_of(make_finding(channel.sort, count), EMPTY_CHANNEL_STATE, cool_down=HOUR)
+    first = notice_of(make_finding(channel.kind, count), EMPTY_CHANNEL_STATE, cool_down=HOUR)
 
-    assert getattr(first, channel.sort) == BacklogNotice(change=BacklogChange.FIRST, backlog=count)
+    assert first.backlogs[channel.kind] == BacklogNotice(change=BacklogChange.FIRST, backlog=count)
     assert channel.check(count) is BacklogChange.FIRST
     assert [channel.check(count, minutes) for minutes in range(5, 60, 5)] == [None] * 11
 
@@ -213,8 +213,8 @@ def test_an_unknown_backlog_is_not_reported_and_changes_no_state(
     assert channel.check(make_backlog(3), 95) is BacklogChange.STILL
 
 
-@pytest.mark.parametrize("sort", SORTS)
-def test_one_notice_has_both_the_tasks_and_the_backlog(sort: str) -> None:
+@pytest.mark.parametrize("kind", list(BacklogKind))
+def test_one_notice_has_both_the_tasks_and_the_backlog(kind: BacklogKind) -> None:
     stuck = CheckedTask(
         task_id="a",
         attempt=1,
@@ -227,25 +227,25 @@ def test_one_notice_has_both_the_tasks_and_the_backlog(sort: str) -> None:
     report = HealthReport(tenant=TENANT, at=NOON, tasks=(stuck,))
 
     notice = notice_of(
-        make_finding(sort, make_backlog(3), tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
+        make_finding(kind, make_backlog(3), tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
     )
     after = state_after(EMPTY_CHANNEL_STATE, notice, cool_down=HOUR)
     only_tasks = notice_of(
-        make_finding(sort, None, tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
+        make_finding(kind, None, tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
     )
     only_backlog = notice_of(
-        make_finding(sort, make_backlog(3)), EMPTY_CHANNEL_STATE, cool_down=HOUR
+        make_finding(kind, make_backlog(3)), EMPTY_CHANNEL_STATE, cool_down=HOUR
     )
 
     first = BacklogNotice(change=BacklogChange.FIRST, backlog=make_backlog(3))
     assert (notice.urgent, notice.summary) == ((stuck,), report.summary)
-    assert getattr(notice, sort) == first
+    assert notice.backlogs == {kind: first}
     assert set(after.problems) == {"a"}
     last = ReportedBacklog(minimum_count=3, newest_key=make_backlog(3).newest[0].sort_key, at=NOON)
-    assert after == replace(ChannelState(after.problems), **{sort: last})
-    assert only_tasks == replace(notice, **{sort: None})
-    assert only_backlog == replace(
-        HealthNotice(tenant=TENANT, at=NOON, summary=None), **{sort: first}
+    assert after == ChannelState(after.problems, {kind: last})
+    assert only_tasks == replace(notice, backlogs={})
+    assert only_backlog == HealthNotice(
+        tenant=TENANT, at=NOON, summary=None, backlogs={kind: first}
     )
     for notice in (only_tasks, only_backlog):
         assert notice
@@ -254,36 +254,42 @@ def test_one_notice_has_both_the_tasks_and_the_backlog(sort: str) -> None:
 def test_dead_letters_and_parked_tasks_are_reported_independently() -> None:
     before = ChannelState(
         {},
-        dead_letters=ReportedBacklog(
-            minimum_count=3, newest_key=make_backlog(3).newest[0].sort_key, at=NOON
-        ),
+        {
+            DEAD: ReportedBacklog(
+                minimum_count=3, newest_key=make_backlog(3).newest[0].sort_key, at=NOON
+            )
+        },
     )
     later = NOON + 5 * MINUTE
     both = HealthFinding(
-        tenant=TENANT, at=later, dead_letters=EMPTY_BACKLOG, parked_tasks=make_backlog(2)
+        tenant=TENANT, at=later, backlogs={DEAD: EMPTY_BACKLOG, PARKED: make_backlog(2)}
     )
 
     notice = notice_of(both, before, cool_down=HOUR)
     after = state_after(before, notice, cool_down=HOUR)
 
-    assert notice.dead_letters == BacklogNotice(
-        change=BacklogChange.NONE_LEFT, backlog=EMPTY_BACKLOG
-    )
-    assert notice.parked_tasks == BacklogNotice(change=BacklogChange.FIRST, backlog=make_backlog(2))
+    assert notice.backlogs == {
+        DEAD: BacklogNotice(change=BacklogChange.NONE_LEFT, backlog=EMPTY_BACKLOG),
+        PARKED: BacklogNotice(change=BacklogChange.FIRST, backlog=make_backlog(2)),
+    }
     parked = ReportedBacklog(
         minimum_count=2, newest_key=make_backlog(2).newest[0].sort_key, at=later
     )
-    assert after == ChannelState({}, parked_tasks=parked)
+    assert after == ChannelState({}, {PARKED: parked})
     # What could not be found out of one is no news of the other either.
-    unknown = notice_of(replace(both, dead_letters=None), before, cool_down=HOUR)
-    assert state_after(before, unknown, cool_down=HOUR) == replace(before, parked_tasks=parked)
+    unknown = notice_of(replace(both, backlogs={PARKED: make_backlog(2)}), before, cool_down=HOUR)
+    assert state_after(before, unknown, cool_down=HOUR) == ChannelState(
+        {}, {**before.backlogs, PARKED: parked}
+    )
 
 
-@given(st.sampled_from(SORTS), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
+@given(
+    st.sampled_from(BacklogKind), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12)
+)
 def test_the_reported_backlog_matches_the_last_delivered_check(
-    sort: str, checks: list[tuple[int, bool]]
+    kind: BacklogKind, checks: list[tuple[int, bool]]
 ) -> None:
-    channel = BacklogChannel(sort)
+    channel = BacklogChannel(kind)
     for number, (total, delivered) in enumerate(checks):
         count = make_backlog(total, str(number)) if total else EMPTY_BACKLOG
         channel.check(count, 5 * number, delivered=delivered)
@@ -291,4 +297,4 @@ def test_the_reported_backlog_matches_the_last_delivered_check(
 
     channel.check(make_backlog(last, "last") if last else EMPTY_BACKLOG, 5 * len(checks))
 
-    assert (getattr(channel.state, sort) is not None) is bool(last)
+    assert (kind in channel.state.backlogs) is bool(last)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longshore.core.alerts import Backlog, HealthNotice
+from longshore.core.alerts import Backlog, BacklogKind, HealthNotice
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.services.health import AlertSender, HealthCheck
@@ -43,13 +43,9 @@ async def replay(harness: ServiceHarness, *ids: str) -> None:
 
 def dead_letter_change(notice: HealthNotice) -> tuple[str, int] | None:
     """What a notice says of dead letters: what is new, and how many there are."""
-    return (
-        (notice.dead_letters.change.value, notice.dead_letters.backlog.minimum_count)
-        if notice.dead_letters
-        else None
-    )
+    dead = notice.backlogs.get(BacklogKind.DEAD_LETTERS)
+    return (dead.change.value, dead.backlog.minimum_count) if dead else None
 
 
 def dead_letter_backlog(notice: HealthNotice) -> Backlog:
-    assert notice.dead_letters is not None
-    return notice.dead_letters.backlog
+    return notice.backlogs[BacklogKind.DEAD_LETTERS].backlog

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longshore.core.alerts import Backlog, HealthNotice
+from longshore.core.alerts import Backlog, BacklogKind, HealthNotice
 from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks import commands as c
@@ -42,10 +42,9 @@ async def unpark(harness: ServiceHarness, *ids: str, scope: BudgetScope = Budget
 
 def parked_change(notice: HealthNotice) -> tuple[str, int] | None:
     """What a notice says of parked tasks: what is new, and how many there are."""
-    parked = notice.parked_tasks
+    parked = notice.backlogs.get(BacklogKind.PARKED_TASKS)
     return (parked.change.value, parked.backlog.minimum_count) if parked else None
 
 
 def parked_backlog(notice: HealthNotice) -> Backlog:
-    assert notice.parked_tasks is not None
-    return notice.parked_tasks.backlog
+    return notice.backlogs[BacklogKind.PARKED_TASKS].backlog

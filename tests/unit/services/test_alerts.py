@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.alerts import (
+    BacklogKind,
     ChannelState,
     HealthNotice,
     ReportedBacklog,
@@ -410,13 +411,17 @@ problems = st.builds(
     at=moments,
     resolved=st.booleans(),
 )
-backlogs = st.none() | st.builds(
+backlogs = st.builds(
     ReportedBacklog,
     minimum_count=numbers,
     newest_key=st.tuples(numbers, st.text()),
     at=moments,
 )
-channel_states = st.builds(ChannelState, st.dictionaries(st.text(), problems), backlogs, backlogs)
+channel_states = st.builds(
+    ChannelState,
+    st.dictionaries(st.text(), problems),
+    st.dictionaries(st.sampled_from(BacklogKind), backlogs),
+)
 
 
 @given(st.dictionaries(st.text(), channel_states))
@@ -438,8 +443,8 @@ def test_stored_channel_states_are_read_back_unchanged(channels: dict[str, Chann
         b'{"format":1,"channels":{"slack":[]}}',
         b'{"format":1,"channels":{"slack":{"problems":{"a":1}}}}',
         b'{"format":1,"channels":{"slack":{"problems":{"a":{"attempt":1,"health":"fine"}}}}}',
-        b'{"format":1,"channels":{"slack":{"dead_letters":{}}}}',
-        b'{"format":1,"channels":{"slack":{"parked_tasks":{"minimum_count":"3"}}}}',
+        b'{"format":1,"channels":{"slack":{"backlogs":{"dead_letters":{}}}}}',
+        b'{"format":1,"channels":{"slack":{"backlogs":{"parked_tasks":{"minimum_count":"3"}}}}}',
     ],
 )
 def test_a_damaged_channel_state_is_refused_as_a_whole(data: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.alerts import channel_state_key
+from longshore.core.alerts import BacklogKind, channel_state_key
 from longshore.errors import AlertFailed, BackendUnavailable
 from longshore.services.health import channel_states_from_json
 from longshore.testing.flaky_port import FlakyPort
@@ -173,7 +173,7 @@ async def test_the_next_process_does_not_repeat_alerts(kind: str, tmp_path: Path
         await replay(harness, dead)
         await make_tenant_health_check(ServiceHarness(backend), alerts).check_all()
 
-        assert notices["slack"].dead_letters is not None
+        assert BacklogKind.DEAD_LETTERS in notices["slack"].backlogs
         assert [dead_letter_change(notice) for notice in alerts.notices] == [
             ("first", 1),
             ("none_left", 0),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.alerts import channel_state_key
+from longshore.core.alerts import BacklogKind, channel_state_key
 from longshore.errors import BackendUnavailable
 from longshore.services.health import channel_states_from_json
 from longshore.testing.flaky_port import FlakyPort
@@ -62,7 +62,9 @@ async def test_unreadable_parked_tasks_do_not_prevent_other_alerts(
         assert (dead_letter_change(notice), parked_change(notice)) == (("first", 1), None)
         unavailable = isinstance(error, BackendUnavailable)
         (record,) = [
-            record for record in caplog.records if getattr(record, "backlog", None) == "parked"
+            record
+            for record in caplog.records
+            if getattr(record, "backlog", None) == "parked_tasks"
         ]
         assert record.msg == f"backlog.{'unavailable' if unavailable else 'read_failed'}"
         assert (record.exc_info is None) is unavailable
@@ -169,5 +171,4 @@ async def test_the_next_process_does_not_repeat_a_notice_of_the_previous_one(
         notices = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))[
             "slack"
         ]
-        assert notices.dead_letters is not None
-        assert notices.parked_tasks is not None
+        assert set(notices.backlogs) == set(BacklogKind)

@@ -26,6 +26,7 @@ from longshore.adapters.alerts.delivery import (
 from longshore.core.alerts import (
     Backlog,
     BacklogChange,
+    BacklogKind,
     BacklogNotice,
     HealthNotice,
     ParkedBudget,
@@ -55,14 +56,6 @@ _MAX_TASK_LINES = BLOCKS_LIMIT - 2 * _TASK_LISTS - 1
 # A backlog has no more lines than this, so that there is room for tasks.
 _MAX_KINDS = 5
 _MAX_NEWEST = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlackMessage:
-    """The message; a notification shows its ``text``."""
-
-    text: str
-    blocks: tuple[dict[str, Any], ...]
 
 
 def slack_bot(
@@ -143,33 +136,40 @@ class _BacklogTexts:
     commands: tuple[str, ...]
 
 
-_DEAD_LETTERS = _BacklogTexts(
-    emoji=":red_circle:",
-    name="Dead Letters",
-    commands=(f"all of them: `{LIST_DEAD_LETTERS_COMMAND}`",),
-)
-_PARKED_TASKS = _BacklogTexts(
-    emoji=":warning:",
-    name="Parked Tasks",
-    reasons={
-        ParkedBudget.OWN: "their own budget is used up",
-        ParkedBudget.JOB: "the budget of their job is used up",
-        ParkedBudget.DAY: "the budget of the day is used up; they continue on the next day",
-    },
-    commands=(
-        f"all of them: `{LIST_PARKED_TASKS_COMMAND}`",
-        f"to continue them: `{ADD_BUDGET_COMMAND}`, for a task, a job or `today`",
+_BACKLOG_TEXTS = {
+    BacklogKind.DEAD_LETTERS: _BacklogTexts(
+        emoji=":red_circle:",
+        name="Dead Letters",
+        commands=(f"all of them: `{LIST_DEAD_LETTERS_COMMAND}`",),
     ),
-)
+    BacklogKind.PARKED_TASKS: _BacklogTexts(
+        emoji=":warning:",
+        name="Parked Tasks",
+        reasons={
+            ParkedBudget.OWN: "their own budget is used up",
+            ParkedBudget.JOB: "the budget of their job is used up",
+            ParkedBudget.DAY: "the budget of the day is used up; they continue on the next day",
+        },
+        commands=(
+            f"all of them: `{LIST_PARKED_TASKS_COMMAND}`",
+            f"to continue them: `{ADD_BUDGET_COMMAND}`, for a task, a job or `today`",
+        ),
+    ),
+}
 
 
 @dataclass(slots=True)
-class _MessageBuilder:
-    """A message under construction; ``lines_left`` counts task lines."""
+class SlackMessage:
+    """A message; ``lines_left`` counts the lines about tasks that still fit."""
 
     lines_left: int
     headlines: list[str] = field(default_factory=list)
     blocks: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """What a notification shows."""
+        return "\n".join(self.headlines)
 
     def add_headline(self, headline: str) -> None:
         self.headlines.append(headline)
@@ -193,12 +193,12 @@ def message_of(notice: Notice) -> SlackMessage:
 
 
 def _undelivered_message(notice: UndeliveredNotice) -> SlackMessage:
-    message = _MessageBuilder(lines_left=_MAX_TASK_LINES)
+    message = SlackMessage(lines_left=_MAX_TASK_LINES)
     headline = f":red_circle: Events: {len(notice.events)} not delivered"
     message.add_tasks(headline, [_undelivered_line(event, notice.at) for event in notice.events])
     where = f"tenant {_code(notice.tenant)}; all events are stored and can be published again"
     message.blocks.append(_context(where))
-    return SlackMessage(text=headline, blocks=tuple(message.blocks))
+    return message
 
 
 def _undelivered_line(event: UndeliveredEvent, now: datetime) -> str:
@@ -222,13 +222,10 @@ def _health_message(notice: HealthNotice) -> SlackMessage:
     recovered = f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered"
     backlogs = [
         (_backlog_headline(item, texts), _backlog_blocks(item.backlog, texts, notice.at))
-        for item, texts in (
-            (notice.dead_letters, _DEAD_LETTERS),
-            (notice.parked_tasks, _PARKED_TASKS),
-        )
-        if item
+        for kind, texts in _BACKLOG_TEXTS.items()
+        if (item := notice.backlogs.get(kind))
     ]
-    message = _MessageBuilder(
+    message = SlackMessage(
         lines_left=_MAX_TASK_LINES - sum(1 + len(lines) for _, lines in backlogs)
     )
     message.add_tasks(urgent, [_problem_line(task) for task in notice.urgent])
@@ -238,7 +235,7 @@ def _health_message(notice: HealthNotice) -> SlackMessage:
         message.blocks += lines
     message.add_tasks(recovered, [_recovery_line(item) for item in notice.recovered])
     message.blocks.append(_context(_overview(notice)))
-    return SlackMessage(text="\n".join(message.headlines), blocks=tuple(message.blocks))
+    return message
 
 
 def _problem_line(task: CheckedTask) -> str:

@@ -53,8 +53,9 @@ from longshore.adapters.alerts.delivery import (
     HttpAlerts,
     Notice,
 )
-from longshore.core.alerts import BacklogNotice, HealthNotice
-from longshore.core.events.codec import to_ms
+from longshore.core.alerts import BacklogKind, BacklogNotice, HealthNotice
+from longshore.core.events.codec import WireObject, to_ms
+from longshore.core.events.types import HealthSummary, TaskHealth
 from longshore.core.health import CheckedTask
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.ports.clock import Clock
@@ -64,8 +65,10 @@ SECRET_MIN_BYTES = 32
 LISTED_LIMIT = 500
 """Tasks in each list; the rest is counted."""
 
-_MILLISECOND = timedelta(milliseconds=1)
 _ID_BYTES = 16
+# Their form in the event of a health check.
+_TASK = WireObject(TaskHealth)
+_SUMMARY = WireObject(HealthSummary)
 
 
 def webhook_alerts(
@@ -139,17 +142,9 @@ def _not_listed(items: Sequence[object]) -> int:
 
 
 def _health_content(notice: HealthNotice) -> dict[str, Any]:
-    summary = notice.summary
     return {
         "type": "task.health",
-        "summary": summary
-        and {
-            "totalProcessing": summary.total_processing,
-            "healthy": summary.healthy,
-            "warning": summary.warning,
-            "critical": summary.critical,
-            "overtime": summary.overtime,
-        },
+        "summary": notice.summary and _SUMMARY.write(notice.summary),
         "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
         "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
         "recovered": [
@@ -166,9 +161,13 @@ def _health_content(notice: HealthNotice) -> dict[str, Any]:
             "warnings": _not_listed(notice.warnings),
             "recovered": _not_listed(notice.recovered),
         },
-        "deadLetters": _backlog(notice.dead_letters, "category", command=LIST_DEAD_LETTERS_COMMAND),
+        "deadLetters": _backlog(
+            notice.backlogs.get(BacklogKind.DEAD_LETTERS),
+            "category",
+            command=LIST_DEAD_LETTERS_COMMAND,
+        ),
         "parkedTasks": _backlog(
-            notice.parked_tasks,
+            notice.backlogs.get(BacklogKind.PARKED_TASKS),
             "budget",
             command=LIST_PARKED_TASKS_COMMAND,
             topUp=ADD_BUDGET_COMMAND,
@@ -177,15 +176,7 @@ def _health_content(notice: HealthNotice) -> dict[str, Any]:
 
 
 def _problem(task: CheckedTask) -> dict[str, Any]:
-    return {
-        "requestId": task.task_id,
-        "attemptNumber": task.attempt,
-        "health": task.health.value,
-        "elapsed": task.elapsed // _MILLISECOND,
-        "timeSinceLastEvent": task.time_since_last_event // _MILLISECOND,
-        "lastEventType": task.last_event_type,
-        "workerId": task.worker_id,
-    }
+    return {**_TASK.write(task), "attemptNumber": task.attempt}
 
 
 def _backlog(
