@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.services import output_follow
+from longshore.services import followers
 from longshore.testing.clock import FakeClock
 from tests.aws.full_backend import full_aws_backend
 from tests.aws.stand_in import stand_in
@@ -37,7 +37,7 @@ async def test_an_idle_minute_of_following_costs_few_reads_however_many_follow(
             return sum(aws.requests[name] for name in READS)
 
         readers = [
-            asyncio.ensure_future(_followed(output_follow.follow_task(backend, task_id)))
+            asyncio.ensure_future(_followed(followers.follow_task(backend, task_id)))
             for _ in range(5)
         ]
         await stage.advance(timedelta(seconds=4))  # until it is known that nothing comes
@@ -48,7 +48,7 @@ async def test_an_idle_minute_of_following_costs_few_reads_however_many_follow(
             reader.cancel()
         await asyncio.wait(readers)
 
-        pieces = output_follow.read_job_output(backend, job_id(), follow=True, attempt=None)
+        pieces = followers.read_job_output(backend, job_id(), follow=True, attempt=None)
         reader = asyncio.ensure_future(_followed(pieces))
         await stage.advance(timedelta(seconds=4))
         before = reads()

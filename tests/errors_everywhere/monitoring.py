@@ -6,7 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
+from longshore.core.alerts import (
+    CHANNEL_STATE_PREFIX,
+    BacklogChange,
+    BacklogKind,
+    HealthNotice,
+)
 from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.health import HealthPolicy
 from longshore.core.maximums import RECEIVE_LIMIT
@@ -18,7 +23,7 @@ from longshore.errors import AlertFailed, UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
-from longshore.services import event_follow, output_follow
+from longshore.services import followers
 from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.reads import get_job_of, get_task_of
 from longshore.testing.fake_runner import Script, fails, prints
@@ -52,13 +57,13 @@ async def readers(harness: ErrorHarness) -> None:
     chatty = task_id("chatty", "printing")
 
     async def updated(backend: Backend) -> AsyncIterator[OutputChunk]:
-        async for _, batch in output_follow.follow_task(backend, chatty):
+        async for _, batch in followers.follow_task(backend, chatty):
             for entry in batch:
                 yield entry
 
     def of_job(follow: bool, attempt: int | None) -> Callable[[Backend], AsyncIterator[Any]]:
         job = job_id("printing")
-        return lambda backend: output_follow.read_job_output(
+        return lambda backend: followers.read_job_output(
             backend, job, follow=follow, attempt=attempt
         )
 
@@ -73,14 +78,14 @@ async def readers(harness: ErrorHarness) -> None:
 
     async def of_entity(backend: Backend) -> AsyncIterator[Any]:
         row = await get_task_of(backend.ledger, TENANT, chatty)
-        feed = event_follow.task_feed(backend, row)
-        async for item in event_follow.follow_events(feed, clock=backend.clock, poll=timedelta(0)):
+        feed = followers.task_feed(backend, row)
+        async for item in followers.follow_events(feed, clock=backend.clock, poll=timedelta(0)):
             yield item
 
     async def of_all(backend: Backend) -> AsyncIterator[Any]:
         job = await get_job_of(backend.ledger, TENANT, job_id("printing"))
-        feed = event_follow.job_feed(backend, job, tasks=True)
-        async for item in event_follow.follow_events(feed, clock=backend.clock, poll=timedelta(0)):
+        feed = followers.job_feed(backend, job, tasks=True)
+        async for item in followers.follow_events(feed, clock=backend.clock, poll=timedelta(0)):
             yield item
 
     for history in (of_entity, of_all):
@@ -172,7 +177,7 @@ async def _dead_letters(harness: ErrorHarness, channel: _RecordingChannel) -> No
     """An alert reports dead letters; they are settled, and an alert reports that none is left."""
 
     async def notices() -> bool:
-        return any(notice.dead_letters for notice in channel.notices)
+        return any(BacklogKind.DEAD_LETTERS in notice.backlogs for notice in channel.notices)
 
     await harness.wait_until(notices, "no alert reports dead letters")
     for message in await harness.raw.queue.dead_letters(_UNSERVED, limit=10):
@@ -189,10 +194,14 @@ async def _dead_letters(harness: ErrorHarness, channel: _RecordingChannel) -> No
     await harness.wait_until(nothing_dead, "what is dead stays dead")
 
     async def nothing_left() -> bool:
-        news = [notice.dead_letters.change for notice in channel.notices if notice.dead_letters]
+        news = _changes(channel, BacklogKind.DEAD_LETTERS)
         return news[-1] is BacklogChange.NONE_LEFT
 
     await harness.wait_until(nothing_left, "no alert reports that no dead letter is left")
+
+
+def _changes(channel: _RecordingChannel, kind: BacklogKind) -> list[BacklogChange]:
+    return [notice.backlogs[kind].change for notice in channel.notices if kind in notice.backlogs]
 
 
 async def _park(harness: ErrorHarness) -> None:
@@ -213,7 +222,7 @@ async def _parked(harness: ErrorHarness, channel: _RecordingChannel) -> None:
     """An alert reports parked tasks; the budget is raised; an alert reports that none is left."""
 
     async def notices() -> bool:
-        return any(notice.parked_tasks for notice in channel.notices)
+        return any(BacklogKind.PARKED_TASKS in notice.backlogs for notice in channel.notices)
 
     await harness.wait_until(notices, "no alert reports parked tasks")
     parked = task_id("parked", "parked")
@@ -223,7 +232,7 @@ async def _parked(harness: ErrorHarness, channel: _RecordingChannel) -> None:
     await harness.clean.complete(parked)
 
     async def nothing_left() -> bool:
-        news = [notice.parked_tasks.change for notice in channel.notices if notice.parked_tasks]
+        news = _changes(channel, BacklogKind.PARKED_TASKS)
         return news[-1] is BacklogChange.NONE_LEFT
 
     await harness.wait_until(nothing_left, "no alert reports that no parked task is left")

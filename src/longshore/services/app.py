@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from longshore.core.api_keys import ApiScope
@@ -28,16 +29,15 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, LongshoreError, NotFound
 from longshore.ports.backend import Backend
-from longshore.ports.events import EventQueryResult
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
-from longshore.services import output_follow
+from longshore.services import followers
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, read_post_mortem
-from longshore.services.event_follow import EventFeed, follow_events, job_feed, task_feed
 from longshore.services.explain import Explainer
+from longshore.services.followers import EventFeed, follow_events, job_feed, task_feed
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import get_job_of, get_task_of
@@ -539,7 +539,7 @@ class Application:
         async def stream() -> AsyncIterator[d.StreamItem]:
             position = max(_output_position(after), OutputPosition(attempt or 0, 0))
             current = row
-            async for current, chunks in output_follow.follow_task(
+            async for current, chunks in followers.follow_task(
                 self._backend, row.id, after=position, poll_interval=self.poll
             ):
                 for chunk in chunks:
@@ -560,7 +560,7 @@ class Application:
         await self._job(job_id)
 
         async def stream() -> AsyncIterator[d.StreamItem]:
-            async for key, chunk in output_follow.read_job_output(
+            async for key, chunk in followers.read_job_output(
                 self._backend, job_id, follow=follow, attempt=attempt
             ):
                 yield d.StreamItem(kind="output", data=d.output_chunk_document(job_id, key, chunk))
@@ -584,28 +584,18 @@ class Application:
         Events about keys are shown to administrators only, so a page may have fewer events than
         its limit.
         """
-
-        async def fetch(count: int, after: str | None) -> EventQueryResult:
-            return await self._backend.events.query(
-                self._tenant,
-                app=app,
-                event_type=event_type,
-                entity=entity,
-                job_id=job_id,
-                limit=count,
-                cursor=after,
-            )
-
-        feed = EventFeed(repr((app, event_type, entity, job_id)), fetch)
-        return await self._event_page(feed, cursor, limit)
+        query, filters = self._backend.events.query, (app, event_type, entity, job_id)
+        fetch = partial(
+            query, self._tenant, app=app, event_type=event_type, entity=entity, job_id=job_id
+        )
+        return await self._event_page(EventFeed(repr(filters), fetch), cursor, limit)
 
     @over_http(d.EventPage, "GET", "{job_id}/events")
     async def list_job_events(
         self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
     ) -> d.EventPage:
         """The events of a job; with ``tasks`` those of its tasks too."""
-        job = await self._job(job_id)
-        feed = job_feed(self._backend, job, tasks=tasks)
+        feed = job_feed(self._backend, await self._job(job_id), tasks=tasks)
         return await self._event_page(feed, cursor, limit)
 
     @over_http(d.TaskEventPage, "GET", "{task_id}/events")
@@ -627,7 +617,7 @@ class Application:
         feed = job_feed(self._backend, await self._job(job_id), tasks=tasks)
         start = feed.decode(cursor)
         # A cursor that is not valid is refused here, before a stream begins.
-        await feed.fetch(1, start)
+        await feed.fetch(limit=1, cursor=start)
         return self._event_stream(feed, start, feed.encode)
 
     @over_http(d.StreamItem, "GET", "{task_id}/events/stream")
@@ -652,7 +642,7 @@ class Application:
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
         start = feed.decode(cursor)
-        page = await feed.fetch(limit, start)
+        page = await feed.fetch(limit=limit, cursor=start)
         end = feed.encode(page.cursors[-1] if page.cursors else start)
         return d.EventPage(
             events=[
@@ -715,7 +705,9 @@ class Application:
             self._tenant, self._visible(dead_filter), limit=limit, cursor=cursor
         )
         return d.DeadLetterPage(
-            dead_letters=[d.dead_letter_document(letter) for letter in page.items],
+            dead_letters=[
+                d.dead_letter_document(d.DeadLetterDocument, letter) for letter in page.items
+            ],
             count=page.total,
             cursor=page.cursor,
         )
@@ -759,9 +751,8 @@ class Application:
             CommandRefused: it is a task.
         """
         letter = await self._dead_letter(letter_id)
-        return d.dead_letter_document(
-            await self.services.dead_letters.discard(self._tenant, letter, by=self._user)
-        )
+        discarded = await self.services.dead_letters.discard(self._tenant, letter, by=self._user)
+        return d.dead_letter_document(d.DeadLetterDocument, discarded)
 
     def _visible(self, dead_filter: DeadLetterFilter) -> DeadLetterFilter:
         return replace(dead_filter, include_orphans=self.caller.is_operator)

@@ -101,13 +101,14 @@ def to_dict(document: ApiDocument) -> dict[str, Any]:
 def from_record(kind: type[AnyDocument], /, *records: object, **fields: Any) -> AnyDocument:
     """A document with the attributes of records; ``fields`` are those that differ from them.
 
-    Where several records have an attribute, the first one counts. If a record is None, an attribute
-    that no other record has is null.
+    Where several records have an attribute, the first one counts. If a record is None, what no
+    other record has is null.
     """
     for name in kind.__struct_fields__:
         if name not in fields:
-            record = next((item for item in records if item is None or hasattr(item, name)))
-            fields[name] = _json_value(getattr(record, name, None))
+            record = next((item for item in records if hasattr(item, name)), None)
+            is_null = record is None and None in records
+            fields[name] = None if is_null else _json_value(getattr(record, name))
     return kind(**fields)
 
 
@@ -822,11 +823,8 @@ def task_document(kind: type[AnyDocument], task: TaskRow, last_event: Event | No
         priority=task.spec.priority.name.lower(),
         max_attempts=task.spec.retry.max_attempts,
         worker_id=lease.worker_id if lease else None,
-        error=failure
-        and from_record(
-            ErrorDocument, failure, category=failure.category.value, type=failure.error_type
-        ),
-        parked=parked and from_record(ParkedDocument, parked, budget=parked.scope.value),
+        error=failure and from_record(ErrorDocument, failure, type=failure.error_type),
+        parked=parked and from_record(ParkedDocument, parked, budget=parked.scope),
         duration_ms=_milliseconds(task.ran_for),
         usage=_usage_document(task.usage + lease.usage if lease else task.usage),
         last_event=last_event and from_record(LastEventDocument, last_event),
@@ -842,7 +840,6 @@ def reason_document(reason: WhyReason) -> WhyReasonDocument:
     return from_record(
         WhyReasonDocument,
         reason,
-        code=reason.code.value,
         request_id=reason.task_id,
         remedy=command_of(reason.remedy) if reason.remedy else None,
     )
@@ -893,14 +890,13 @@ def health_check_document(properties: Mapping[str, Any], at: datetime) -> Health
 
 def task_health_document(task: TaskRow, check: CheckedTask | None) -> TaskHealthDocument:
     """The health of a task; ``check`` is None for a task that does not run."""
-    return TaskHealthDocument(
+    return from_record(
+        TaskHealthDocument,
+        check,
         request_id=task.id,
         status=task.state,
-        health=check.health if check else None,
-        elapsed_ms=_milliseconds(check.elapsed) if check else None,
-        silent_ms=_milliseconds(check.time_since_last_event) if check else None,
-        last_event_type=check.last_event_type if check else None,
-        worker_id=check.worker_id if check else None,
+        elapsed_ms=check and _milliseconds(check.elapsed),
+        silent_ms=check and _milliseconds(check.time_since_last_event),
     )
 
 
@@ -933,7 +929,6 @@ def definition_document(definition: Definition) -> DefinitionDocument:
         priority=definition.priority.name.lower(),
         retry=from_record(RetryDocument, retry) if retry else None,
         retryable_exit_codes=list(definition.retryable_exit_codes),
-        isolation=definition.isolation.value,
         resources=from_record(ResourcesDocument, resources) if resources != UNLIMITED else None,
         health=from_record(HealthLimitsDocument, health) if health else None,
     )
@@ -946,29 +941,23 @@ def definition_request(definition: Definition) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _dead_letter_fields(letter: DeadLetter) -> dict[str, Any]:
+def dead_letter_document(kind: type[AnyDocument], letter: DeadLetter, **fields: Any) -> AnyDocument:
+    """A dead letter as ``DeadLetterDocument``, or with the fields of ``PostMortemDocument``."""
     row, message = letter.row, letter.message
-    return {
-        "id": letter.id,
-        "kind": "task" if message is None else "message",
-        "at": format_timestamp(letter.at),
-        "queue": letter.queue,
-        "error": letter.reason,
-        "category": letter.category.value if letter.category else None,
-        "request_id": row.id if row else None,
-        "job_id": row.spec.job_id if row else None,
-        "task_id": row.spec.key if row else None,
-        "name": row.spec.definition if row else None,
-        "round": row.round if row else None,
-        "attempts_used": row.attempts_used if row else None,
-        "max_attempts": row.spec.retry.max_attempts if row else None,
-        "receives": message.receive_count if message else None,
-    }
-
-
-def dead_letter_document(letter: DeadLetter) -> DeadLetterDocument:
-    """A dead letter in a listing."""
-    return DeadLetterDocument(**_dead_letter_fields(letter))
+    return from_record(
+        kind,
+        letter,
+        row,
+        row and row.spec,
+        kind="task" if message is None else "message",
+        error=letter.reason,
+        request_id=row and row.id,
+        task_id=row and row.spec.key,
+        name=row and row.spec.definition,
+        max_attempts=row and row.spec.retry.max_attempts,
+        receives=message and message.receive_count,
+        **fields,
+    )
 
 
 def post_mortem_document(
@@ -981,12 +970,13 @@ def post_mortem_document(
 ) -> PostMortemDocument:
     """A dead letter with its history."""
     row, message = letter.row, letter.message
-    return PostMortemDocument(
-        **_dead_letter_fields(letter),
+    return dead_letter_document(
+        PostMortemDocument,
+        letter,
         ended_by=ended_by,
-        body=safe_excerpt(message.body, limit=_BODY_CHARACTERS) if message else None,
-        body_bytes=len(message.body.encode()) if message else None,
-        sent_at=format_timestamp(message.sent_at) if message else None,
+        body=message and safe_excerpt(message.body, limit=_BODY_CHARACTERS),
+        body_bytes=message and len(message.body.encode()),
+        sent_at=message and format_timestamp(message.sent_at),
         input_bytes=row.spec.input.size if row and row.spec.input else 0,
         task=task,
         attempts=[

@@ -19,7 +19,7 @@ import pytest
 
 from longshore.adapters.sqlite.output import SqliteOutputLog
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
-from longshore.services import output_follow
+from longshore.services import followers
 from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
 LINES = 10_000
@@ -144,7 +144,7 @@ async def print_chunks(server: RestServer, task_id: str, first: int, *chunks: by
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that each stream has taken from the store, in the order in which they began."""
     counts: list[int] = []
-    updates = output_follow.follow_task
+    updates = followers.follow_task
 
     async def counted(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         index = len(counts)
@@ -153,7 +153,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             counts[index] += sum(len(entry.data) for entry in entries)
             yield row, entries
 
-    monkeypatch.setattr(output_follow, "follow_task", counted)
+    monkeypatch.setattr(followers, "follow_task", counted)
     return counts
 
 
@@ -229,7 +229,7 @@ async def test_a_reader_that_leaves_does_not_disturb_other_waiting_readers(
     async with run_server(tmp_path) as server:
         task_id = f"{await server.submit(a_task('a'))}_a"
         streams = [
-            output_follow.follow_task(
+            followers.follow_task(
                 server.services.backend, task_id, poll_interval=timedelta(hours=1)
             )
             for _ in range(4)
@@ -244,7 +244,7 @@ async def test_a_reader_that_leaves_does_not_disturb_other_waiting_readers(
         got = await asyncio.gather(*waiting[1:])
         for future in await _waiting(streams[1:]):
             await _left(future)
-        newcomer = output_follow.follow_task(
+        newcomer = followers.follow_task(
             server.services.backend,
             task_id,
             after=OutputPosition(1, 1),
@@ -290,9 +290,9 @@ async def test_output_of_several_tasks_is_read_once_and_in_order_of_time(
         await server.post(f"/v1/jobs/{job_id}/cancel")
         backend = server.services.backend
 
-        pieces = output_follow.read_job_output(backend, job_id, follow=follow, attempt=None)
+        pieces = followers.read_job_output(backend, job_id, follow=follow, attempt=None)
         got = [piece async for piece in pieces]
-        of_one = [entry.data async for entry in output_follow.read_stored(backend, f"{job_id}_b")]
+        of_one = [entry.data async for entry in followers.read_stored(backend, f"{job_id}_b")]
 
         assert [(key, chunk.data) for key, chunk in got] == expected
         assert of_one == [data for key, data in expected if key == "b"]

@@ -19,7 +19,7 @@ from longshore.interfaces.python.calls import Call, PreparedJob
 from longshore.interfaces.python.connection import Connection, JobOutputChunk, JobStatus
 from longshore.services import documents as d
 from longshore.services.app import POLL_INTERVAL
-from longshore.services.event_follow import follow_events, job_feed
+from longshore.services.followers import follow_events, job_feed
 from longshore.services.reads import get_task_of
 from longshore.settings import Settings
 

@@ -12,7 +12,7 @@ from longshore.interfaces.rest.openapi import operation_route, stream_route
 from longshore.interfaces.rest.requests import JobId, LongLimit, TaskId, last_event_id
 from longshore.services import documents as d
 from longshore.services.app import Application
-from longshore.services.event_follow import EVENT_CURSOR_PATTERN
+from longshore.services.followers import EVENT_CURSOR_PATTERN
 
 router = APIRouter(tags=["events"])
 _TASK_EVENTS_PATH = "/jobs/{job_id}/tasks/{task_id}/events"

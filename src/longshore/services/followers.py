@@ -1,7 +1,7 @@
-"""Reads what tasks print, from the first chunk to the last, and waits for more while they run.
+"""Readers that wait: what tasks print, and the events of jobs and tasks, while they run.
 
 A task's row is read *before* its output: an ended task stored all its output before its end was
-committed, so output that is read after the row is complete.
+committed, so output that is read after the row is complete. The same holds for its events.
 
 Where a poll is free, a follower polls at a steady pace. Where each poll costs money (see
 ``Backend.idle_poll_limit``), the pause doubles while nothing arrives and is short again after the
@@ -14,17 +14,23 @@ receives, holds one batch and no more.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
-from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
+from longshore.errors import UsageError
 from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
+from longshore.ports.events import EventQueryResult
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputLog, OutputPosition
 from longshore.services.reads import get_task_of
 
@@ -111,9 +117,7 @@ async def follow_task(
         request = _ReadRequest(task_id, cursor.position, cursor.count, row.attempt, backoff.pause)
         wait = cursor.near_end and not row.state.terminal
         before = row.state, row.attempt
-        row, chunks = await (
-            _wait_shared(backend, request) if wait else _read_row_and_output(backend, request)
-        )
+        row, chunks = await (_wait_shared(backend, request) if wait else _read(backend, request))
         batch = cursor.advance(chunks)
         backoff.record_poll(got_data=bool(batch) or (row.state, row.attempt) != before)
 
@@ -131,13 +135,13 @@ class _ReadRequest(NamedTuple):
 _ReadResult = tuple[TaskRow, list[OutputChunk]]
 
 
-async def _read_row_and_output(backend: Backend, request: _ReadRequest) -> _ReadResult:
+async def _read(backend: Backend, request: _ReadRequest, *, arrived: bool = True) -> _ReadResult:
     row = await get_task_of(backend.ledger, None, request.task_id)
-    return row, await _read(backend, request)
-
-
-async def _read(backend: Backend, request: _ReadRequest) -> list[OutputChunk]:
-    return await backend.output.read(request.task_id, after=request.after, limit=request.limit)
+    if not arrived and row.attempt == request.attempt and not row.state.terminal:
+        # The same attempt still runs: the next wait returns what was printed since.
+        return row, []
+    output = backend.output
+    return row, await output.read(request.task_id, after=request.after, limit=request.limit)
 
 
 class _SharedWait:
@@ -180,11 +184,7 @@ async def _wait_and_read(
     )
     # A reader that arrives from now on may know a newer row, and must read for itself.
     _close_wait(backend, request, shared_wait)
-    row = await get_task_of(backend.ledger, None, request.task_id)
-    if not arrived and row.attempt == request.attempt and not row.state.terminal:
-        # The same attempt still runs: the next wait returns what was printed since.
-        return row, []
-    return row, await _read(backend, request)
+    return await _read(backend, request, arrived=arrived)
 
 
 def _close_wait(backend: Backend, request: _ReadRequest, shared_wait: _SharedWait) -> None:
@@ -292,3 +292,99 @@ async def _read_available(
             yield chunk
         if cursor.at_end:
             return
+
+
+# Events ---------------------------------------------------------------------------------------
+
+EVENT_CURSOR_PATTERN = r"^[A-Za-z0-9_-]{0,500}(\.[0-9a-f]{8})?$"
+"""An event cursor as text; the empty text is the beginning."""
+
+_PAGE = 500
+_TAG_BYTES = 4
+
+FeedItem = tuple[str, Event]
+"""The cursor after an event, and the event."""
+
+
+async def _no_row() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFeed:
+    """A growing list of events that a reader can continue later, without gaps or duplicates.
+
+    Events are only added at the end, so a cursor stays valid. It is valid for one feed only, so its
+    text has a tag of the feed.
+    """
+
+    name: str
+    fetch: Callable[..., Awaitable[EventQueryResult]]  # limit=, cursor=
+    # Of the job or task whose events these are: no more are added when it has ended.
+    read_row: Callable[[], Awaitable[JobRow | TaskRow | None]] = _no_row
+
+    def encode(self, cursor: str | None) -> str:
+        """The cursor as text; None: the beginning."""
+        return f"{cursor or ''}.{self._tag}"
+
+    def decode(self, text: str) -> str | None:
+        """The cursor that a text encodes.
+
+        Raises:
+            UsageError: the text encodes no cursor of this feed.
+        """
+        cursor, _, tag = text.partition(".")
+        if tag not in ("", self._tag):
+            message = "the cursor belongs to a list of other events; leave it out to begin"
+            raise UsageError(message)
+        return cursor or None
+
+    @property
+    def _tag(self) -> str:
+        return hashlib.blake2b(self.name.encode(), digest_size=_TAG_BYTES).hexdigest()
+
+
+def job_feed(backend: Backend, job: JobRow, *, tasks: bool) -> EventFeed:
+    """The events of a job; with ``tasks`` those of its tasks too."""
+    entity, job_id = (None, job.id) if tasks else (f"JOB#{job.id}", None)
+    fetch = partial(backend.events.query, job.spec.tenant, entity=entity, job_id=job_id)
+    return EventFeed(f"{job.id} {tasks}", fetch, partial(backend.ledger.get_job, job.id))
+
+
+def task_feed(backend: Backend, task: TaskRow) -> EventFeed:
+    """The events of a task; their sequences are the cursors."""
+
+    async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
+        items = await backend.events.history(
+            task.spec.tenant, f"TASK#{task.id}", after=int(cursor or 0), limit=limit
+        )
+        cursors = tuple(str(event.sequence) for event in items)
+        return EventQueryResult(tuple(items), cursors, more=bool(items))
+
+    return EventFeed(task.id, fetch, partial(backend.ledger.get_task, task.id))
+
+
+async def follow_events(
+    feed: EventFeed,
+    cursor: str | None = None,
+    *,
+    follow: bool = True,
+    clock: Clock,
+    poll: timedelta,
+) -> AsyncIterator[FeedItem | JobRow | TaskRow | None]:
+    """The events of a job or task, and with ``follow`` new ones until it has ended.
+
+    The last item is its row, None if it was deleted.
+    """
+    while True:
+        # Read before the events: all events of a row are stored before it is terminal.
+        row = await feed.read_row()
+        page = await feed.fetch(limit=_PAGE, cursor=cursor)
+        for cursor, event in zip(page.cursors, page.items, strict=True):
+            yield cursor, event
+        if page.more:
+            continue
+        if not follow or row is None or row.state.terminal:
+            yield row
+            return
+        await clock.sleep(poll)
