@@ -15,8 +15,8 @@ _fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
 OPERATOR_COMMAND_FAULTS = (
     _fault(
         name="a resume that is not in the history yet counts as lost",
-        at="services.operator_commands:OperatorCommands._event_at",
-        do=Condition("get_job()", False),
+        at="services.operator_commands:OperatorCommands._history",
+        do=Condition("last_sequence", False),
         caught_by="unit/services/test_late_history.py::test_a_resume_that_was_made_is_never_denied",
     ),
     _fault(

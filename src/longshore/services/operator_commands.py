@@ -283,26 +283,12 @@ class OperatorCommands:
         """Whether this change began the new round.
 
         Raises:
-            OutcomeUnknown: the event at its position is not readable yet.
+            OutcomeUnknown: not all events of the job are readable yet.
         """
         last = change.events[-1]
-        history = await self.transitions.retry_unavailable(
-            lambda: self._event_at(change.row.id, last)
-        )
-        return [event.body for event in history] == [last.body]
-
-    async def _event_at(self, job_id: str, event: Event) -> Sequence[Event]:
-        events = await self.backend.events.history(
-            event.tenant, event.entity, after=event.sequence - 1, limit=1
-        )
-        if (
-            not events
-            and (await self.transitions.get_job(None, job_id)).last_sequence >= event.sequence
-        ):
-            # Where events are stored after their row, a missing event proves nothing.
-            message = f"events of {job_id} are not readable yet; try again"
-            raise OutcomeUnknown(message)
-        return events
+        job = await self.transitions.get_job(None, change.row.id)
+        history = await self._history(last.entity, job)
+        return any((event.sequence, event.body) == (last.sequence, last.body) for event in history)
 
     async def finish_resume(self, job: JobRow, intent: Intent) -> bool:
         """Finish a resume. Returns False if another process closed the intent first."""
@@ -379,21 +365,24 @@ class OperatorCommands:
         """
         if row.state is TaskState.IN_REVIEW and row.attempt == command.attempt:
             return False
-        history = await self.transitions.retry_unavailable(lambda: self._history(row))
-        decisions = list(_decisions(history))
+        decisions = list(_decisions(await self._history(f"TASK#{row.id}", row)))
         if attempt is None and decisions:
             return decisions[-1] == replace(command, attempt=decisions[-1].attempt)
         return command in decisions
 
-    async def _history(self, row: TaskRow) -> list[Event]:
-        """Returns the events of the task, up to the row's last sequence."""
-        history = iter_history(self.backend.events, row.spec.tenant, f"TASK#{row.id}")
-        events = [event async for event in history]
-        if len(events) < row.last_sequence:
-            # Where events are stored after their row, a missing event may still arrive.
-            message = f"events of {row.id} are not readable yet; try again"
-            raise OutcomeUnknown(message)
-        return events
+    async def _history(self, entity: str, row: JobRow | TaskRow) -> list[Event]:
+        """Returns the events of an entity, up to the last sequence of its row."""
+
+        async def read() -> list[Event]:
+            history = iter_history(self.backend.events, row.spec.tenant, entity)
+            events = [event async for event in history]
+            if len(events) < row.last_sequence:
+                # Where events are stored after their row, a missing event may still arrive.
+                message = f"events of {row.id} are not readable yet; try again"
+                raise OutcomeUnknown(message)
+            return events
+
+        return await self.transitions.retry_unavailable(read)
 
     # Pause ----------------------------------------------------------------------------------------
 
