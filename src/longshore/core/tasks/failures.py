@@ -6,9 +6,8 @@ stored, published and shown. Whether to retry follows from its category, unless 
 ``Retry`` or ``Fail``) or its definition (by naming exit codes) decided otherwise.
 
 A task may raise anything. To find the category, the evidence is weighed from strongest to weakest:
-built-in types with one meaning, codes, status numbers, class names of well-known libraries, the
-built-in types from which libraries derive their errors, and the cause. Words in the message come
-last and only as whole words: "took 500 ms" is not a server error. An error without evidence is
+codes, status numbers, the names of the class and of its bases, and the cause. Words in the message
+come last and only as whole words: "took 500 ms" is not a server error. An error without evidence is
 unknown and is not retried: a retry could do harm twice.
 
 Codes and names of other libraries are text, so that the libraries are not imported. The exception
@@ -24,7 +23,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
-from json import JSONDecodeError
 from signal import Signals
 from typing import Any
 
@@ -246,39 +244,6 @@ def _parse_wait(value: object) -> timedelta | None:
     return timedelta(seconds=min(max(seconds, 0.0), _MAX_WAIT_S))
 
 
-TypeRows = tuple[tuple[type[BaseException], ErrorCategory], ...]
-
-# The first row that matches wins, so a subclass precedes its base.
-SPECIFIC_TYPES: TypeRows = (
-    (JSONDecodeError, ErrorCategory.PARSE),
-    (UnicodeDecodeError, ErrorCategory.PARSE),
-    (TimeoutError, ErrorCategory.TIMEOUT),
-    (ConnectionError, ErrorCategory.NETWORK),
-    (FileNotFoundError, ErrorCategory.NOT_FOUND),
-    (NotADirectoryError, ErrorCategory.NOT_FOUND),
-    (PermissionError, ErrorCategory.AUTH),
-    (MemoryError, ErrorCategory.OUT_OF_MEMORY),
-    (RecursionError, ErrorCategory.PROGRAMMING),
-    (NotImplementedError, ErrorCategory.PROGRAMMING),
-    (ImportError, ErrorCategory.PROGRAMMING),
-    (NameError, ErrorCategory.PROGRAMMING),
-    (AttributeError, ErrorCategory.PROGRAMMING),
-    (TypeError, ErrorCategory.PROGRAMMING),
-    (AssertionError, ErrorCategory.PROGRAMMING),
-    (StopIteration, ErrorCategory.PROGRAMMING),
-    (StopAsyncIteration, ErrorCategory.PROGRAMMING),
-)
-
-# Libraries derive their own errors from these types, so other evidence has precedence.
-BROAD_TYPES: TypeRows = (
-    (ValueError, ErrorCategory.VALIDATION),
-    (SyntaxError, ErrorCategory.PROGRAMMING),
-    (LookupError, ErrorCategory.PROGRAMMING),
-    (ArithmeticError, ErrorCategory.PROGRAMMING),
-    (SystemExit, ErrorCategory.EXIT_CODE),
-)
-
-
 def _inverted(table: Mapping[ErrorCategory, str]) -> dict[str, ErrorCategory]:
     return {name: category for category, names in table.items() for name in names.split()}
 
@@ -299,7 +264,8 @@ ERRNO_NUMBERS = {
     number: _SOCKET_CODES[name] for number, name in errno.errorcode.items() if name in _SOCKET_CODES
 }
 
-# Codes of Node, AWS, gRPC and model providers, and names of classes of well-known libraries.
+# Codes of Node, AWS, gRPC and model providers, and names of classes: built-in ones, and those of
+# well-known libraries.
 NAMES = _SOCKET_CODES | _inverted(
     {
         ErrorCategory.AUTH: (
@@ -309,27 +275,32 @@ NAMES = _SOCKET_CODES | _inverted(
             "AuthFailure invalid_api_key authentication_error permission_error "
             "AuthenticationError AuthenticationFailed AuthenticationException Unauthenticated "
             "Unauthorized UnauthorizedError PermissionDenied PermissionDeniedError Forbidden "
-            "ForbiddenError NoCredentialsError PartialCredentialsError SSLCertVerificationError"
+            "ForbiddenError NoCredentialsError PartialCredentialsError SSLCertVerificationError "
+            "PermissionError"
         ),
         ErrorCategory.VALIDATION: (
             "INVALID_ARGUMENT OUT_OF_RANGE ValidationException InvalidParameterValue "
             "InvalidParameterException MissingParameter context_length_exceeded "
             "invalid_request_error ValidationError BadRequest BadRequestError InvalidArgument "
             "InvalidArgumentError InvalidRequestError UnprocessableEntityError "
-            "ParamValidationError SchemaError UsageError"
+            "ParamValidationError SchemaError UsageError ValueError"
         ),
         ErrorCategory.PARSE: (
             "ParseError ParserError ScannerError YAMLError XMLSyntaxError TOMLDecodeError "
             "DecodeError BadZipFile PdfReadError CLIJSONDecodeError MessageParseError "
-            "ResponseParserError"
+            "ResponseParserError JSONDecodeError UnicodeDecodeError"
         ),
         ErrorCategory.NOT_FOUND: (
             "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
             "not_found_error NotFound NotFoundError ResourceNotFound DoesNotExist "
-            "CLINotFoundError"
+            "CLINotFoundError FileNotFoundError NotADirectoryError"
         ),
-        ErrorCategory.PROGRAMMING: "ProgrammingError",
-        ErrorCategory.EXIT_CODE: "CalledProcessError ProcessError",
+        ErrorCategory.PROGRAMMING: (
+            "ProgrammingError RecursionError NotImplementedError ImportError NameError "
+            "AttributeError TypeError AssertionError StopIteration StopAsyncIteration SyntaxError "
+            "LookupError ArithmeticError"
+        ),
+        ErrorCategory.EXIT_CODE: "CalledProcessError ProcessError SystemExit",
         ErrorCategory.TIMEOUT: (
             "ESOCKETTIMEDOUT DEADLINE_EXCEEDED RequestTimeout RequestTimeoutException Timeout "
             "TimeoutError TimeoutException TimeoutExpired APITimeoutError ReadTimeout "
@@ -358,7 +329,7 @@ NAMES = _SOCKET_CODES | _inverted(
             "GatewayTimeout OverloadedError BackendUnavailable"
         ),
         ErrorCategory.CRASH: "BrokenExecutor BrokenProcessPool WorkerLostError",
-        ErrorCategory.OUT_OF_MEMORY: "OutOfMemoryError",
+        ErrorCategory.OUT_OF_MEMORY: "OutOfMemoryError MemoryError",
     }
 )
 
@@ -474,14 +445,7 @@ def _group_category(group: BaseExceptionGroup[BaseException], depth: int) -> Err
 
 
 def _by_evidence(error: BaseException) -> ErrorCategory | None:
-    return (
-        _declared(error)
-        or _by_type(error, SPECIFIC_TYPES)
-        or _by_code(error)
-        or _by_status(error)
-        or _by_name(error)
-        or _by_type(error, BROAD_TYPES)
-    )
+    return _declared(error) or _by_code(error) or _by_status(error) or _by_name(error)
 
 
 def _cause_of(error: BaseException) -> BaseException | None:
@@ -499,10 +463,6 @@ def _declared(error: BaseException) -> ErrorCategory | None:
         return ErrorCategory(safe_getattr(error, "category"))
     except ValueError:
         return None
-
-
-def _by_type(error: BaseException, rows: TypeRows) -> ErrorCategory | None:
-    return next((category for kind, category in rows if isinstance(error, kind)), None)
 
 
 def _by_code(error: BaseException) -> ErrorCategory | None:
@@ -540,6 +500,7 @@ def _category_of_status(status: Any) -> ErrorCategory | None:
 
 
 def _by_name(error: BaseException) -> ErrorCategory | None:
+    # Libraries derive their errors from built-in types, whose names are found last.
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((NAMES[name] for name in names if name in NAMES), None)
 
