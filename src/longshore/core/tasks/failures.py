@@ -293,19 +293,19 @@ NAMES = _SOCKET_CODES | _inverted(
         ErrorCategory.NOT_FOUND: (
             "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
             "not_found_error NotFound NotFoundError ResourceNotFound DoesNotExist "
-            "CLINotFoundError FileNotFoundError NotADirectoryError"
+            "CLINotFoundError FileNotFoundError NotADirectoryError MODULE_NOT_FOUND"
         ),
         ErrorCategory.PROGRAMMING: (
             "ProgrammingError RecursionError NotImplementedError ImportError NameError "
             "AttributeError TypeError AssertionError StopIteration StopAsyncIteration SyntaxError "
-            "LookupError ArithmeticError"
+            "LookupError ArithmeticError RangeError ReferenceError"
         ),
         ErrorCategory.EXIT_CODE: "CalledProcessError ProcessError SystemExit",
         ErrorCategory.TIMEOUT: (
             "ESOCKETTIMEDOUT DEADLINE_EXCEEDED RequestTimeout RequestTimeoutException Timeout "
             "TimeoutError TimeoutException TimeoutExpired APITimeoutError ReadTimeout "
             "ReadTimeoutError ConnectTimeout ConnectTimeoutError ServerTimeoutError "
-            "DeadlineExceeded"
+            "DeadlineExceeded AbortError TIMEOUT"
         ),
         ErrorCategory.NETWORK: (
             "ENOTFOUND EAI_AGAIN ConnectionError APIConnectionError CLIConnectionError "
