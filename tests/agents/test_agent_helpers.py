@@ -70,3 +70,5 @@ async def test_a_fallback_model_an_mcp_server_and_a_subagent_are_used_and_counte
     (traced,) = await harness.trace()
     assert [item["kind"] for item in traced["subagents"]] == ["general-purpose"]
     assert traced["costUsd"] == pytest.approx(row.usage.cost_usd)
+    # The gateway's answers are those that the SDK reports.
+    assert any(turn["costUsd"] for turn in traced["turns"])

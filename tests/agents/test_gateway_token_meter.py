@@ -56,6 +56,18 @@ def test_a_stream_is_read_in_pieces_of_any_size(size: int, ending: bytes) -> Non
     assert (meter.error_type, meter.error_status) == (None, None)
 
 
+@pytest.mark.parametrize(("id_", "read"), [("msg_1", "msg_1"), (["odd"], None), (None, None)])
+def test_the_id_of_an_answer_is_read_from_a_stream_and_from_a_document(
+    id_: object, read: str | None
+) -> None:
+    streamed = _read(_event("message_start", message={"id": id_}))
+    whole = TokenMeter(is_stream=False)
+    whole.feed(json.dumps({"type": "message", "id": id_}).encode())
+    whole.end()
+
+    assert (streamed.message_id, whole.message_id) == (read, read)
+
+
 def test_text_of_the_model_is_not_read_as_an_event_of_the_api() -> None:
     meter = _read(TEXT)
 

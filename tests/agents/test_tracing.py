@@ -100,10 +100,10 @@ def test_hooks_neither_fail_nor_time_out_when_the_worker_is_gone(reports: Record
 
     assert hook(step_tracer, "PreToolUse", tool_name="Bash", tool_use_id="t1", tool_input={}) == {}
     step_tracer.on_message(assistant_message(TextBlock("hi")))
-    step_tracer.on_response(TokenCounts(input=10), 0.1)
+    step_tracer.on_response("m1", TokenCounts(input=10), 0.1)
     step_tracer.finish()
     document = step_tracer.document()
-    assert document["leftOut"] == {"faults": 4}
+    assert document["leftOut"] == {"faults": 3}
     assert document["end"]["how"] == "interrupted"
     timeouts = {matcher.timeout for (matcher,) in step_tracer.hooks().values()}
     assert min(timeout or 0 for timeout in timeouts) >= 3600
@@ -313,10 +313,10 @@ def test_an_error_of_the_api_has_no_model_and_no_tokens(tracer: StepTracer) -> N
 
 def test_the_usage_of_a_step_is_what_the_gateway_measured(tracer: StepTracer) -> None:
     tracer.on_message(assistant_message(TextBlock("hi")))
-    tracer.on_response(TokenCounts(input=10, output=40, cache_read=90), 0.25)
+    tracer.on_response("m1", TokenCounts(input=10, output=40, cache_read=90), 0.25)
     tracer.on_message(assistant_message(TextBlock("ho"), message_id="m2"))
-    tracer.on_response(TokenCounts(input=10, output=2, cache_read=90), 0.5)
-    tracer.on_response(TokenCounts(), 0)
+    tracer.on_response("m2", TokenCounts(input=10, output=2, cache_read=90), 0.5)
+    tracer.on_response(None, TokenCounts(), 0)
     tracer.on_message(result_message(usage=USAGE, total_cost_usd=99.0))
 
     document = tracer.document()

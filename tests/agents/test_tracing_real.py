@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -56,9 +58,10 @@ class TracedAgent:
         """Returns the step; its usage and a cost of one cent are reported as the gateway would."""
 
         def give(_request: Request) -> Step:
-            usage = step.usage
+            usage, message_id = step.usage, f"msg_{uuid.uuid4().hex[:24]}"
             assert self._tracer is not None
             self._tracer.on_response(
+                message_id,
                 TokenCounts(
                     input=usage.input_tokens,
                     output=usage.output_tokens,
@@ -67,7 +70,7 @@ class TracedAgent:
                 ),
                 0.01,
             )
-            return step
+            return replace(step, message_id=message_id)
 
         return give
 

@@ -3,16 +3,19 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from longshore.core.agents import events
-from longshore.core.agents.events import TodoState, ToolOutcome
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION, StepTrace
+from longshore.core.agents.trace import (
+    TRACE_FILE,
+    TRACE_VERSION,
+    StepTrace,
+    TodoState,
+    ToolOutcome,
+)
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of
@@ -22,67 +25,87 @@ from longshore.wiring.services import Services
 from tests.interfaces.command_line import Cli, CommandResult
 from tests.interfaces.conftest import At
 from tests.interfaces.dead_store import LEASE, SECOND, TENANT, id_of, query_services
+from tests.unit.core.agents.trace_samples import NOON, Report, at, report
 
 Inside = Callable[..., CommandResult]
-NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
 
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def a_step(name: str, *events: events.AgentEvent, **how: Any) -> dict[str, Any]:
+def a_step(name: str, *reports: Report, **how: Any) -> dict[str, Any]:
     trace = StepTrace(name, at=NOON, **how)
-    for event in events:
-        trace.apply(event)
+    for record in reports:
+        record(trace)
     return trace.document(at(99))
 
 
 LOOK = a_step(
     "look",
-    events.SessionStarted(at=at(0.5), session_id="49412a8d-274b", model="claude-opus-5-5"),
-    events.AnswerReceived(
-        at=at(1.6), turn_id="m1", text="First [bold]I look[/bold].", tokens=TokenCounts(input=1200)
+    report("session_started", session_id="49412a8d-274b", model="claude-opus-5-5"),
+    report(
+        "answer_received",
+        at=at(1.6),
+        turn_id="m1",
+        text="First [bold]I look[/bold].",
     ),
-    events.UsageCounted(at=at(1.7), tokens=TokenCounts(input=1200, output=80), cost_usd=0.0123),
-    events.ToolRequested(
-        at=at(1.8), tool_id="t1", name="Bash", input={"command": "ls -la"}, turn_id="m1"
+    report(
+        "usage_measured", turn_id="m1", tokens=TokenCounts(input=1200, output=80), cost_usd=0.0123
     ),
-    events.ToolStarted(at=at(1.8), tool_id="t1", name="Bash"),
-    events.ToolFinished(at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
-    events.ToolRequested(at=at(3.2), tool_id="t2", name="Agent", input={"description": "Count"}),
-    events.SubagentStarted(at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
-    events.AnswerReceived(at=at(3.4), turn_id="m2", parent="t2", text="I count."),
-    events.ToolRequested(
-        at=at(3.5), tool_id="t3", name="Read", input={"file_path": "a.md"}, parent="t2"
+    report(
+        "tool_requested",
+        at=at(1.8),
+        tool_id="t1",
+        name="Bash",
+        tool_input={"command": "ls -la"},
+        turn_id="m1",
     ),
-    events.ToolFinished(
-        at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"
+    report("tool_started", at=at(1.8), tool_id="t1", name="Bash"),
+    report("tool_finished", at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
+    report(
+        "tool_requested",
+        at=at(3.2),
+        tool_id="t2",
+        name="Agent",
+        tool_input={"description": "Count"},
     ),
-    events.ToolFinished(at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
-    events.ToolDenied(at=at(4), tool_id="t4", name="Write"),
-    events.ApiRetried(at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"),
-    events.ModelFallback(at=at(5), model="opus", to_model="sonnet", reason="overloaded"),
-    events.RateLimited(at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
-    events.TodoSeen(at=at(2), todo_id="1", subject="Look around"),
-    events.TodoUpdated(at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
-    events.TodoUpdated(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
-    events.UsageCounted(
-        at=at(6),
+    report("subagent_started", at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
+    report("answer_received", at=at(3.4), turn_id="m2", parent="t2", text="I count."),
+    report(
+        "tool_requested",
+        at=at(3.5),
+        tool_id="t3",
+        name="Read",
+        tool_input={"file_path": "a.md"},
+        parent="t2",
+    ),
+    report(
+        "tool_finished", at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"
+    ),
+    report("tool_finished", at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
+    report("tool_denied", at=at(4), tool_id="t4", name="Write"),
+    report(
+        "api_retried", at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"
+    ),
+    report("model_replaced", at=at(5), model="opus", to_model="sonnet", reason="overloaded"),
+    report("rate_limited", at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
+    report("todo_seen", at=at(2), todo_id="1", subject="Look around"),
+    report("todo_updated", at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
+    report("todo_updated", at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
+    report(
+        "usage_measured",
+        turn_id="m9",
         tokens=TokenCounts(input=300, cache_read=13_500, output=20),
         cost_usd=0.01,
     ),
-    events.QueryFinished(at=at(7), completed=True, reason="completed"),
-    events.StepFinished(at=at(7)),
+    report("query_finished", completed=True, reason="completed"),
+    report("finish", at=at(7)),
 )
 WRITE = {
     **a_step(
         "write",
-        events.AnswerReceived(at=at(1), turn_id="m1", text="API Error: 500", error="server_error"),
-        events.QueryFinished(
-            at=at(2), completed=False, reason="api_error", status=500, error="it broke"
+        report(
+            "answer_received", at=at(1), turn_id="m1", text="API Error: 500", error="server_error"
         ),
-        events.StepFinished(at=at(62)),
+        report("query_finished", completed=False, reason="api_error", status=500, error="it broke"),
+        report("finish", at=at(62)),
         resumed=True,
         session_id="s2",
     ),

@@ -117,6 +117,7 @@ class Answer(_Delivery):
     stop_reason: str = "end_turn"
     usage: Usage = field(default_factory=Usage)
     event_delay_s: float = 0.0  # after each event of the stream
+    message_id: str | None = None  # None: a new one for each request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

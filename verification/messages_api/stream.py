@@ -51,7 +51,7 @@ def error_document(error_type: str, message: str) -> Document:
 def message_document(answer: Answer, *, model: str) -> Document:
     """The whole message: what a request without ``stream`` is answered with."""
     return {
-        "id": f"msg_{uuid.uuid4().hex[:24]}",
+        "id": answer.message_id or f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",
         "role": "assistant",
         "model": model,

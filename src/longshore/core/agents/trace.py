@@ -1,25 +1,44 @@
-"""The trace of an agent's steps: folds events into the document that is stored.
+"""The trace of an agent's step, for the stored document and the log.
 
-A step's document can be written after any event, so that a killed attempt leaves a trace too.
-Nothing here reads a clock or a file. Thinking is never stored; texts are masked excerpts, because
-an agent's input and output can be of any kind and length; lists keep their start and end, and
-omitted entries are counted.
+The methods of ``StepTrace`` record what happened, independent of the agent SDK, and return the log
+line for it; so a new version of the SDK changes only ``sdk_events``. A hook and a message may
+report the same fact twice, in any order: ids identify the duplicates, which have no line.
+
+A step's document can be written at any time, so that a killed attempt leaves a trace too. Nothing
+here reads a clock or a file. Thinking is never stored; texts are masked excerpts, because an
+agent's input and output can be of any kind and length; lists keep their start and end, and omitted
+entries are counted. Log lines are plain text without terminal control sequences, also if the agent
+wrote some.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from longshore.core.agents import events
-from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.text.sanitise import mask_mapping, safe_excerpt
+from longshore.core.agents.trace_text import (
+    COUNTS,
+    EXCERPT_CHARACTERS,
+    PROBLEMS,
+    counts_text,
+    format_elapsed,
+    format_time,
+    format_usd,
+    input_excerpt,
+    input_summary,
+    one_line,
+    to_milliseconds,
+    tokens_text,
+)
+from longshore.core.agents.transcripts import RESULT_TOOL
+from longshore.core.events.wire import camel_case
+from longshore.core.text.sanitise import safe_excerpt
 
 TRACE_VERSION: Final = 1
 TRACE_FILE: Final = "traces/session_trace.json"
@@ -31,79 +50,49 @@ MAX_TODOS: Final = 100
 MAX_NOTES: Final = 50
 """The limit for retries, denials, subagents and similar lists."""
 
-EXCERPT_CHARACTERS: Final = 200
-SUMMARY_CHARACTERS: Final = 100
 TEXT_CHARACTERS: Final = 500
-
-# The limit of a value within an input: more than is ever shown of the whole input.
-_VALUE_CHARACTERS = 400
-_VALUE_ENTRIES = 50
-_VALUE_DEPTH = 6
-# The most informative fields of an input, by priority: the file before its content.
-_SUMMARY_FIELDS = (
-    *("command", "file_path", "notebook_path", "path", "pattern"),
-    *("url", "query", "subject", "description", "prompt"),
-)
-# Usage events without a turn yet: they arrive shortly before or after their turn.
-_MAX_UNMATCHED_USAGE = 50
+_ANSWER_CHARACTERS = 2_000
+_SESSION_CHARACTERS = 8
 _MONEY_DIGITS = 6
+# The todo tools and those that start a subagent: the todos and the subagent are logged instead.
+_UNLOGGED_TOOLS = frozenset(
+    {"TaskCreate", "TaskUpdate", "TaskList", "TaskGet", "TodoWrite", "Agent", "Task"}
+)
 _NOTES = ("retries", "fallbacks", "rateLimits", "denials")
-_ENDED = ("ok", "failed", "denied", "interrupted")
-_COUNTS = ("tools", *_ENDED, "subagents", "retries")
-_MILLISECOND = timedelta(milliseconds=1)
+_ENDED = ("ok", *PROBLEMS)
 
 ItemT = TypeVar("ItemT")
 
 
-def format_time(moment: datetime | None) -> str | None:
-    """Returns a UTC time in ISO format with milliseconds."""
-    if moment is None:
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+class ToolOutcome(StrEnum):
+    """The outcome of a tool call; ``running`` until it has one."""
+
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed"
+    DENIED = "denied"  # it never ran
+    INTERRUPTED = "interrupted"  # whether it took effect is unknown
 
 
-def to_milliseconds(duration: timedelta) -> int:
-    """Returns the duration in milliseconds; 0 if the clock was set back."""
-    return max(duration // _MILLISECOND, 0)
+class TodoState(StrEnum):
+    """The state of an item of the agent's todo list."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    DELETED = "deleted"
 
 
-def one_line(text: str, *, limit: int = EXCERPT_CHARACTERS) -> str:
-    """Returns a masked excerpt of a text on one line."""
-    return safe_excerpt(" ".join(text.split()), limit=limit)
-
-
-def input_excerpt(value: Any, *, limit: int = EXCERPT_CHARACTERS) -> str:
-    """Returns a tool's input as JSON, masked and truncated."""
-    masked = mask_mapping(_shorten(value, 0))
-    text = json.dumps(masked, ensure_ascii=False, default=str)
-    return safe_excerpt(text, limit=limit)
-
-
-def input_summary(value: Any) -> str:
-    """Returns the most informative part of a tool's input: the command, the file, the URL."""
-    if not isinstance(value, Mapping):
-        return "" if value is None else one_line(str(value), limit=SUMMARY_CHARACTERS)
-    # Masked by field name first, so that the summary cannot be a secret.
-    masked = mask_mapping(_shorten(value, 0))
-    for name in _SUMMARY_FIELDS:
-        if isinstance(value := masked.get(name), str) and value:
-            return one_line(value, limit=SUMMARY_CHARACTERS)
-    words = [str(value) for value in masked.values() if isinstance(value, str | int | float)]
-    return one_line(" ".join(words), limit=SUMMARY_CHARACTERS)
-
-
-def _shorten(value: Any, depth: int) -> Any:
-    """Returns a value of limited size and depth."""
-    if isinstance(value, str):
-        return safe_excerpt(value, limit=_VALUE_CHARACTERS)
-    if depth >= _VALUE_DEPTH and isinstance(value, Mapping | list | tuple):
-        return "…"
-    if isinstance(value, Mapping):
-        entries = list(value.items())[:_VALUE_ENTRIES]
-        return {str(name): _shorten(item, depth + 1) for name, item in entries}
-    if isinstance(value, list | tuple):
-        return [_shorten(item, depth + 1) for item in value[:_VALUE_ENTRIES]]
-    return value
+_TOOL_VERBS = {
+    ToolOutcome.FAILED: "failed",
+    ToolOutcome.DENIED: "was denied",
+    ToolOutcome.INTERRUPTED: "was interrupted",
+}
+_TODO_VERBS = {
+    TodoState.PENDING: "todo",
+    TodoState.IN_PROGRESS: "todo started",
+    TodoState.DELETED: "todo deleted",
+}
 
 
 class BoundedList(Generic[ItemT]):
@@ -114,9 +103,14 @@ class BoundedList(Generic[ItemT]):
         self._items: dict[str | int, ItemT] = {}
         self.omitted = 0
 
+    @property
+    def total(self) -> int:
+        """The number of all items, including omitted ones."""
+        return len(self._items) + self.omitted
+
     def add(self, item: ItemT, item_id: str | None = None) -> None:
         """Add an item, with an id by which ``get`` finds it."""
-        self._items[len(self._items) + self.omitted if item_id is None else item_id] = item
+        self._items[self.total if item_id is None else item_id] = item
         if len(self._items) > self._limit:
             del self._items[next(islice(self._items, self._limit // 2, None))]
             self.omitted += 1
@@ -139,14 +133,8 @@ class TracedTurn:
     text: str = ""
     error: str | None  # the API's error, in place of an answer
     parent: str | None  # the tool call of the subagent that answered
-    tokens: TokenCounts | None = None
-    cost_usd: float | None = None  # None: not measured
-
-    def matches_usage(self, event: events.UsageCounted) -> bool:
-        """Whether the usage belongs to this turn: the turn has none yet, and the same input."""
-        if self.cost_usd is not None or self.error is not None:
-            return False
-        return self.tokens is not None and self.tokens.input_counts == event.tokens.input_counts
+    tokens: TokenCounts | None = None  # None: not measured
+    cost_usd: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,12 +178,10 @@ class StepEnd:
 
 def _document(entry: Any) -> dict[str, Any]:
     """Returns the fields of an entry as they are stored, with names in camel case."""
-    document = {}
-    for field_ in fields(entry):
-        first, *rest = field_.name.split("_")
-        name = first + "".join(word.capitalize() for word in rest)
-        document[name] = _json_value(getattr(entry, field_.name))
-    return document
+    return {
+        camel_case(field_.name): _json_value(getattr(entry, field_.name))
+        for field_ in fields(entry)
+    }
 
 
 def _json_value(value: Any) -> Any:
@@ -216,7 +202,7 @@ def _json_value(value: Any) -> Any:
             return value
 
 
-def short_name(text: str | None) -> str | None:
+def _short(text: str | None) -> str | None:
     """Returns an external text as one short line."""
     return None if text is None else one_line(text)
 
@@ -279,41 +265,33 @@ class Todos:
         states = Counter(item.state for item in self)
         return states[TodoState.COMPLETED], states.total() - states[TodoState.DELETED]
 
-    def add_seen(self, event: events.TodoSeen) -> bool:
-        """Add an item. Returns whether it is new."""
-        if (item := self._items.get(event.todo_id)) is None:
-            return self._add(event.todo_id, event.subject, event.state, event.at)
-        item.subject = item.subject or one_line(event.subject)
-        return False
+    def update(self, at: datetime, todo_id: str, subject: str, state: TodoState | None) -> bool:
+        """Add or change an item. Returns whether it is new or its state changed."""
+        if (item := self._items.get(todo_id)) is None:
+            return self._add(at, todo_id, subject, state or TodoState.PENDING)
+        item.subject = one_line(subject) or item.subject
+        return state is not None and item.move(state, at)
 
-    def update(self, event: events.TodoUpdated) -> bool:
-        """Update an item. Returns whether its state changed."""
-        state = event.state
-        if (item := self._items.get(event.todo_id)) is None:
-            return self._add(event.todo_id, event.subject, state or TodoState.PENDING, event.at)
-        item.subject = one_line(event.subject) or item.subject
-        return state is not None and item.move(state, event.at)
-
-    def replace_all(self, event: events.TodosReplaced) -> bool:
+    def replace_all(self, at: datetime, items: Iterable[tuple[str, TodoState]]) -> bool:
         """Replace the whole list. Returns whether any item is new or changed its state."""
         changed = False
         occurrences: Counter[str] = Counter()
         listed_ids: set[str] = set()
-        for content, state in event.items:
+        for content, state in items:
             # Two items may have the same text.
             occurrences[content] += 1
             todo_id = f"{content}#{occurrences[content]}"
             listed_ids.add(todo_id)
             if item := self._items.get(todo_id):
-                changed |= item.move(state, event.at)
+                changed |= item.move(state, at)
             else:
-                changed |= self._add(todo_id, content, state, event.at)
+                changed |= self._add(at, todo_id, content, state)
         for item in self:
             if item.id not in listed_ids:
-                changed |= item.move(TodoState.DELETED, event.at)
+                changed |= item.move(TodoState.DELETED, at)
         return changed
 
-    def _add(self, todo_id: str, subject: str, state: TodoState, at: datetime) -> bool:
+    def _add(self, at: datetime, todo_id: str, subject: str, state: TodoState) -> bool:
         if len(self._items) >= MAX_TODOS:
             self.omitted += 1
             return False
@@ -337,74 +315,11 @@ class Todos:
         ]
 
 
-class TurnHistory:
-    """The model's answers in a step, with their tokens and cost.
-
-    The gateway measures the usage: the SDK reports a resumed session's usage for the whole session,
-    and a streaming answer's usage only in part.
-    """
-
-    def __init__(self) -> None:
-        self.items: BoundedList[TracedTurn] = BoundedList(MAX_TURNS)
-        self.total = 0  # without API errors
-        self.last_number = 0
-        self._unmatched: deque[events.UsageCounted] = deque(maxlen=_MAX_UNMATCHED_USAGE)
-        self.tokens = TokenCounts()
-        self.cost_usd: float | None = None  # None: no usage was measured
-
-    def number_of(self, turn_id: str | None, *, by: datetime) -> int:
-        """Returns the number of a turn that existed at ``by``; the last number if it is unknown."""
-        if (turn := self.items.get(turn_id)) is None:
-            return self.last_number
-        # A subagent's tool call may be reported before the answer that requested it.
-        turn.at = min(turn.at, by)
-        return turn.number
-
-    def add_text(self, event: events.AnswerReceived) -> bool:
-        """Add a part of an answer. Returns whether it contains text."""
-        turn = self.items.get(event.turn_id) or self._add_turn(event)
-        if event.tokens is not None and turn.cost_usd is None:
-            turn.tokens = event.tokens
-            self._match_usage(turn)
-        if not event.text:
-            return False
-        joined = f"{turn.text}\n{event.text}" if turn.text else event.text
-        turn.text = safe_excerpt(joined, limit=TEXT_CHARACTERS)
-        return True
-
-    def _add_turn(self, event: events.AnswerReceived) -> TracedTurn:
-        self.last_number += 1
-        self.total += event.error is None
-        turn = TracedTurn(
-            number=self.last_number,
-            at=event.at,
-            model=short_name(event.model),
-            parent=event.parent,
-            error=short_name(event.error),
-        )
-        self.items.add(turn, event.turn_id)
-        return turn
-
-    def _match_usage(self, turn: TracedTurn) -> None:
-        event = next((event for event in self._unmatched if turn.matches_usage(event)), None)
-        if event is not None:
-            self._unmatched.remove(event)
-            turn.tokens, turn.cost_usd = event.tokens, event.cost_usd
-
-    def add_usage(self, event: events.UsageCounted) -> bool:
-        """Add the usage of an answer, which may arrive before or after the answer itself."""
-        self.tokens += event.tokens
-        self.cost_usd = (self.cost_usd or 0) + event.cost_usd
-        turn = next((turn for turn in self.items if turn.matches_usage(event)), None)
-        if turn is None:
-            self._unmatched.append(event)
-        else:
-            turn.tokens, turn.cost_usd = event.tokens, event.cost_usd
-        return True
-
-
 class StepTrace:
     """The trace of one step.
+
+    Every method that records something returns its log line; None if it has none. A line starts
+    with the step, and the kind of the subagent if there is one.
 
     Args:
         resumed: Whether an earlier attempt started its session.
@@ -419,99 +334,208 @@ class StepTrace:
         self.model: str | None = None
         self.started_at = at
         self.ended_at: datetime | None = None
-        self.turns = TurnHistory()
-        self.todos = Todos()
-        self.counts: Counter[str] = Counter()
-        self._started = False
-        self._end: StepEnd | None = None
+        self.counts: Counter[str] = Counter()  # ``turns`` without API errors
+        self.tokens = TokenCounts()
+        self.cost_usd: float | None = None  # None: no usage was measured
+        self.turns: BoundedList[TracedTurn] = BoundedList(MAX_TURNS)
         self.tools: BoundedList[TracedTool] = BoundedList(MAX_TOOLS)
-        self._started_tools: set[str] = set()
+        self.todos = Todos()
         self.subagents: BoundedList[TracedSubagent] = BoundedList(MAX_NOTES)
         self._notes: dict[str, BoundedList[dict[str, Any]]] = {
             name: BoundedList(MAX_NOTES) for name in _NOTES
         }
-
-    def apply(self, event: AgentEvent) -> bool:
-        """Apply an event. Returns whether it is new, and not a duplicate."""
-        return _FOLDS[type(event)](self, event)
-
-    # Queries ------------------------------------------------------------------------------------
+        self._measured: BoundedList[tuple[TokenCounts, float]] = BoundedList(MAX_NOTES)
+        self._started_tools: set[str] = set()
+        self._started = False
+        self._end: StepEnd | None = None
 
     @property
     def end(self) -> StepEnd | None:
         """How the step ended; None while it runs."""
         return self._end if self.ended_at else None
 
-    def has_duplicate(self, tool: TracedTool) -> bool:
-        """Whether the same answer requested the same tool more than once."""
-        key = (tool.name, tool.turn)
-        return sum((other.name, other.turn) == key for other in self.tools) > 1
-
     @property
     def tools_running(self) -> bool:
         """Whether any tool call is running."""
         return self.counts["tools"] > sum(self.counts[name] for name in _ENDED)
 
-    def subagent_of(self, tool_id: str | None) -> TracedSubagent | None:
-        """Returns the subagent that a tool call started, if any."""
-        return next((agent for agent in self.subagents if tool_id and agent.tool == tool_id), None)
+    def _line(self, text: str, parent: str | None = None) -> str | None:
+        """Returns the log line of a text; None without one.
 
-    # Folding ------------------------------------------------------------------------------------
+        Args:
+            parent: The tool call of the subagent that the text is about.
+        """
+        agents = (agent for agent in self.subagents if parent and agent.tool == parent)
+        agent = next(agents, None)
+        prefix = f"{self.step}/{agent.kind or 'subagent'}" if agent else self.step
+        return f"{prefix}: {text}" if text else None
 
-    def _session_started(self, event: events.SessionStarted) -> bool:
+    # Sessions and answers -----------------------------------------------------------------------
+
+    def session_started(
+        self, session_id: str | None = None, model: str | None = None
+    ) -> str | None:
+        """A session started or was resumed; reported once for each query."""
         is_new, self._started = not self._started, True
-        self.session_id = self.session_id or event.session_id
-        self.model = self.model or event.model
-        return is_new
+        self.session_id = self.session_id or session_id
+        self.model = self.model or model
+        verb = "resumed" if self.resumed else "started"
+        with_model = f" with {one_line(self.model)}" if self.model else ""
+        session = f", session {self.session_id[:_SESSION_CHARACTERS]}" if self.session_id else ""
+        return self._line(f"{verb}{with_model}{session}") if is_new else None
 
-    def _tool_requested(self, event: events.ToolRequested) -> bool:
-        tool = self.tools.get(event.tool_id)
-        number = self.turns.number_of(event.turn_id, by=tool.started_at if tool else event.at)
-        if tool is None:
-            self._add_tool(event, turn=number, parent=event.parent)
-            return True
-        tool.turn, tool.parent = number, tool.parent or event.parent
-        return False
+    def answer_received(
+        self,
+        at: datetime,
+        turn_id: str,
+        text: str = "",
+        *,
+        model: str | None = None,
+        parent: str | None = None,
+        error: str | None = None,
+    ) -> str | None:
+        """A part of an answer of the model arrived, which may arrive in several parts.
 
-    def _tool_started(self, event: events.ToolStarted) -> bool:
-        tool = self.tools.get(event.tool_id)
-        is_new = tool is None
+        Args:
+            parent: The tool call of the subagent that answered.
+            error: The API's error, in place of an answer.
+        """
+        turn = self.turns.get(turn_id)
+        if turn is None:
+            number = self.turns.total + 1
+            turn = TracedTurn(
+                number=number, at=at, model=_short(model), parent=parent, error=_short(error)
+            )
+            if measured := self._measured.get(turn_id):
+                turn.tokens, turn.cost_usd = measured
+            self.turns.add(turn, turn_id)
+            self.counts["turns"] += error is None
+        if not text:
+            return None
+        joined = f"{turn.text}\n{text}" if turn.text else text
+        turn.text = safe_excerpt(joined, limit=TEXT_CHARACTERS)
+        excerpt = safe_excerpt(text.strip(), limit=_ANSWER_CHARACTERS).replace("\n", "\n  ")
+        return self._line(f"the API failed ({error}): {excerpt}" if error else excerpt, parent)
+
+    def usage_measured(self, turn_id: str | None, tokens: TokenCounts, cost_usd: float) -> None:
+        """The gateway measured the usage of an answer, which may arrive before or after it.
+
+        The SDK's own figures are not used: it reports a resumed session's usage for the whole
+        session, and a streaming answer's usage only in part.
+        """
+        self.tokens += tokens
+        self.cost_usd = (self.cost_usd or 0) + cost_usd
+        self._measured.add((tokens, cost_usd), turn_id)
+        if turn := self.turns.get(turn_id):
+            turn.tokens, turn.cost_usd = tokens, cost_usd
+
+    # Tools --------------------------------------------------------------------------------------
+
+    def tool_requested(
+        self,
+        at: datetime,
+        tool_id: str,
+        name: str,
+        tool_input: Any = None,
+        *,
+        turn_id: str | None = None,
+        parent: str | None = None,
+    ) -> str | None:
+        """The model requested a tool call, which may wait for others."""
+        tool = self.tools.get(tool_id)
+        number = self.turns.total
+        if turn := self.turns.get(turn_id):
+            # A subagent's tool call may be reported before the answer that requested it.
+            turn.at = min(turn.at, tool.started_at if tool else at)
+            number = turn.number
         if tool is None:
-            agent = self.subagents.get(event.agent_id)
+            return self._add_tool(at, tool_id, name, tool_input, turn=number, parent=parent)
+        tool.turn, tool.parent = number, tool.parent or parent
+        return None
+
+    def tool_started(
+        self,
+        at: datetime,
+        tool_id: str,
+        name: str,
+        tool_input: Any = None,
+        *,
+        agent_id: str | None = None,
+    ) -> str | None:
+        """A tool call is about to run or to be denied."""
+        line = None
+        if (tool := self.tools.get(tool_id)) is None:
+            agent, turn = self.subagents.get(agent_id), self.turns.total
             parent = agent.tool if agent else None
-            tool = self._add_tool(event, turn=self.turns.last_number, parent=parent)
-        if tool.id not in self._started_tools:
-            self._started_tools.add(tool.id)
-            tool.started_at = event.at
-        return is_new
+            line = self._add_tool(at, tool_id, name, tool_input, turn=turn, parent=parent)
+        elif tool_id not in self._started_tools:
+            tool.started_at = at
+        self._started_tools.add(tool_id)
+        return line
 
     def _add_tool(
-        self, event: events.ToolRequested | events.ToolStarted, *, turn: int, parent: str | None
-    ) -> TracedTool:
+        self, at: datetime, id_: str, name: str, tool_input: Any, *, turn: int, parent: str | None
+    ) -> str | None:
+        name, summary = one_line(name), input_summary(tool_input)
         tool = TracedTool(
-            id=event.tool_id,
-            name=one_line(event.name),
-            input=input_excerpt(event.input),
-            summary=input_summary(event.input),
-            started_at=event.at,
+            id=id_,
+            name=name,
+            input=input_excerpt(tool_input),
+            summary=summary,
+            started_at=at,
             turn=turn,
             parent=parent,
         )
         self.counts["tools"] += 1
-        self.tools.add(tool, tool.id)
-        return tool
+        self.tools.add(tool, id_)
+        if name in _UNLOGGED_TOOLS:
+            return None
+        text = f"{name}: {summary}" if summary else name
+        if name == RESULT_TOOL:
+            # A reviewer looks here first.
+            text = f"returned its result: {input_excerpt(tool_input, limit=_ANSWER_CHARACTERS)}"
+        return self._line(text, parent)
 
-    def _tool_finished(self, event: events.ToolFinished) -> bool:
-        tool = self.tools.get(event.tool_id)
-        if tool is None:
-            return False
-        is_new = tool.outcome is ToolOutcome.RUNNING
+    def tool_finished(
+        self,
+        at: datetime,
+        tool_id: str,
+        outcome: ToolOutcome,
+        output: str = "",
+        *,
+        duration_ms: int | None = None,
+    ) -> str | None:
+        """A tool call succeeded, failed or was denied.
+
+        Args:
+            duration_ms: None: it is measured here.
+        """
+        if (tool := self.tools.get(tool_id)) is None:
+            return None
         # The last report is what the model received, unless the tool never ran.
         if tool.outcome is not ToolOutcome.DENIED:
-            tool.output = safe_excerpt(event.output, limit=EXCERPT_CHARACTERS) or tool.output
-        if is_new:
-            self._end_tool(tool, event.outcome, event.at, event.duration_ms)
-        return is_new
+            tool.output = safe_excerpt(output, limit=EXCERPT_CHARACTERS) or tool.output
+        if tool.outcome is not ToolOutcome.RUNNING:
+            return None
+        self._end_tool(tool, outcome, at, duration_ms)
+        return self._end_line(tool)
+
+    def tool_denied(
+        self, at: datetime, tool_id: str, name: str, tool_input: Any = None, reason: str = ""
+    ) -> str | None:
+        """A tool call was denied."""
+        reason = safe_excerpt(reason, limit=EXCERPT_CHARACTERS)
+        line = self._line(f"{one_line(name)} was denied")
+        if (tool := self.tools.get(tool_id)) is not None:
+            if tool.outcome is ToolOutcome.DENIED:
+                return None
+            # A denial that is reported late was recorded as a failure so far.
+            self._end_tool(tool, ToolOutcome.DENIED, at)
+            tool.output = reason or tool.output
+            line = self._end_line(tool)
+        denied = {"tool": one_line(name), "input": input_excerpt(tool_input)}
+        self._note("denials", at=format_time(at), **denied, reason=reason)
+        return line
 
     def _end_tool(
         self, tool: TracedTool, outcome: ToolOutcome, at: datetime, duration_ms: int | None = None
@@ -527,134 +551,215 @@ class StepTrace:
         elif tool.id in self._started_tools:
             tool.duration_ms = to_milliseconds(at - tool.started_at)
 
-    def _tool_denied(self, event: events.ToolDenied) -> bool:
-        reason = safe_excerpt(event.reason, limit=EXCERPT_CHARACTERS)
-        tool = self.tools.get(event.tool_id)
-        if tool is not None:
-            if tool.outcome is ToolOutcome.DENIED:
-                return False
-            # A denial that is reported late was recorded as a failure so far.
-            self._end_tool(tool, ToolOutcome.DENIED, event.at)
-            tool.output = reason or tool.output
-        denied = {"tool": one_line(event.name), "input": input_excerpt(event.input)}
-        self._note("denials", at=format_time(event.at), **denied, reason=reason)
-        return True
+    def _end_line(self, tool: TracedTool) -> str | None:
+        verb = _TOOL_VERBS.get(tool.outcome)
+        if verb is None and (tool.name in _UNLOGGED_TOOLS or tool.name == RESULT_TOOL):
+            return None
+        same = [other for other in self.tools if (other.name, other.turn) == (tool.name, tool.turn)]
+        # The summary distinguishes calls of the same tool by the same answer.
+        name = f"{tool.name} ({tool.summary})" if len(same) > 1 and tool.summary else tool.name
+        elapsed = "" if tool.duration_ms is None else format_elapsed(tool.duration_ms)
+        if verb is None:
+            return self._line(
+                f"{name} took {elapsed}" if elapsed else f"{name} finished", tool.parent
+            )
+        after = f" after {elapsed}" if elapsed else ""
+        why = f": {one_line(tool.output)}" if tool.output else ""
+        return self._line(f"{name} {verb}{after}{why}", tool.parent)
 
-    def _add_note(self, event: events.ApiEvent) -> bool:
-        match event:
-            case events.ApiRetried():
-                self._note("retries", **_document(replace(event, error=short_name(event.error))))
-            case events.RateLimited(status=status, window=window):
-                event = replace(event, status=one_line(status), window=short_name(window))
-                self._note("rateLimits", **_document(event))
-            case _:
-                models = {"from": short_name(event.model), "to": short_name(event.to_model)}
-                at, why = format_time(event.at), short_name(event.reason)
-                self._note("fallbacks", at=at, **models, why=why)
-                self.model = event.to_model or self.model
-        return True
+    # Notes --------------------------------------------------------------------------------------
+
+    def api_retried(
+        self,
+        at: datetime,
+        *,
+        attempt: int,
+        limit: int,
+        delay_ms: int,
+        status: int | None = None,
+        error: str | None = None,
+    ) -> str | None:
+        """An API request failed and will be retried."""
+        error = _short(error)
+        numbers = {"attempt": attempt, "limit": limit, "delayMs": delay_ms, "status": status}
+        self._note("retries", at=format_time(at), **numbers, error=error)
+        facts = ", ".join(str(fact) for fact in (status, error) if fact)
+        why = f" ({facts})" if facts else ""
+        retry = f"retry {attempt} of {limit} in {format_elapsed(delay_ms)}"
+        return self._line(f"the API failed{why}: {retry}")
+
+    def model_replaced(
+        self, at: datetime, model: str | None, to_model: str | None, reason: str | None = None
+    ) -> str | None:
+        """The agent switched to another model."""
+        self.model = to_model or self.model
+        model, to_model, reason = _short(model), _short(to_model), _short(reason)
+        self._note("fallbacks", at=format_time(at), **{"from": model}, to=to_model, why=reason)
+        why = f": {reason}" if reason else ""
+        return self._line(f"switched from {model} to {to_model}{why}")
+
+    def rate_limited(
+        self,
+        at: datetime,
+        status: str,
+        window: str | None = None,
+        resets_at: datetime | None = None,
+    ) -> str | None:
+        """The rate limit status of the account changed.
+
+        Args:
+            window: The limit's period.
+        """
+        status, window, resets = one_line(status), _short(window), format_time(resets_at)
+        self._note("rateLimits", at=format_time(at), status=status, window=window, resetsAt=resets)
+        period = f" {window}" if window else ""
+        until = f" until {resets_at:%Y-%m-%d %H:%M} UTC" if resets_at else ""
+        allowed = status == "allowed"
+        return None if allowed else self._line(f"rate limit{period}: {status}{until}")
 
     def _note(self, kind: str, **content: Any) -> None:
         self.counts[kind] += 1
         self._notes[kind].add(content)
 
-    def _subagent_started(self, event: events.SubagentStarted) -> bool:
-        agent = self.subagents.get(event.agent_id)
+    # Subagents and todos ------------------------------------------------------------------------
+
+    def subagent_started(
+        self,
+        at: datetime,
+        agent_id: str,
+        *,
+        kind: str | None = None,
+        tool_id: str | None = None,
+        description: str = "",
+    ) -> str | None:
+        """A subagent started."""
+        agent = self.subagents.get(agent_id)
         is_new = agent is None
         if agent is None:
-            agent = TracedSubagent(id=event.agent_id, started_at=event.at)
-            self.subagents.add(agent, agent.id)
+            agent = TracedSubagent(id=agent_id, started_at=at)
+            self.subagents.add(agent, agent_id)
             self.counts["subagents"] += 1
-        agent.kind = agent.kind or one_line(event.kind or "")
-        agent.tool = agent.tool or event.tool_id
-        agent.description = agent.description or one_line(event.description)
-        return is_new
+        agent.kind = agent.kind or one_line(kind or "")
+        agent.tool = agent.tool or tool_id
+        agent.description = agent.description or one_line(description)
+        why = f": {agent.description}" if agent.description else ""
+        return self._line(f"{_subagent_name(agent)} started{why}") if is_new else None
 
-    def _subagent_finished(self, event: events.SubagentFinished) -> bool:
-        agent = self.subagents.get(event.agent_id)
+    def subagent_finished(self, at: datetime, agent_id: str) -> str | None:
+        """A subagent finished."""
+        agent = self.subagents.get(agent_id)
         if agent is None or agent.ended_at is not None:
-            return False
-        agent.ended_at = event.at
-        agent.duration_ms = to_milliseconds(event.at - agent.started_at)
-        return True
+            return None
+        agent.ended_at = at
+        agent.duration_ms = to_milliseconds(at - agent.started_at)
+        return self._line(f"{_subagent_name(agent)} took {format_elapsed(agent.duration_ms)}")
 
-    def _query_finished(self, event: events.QueryFinished) -> bool:
-        error = "" if event.completed else safe_excerpt(event.error, limit=TEXT_CHARACTERS)
-        self._end = StepEnd(
-            how="completed" if event.completed else "failed",
-            reason=short_name(event.reason),
-            error=error or None,
-            api_status=event.status,
-        )
-        return True
+    def todo_seen(
+        self, at: datetime, todo_id: str, subject: str = "", state: TodoState = TodoState.PENDING
+    ) -> str | None:
+        """An item is on the agent's todo list; of a known item, the state may be out of date."""
+        is_new = self.todos.get(todo_id) is None
+        return self.todo_updated(at, todo_id, subject, state if is_new else None)
 
-    def _step_finished(self, event: events.StepFinished) -> bool:
+    def todo_updated(
+        self, at: datetime, todo_id: str, subject: str = "", state: TodoState | None = None
+    ) -> str | None:
+        """An item changed its state or subject."""
+        changed = self.todos.update(at, todo_id, subject, state)
+        item = self.todos.get(todo_id)
+        if item is None or not changed:
+            return None
+        if item.state is not TodoState.COMPLETED:
+            return self._line(f"{_TODO_VERBS[item.state]}: {item.subject}")
+        done, total = self.todos.progress
+        elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, at)))
+        return self._line(f"todo {done}/{total} done after {elapsed}: {item.subject}")
+
+    def todos_replaced(self, at: datetime, items: Iterable[tuple[str, TodoState]]) -> str | None:
+        """The agent replaced its whole todo list; such items have no ids, only their text."""
+        if not self.todos.replace_all(at, items):
+            return None
+        done, total = self.todos.progress
+        now = [item.subject for item in self.todos if item.state is TodoState.IN_PROGRESS]
+        doing = f", now: {', '.join(now[:3])}" if now else ""
+        return self._line(f"todo {done}/{total} done{doing}")
+
+    # The end ------------------------------------------------------------------------------------
+
+    def query_finished(
+        self,
+        *,
+        completed: bool,
+        reason: str | None = None,
+        status: int | None = None,
+        error: str = "",
+    ) -> None:
+        """A query ended with a result message."""
+        error = "" if completed else safe_excerpt(error, limit=TEXT_CHARACTERS)
+        how = "completed" if completed else "failed"
+        self._end = StepEnd(how=how, reason=_short(reason), error=error or None, api_status=status)
+
+    def finish(self, at: datetime, outcome: str | None = None, error: str = "") -> str | None:
+        """The step ended. Returns its summary, once: its outcome, counts, tokens and cost.
+
+        Args:
+            outcome: The outcome as the runner names it; None: as the last query reported.
+        """
         if self.ended_at is not None:
-            return False
+            return None
         for tool in self.tools:
             if tool.outcome is ToolOutcome.RUNNING:
-                self._end_tool(tool, ToolOutcome.INTERRUPTED, event.at)
+                self._end_tool(tool, ToolOutcome.INTERRUPTED, at)
         reported = self._end or StepEnd(how="interrupted")
-        self.ended_at = event.at
-        self._end = replace(
+        self.ended_at = at
+        self._end = end = replace(
             reported,
-            how=short_name(event.outcome) or reported.how,
-            error=safe_excerpt(event.error, limit=TEXT_CHARACTERS) or reported.error,
+            how=_short(outcome) or reported.how,
+            error=safe_excerpt(error, limit=TEXT_CHARACTERS) or reported.error,
         )
-        return True
+        parts = [
+            counts_text(self.counts),
+            tokens_text(
+                f"{self.tokens.prompt:,} tokens", self.tokens.cache_efficiency, self.tokens.output
+            ),
+            *([] if self.cost_usd is None else [format_usd(self.cost_usd)]),
+        ]
+        elapsed = format_elapsed(to_milliseconds(at - self.started_at))
+        why = f"; {end.error}" if end.error else ""
+        summary = f"{self.step}: {end.how} after {elapsed}: {', '.join(parts)}{why}"
+        return one_line(summary, limit=TEXT_CHARACTERS)
 
     def document(self, now: datetime) -> dict[str, Any]:
         """Returns the document of the step at ``now``; it does not change after the step's end."""
         now = self.ended_at or now
-        return {
-            "step": self.step,
-            "sessionId": self.session_id,
-            "resumed": self.resumed,
-            "model": short_name(self.model),
-            "startedAt": format_time(self.started_at),
-            "endedAt": format_time(self.ended_at),
-            "durationMs": to_milliseconds(now - self.started_at),
-            "end": _document(self.end) if self.end else None,
-            "counts": {"turns": self.turns.total, **{name: self.counts[name] for name in _COUNTS}},
-            "tokens": _json_value(self.turns.tokens),
-            "costUsd": _json_value(self.turns.cost_usd),
-            "turns": list(map(_document, self.turns.items)),
-            "tools": list(map(_document, self.tools)),
-            "todos": self.todos.document(now),
-            "subagents": list(map(_document, self.subagents)),
-            **{name: list(notes) for name, notes in self._notes.items()},
-            "leftOut": self._omitted(),
-        }
-
-    def _omitted(self) -> dict[str, int]:
-        """Returns the number of omitted entries of each list that is incomplete."""
         lists: dict[str, BoundedList[Any] | Todos] = {
-            "turns": self.turns.items,
+            "turns": self.turns,
             "tools": self.tools,
             "todos": self.todos,
             "subagents": self.subagents,
             **self._notes,
         }
-        return {name: entries.omitted for name, entries in lists.items() if entries.omitted}
+        return {
+            "step": self.step,
+            "sessionId": self.session_id,
+            "resumed": self.resumed,
+            "model": _short(self.model),
+            "startedAt": format_time(self.started_at),
+            "endedAt": format_time(self.ended_at),
+            "durationMs": to_milliseconds(now - self.started_at),
+            "end": _document(self.end) if self.end else None,
+            "counts": {name: self.counts[name] for name in COUNTS},
+            "tokens": _json_value(self.tokens),
+            "costUsd": _json_value(self.cost_usd),
+            "turns": list(map(_document, self.turns)),
+            "tools": list(map(_document, self.tools)),
+            "todos": self.todos.document(now),
+            "subagents": list(map(_document, self.subagents)),
+            **{name: list(notes) for name, notes in self._notes.items()},
+            # The number of omitted entries of each list that is incomplete.
+            "leftOut": {name: items.omitted for name, items in lists.items() if items.omitted},
+        }
 
 
-_FOLDS: dict[type[AgentEvent], Callable[[StepTrace, Any], bool]] = {
-    events.SessionStarted: StepTrace._session_started,
-    events.AnswerReceived: lambda trace, event: trace.turns.add_text(event),
-    events.ToolRequested: StepTrace._tool_requested,
-    events.ToolStarted: StepTrace._tool_started,
-    events.ToolFinished: StepTrace._tool_finished,
-    events.UsageCounted: lambda trace, event: trace.turns.add_usage(event),
-    events.ApiRetried: StepTrace._add_note,
-    events.ModelFallback: StepTrace._add_note,
-    events.RateLimited: StepTrace._add_note,
-    events.ToolDenied: StepTrace._tool_denied,
-    events.SubagentStarted: StepTrace._subagent_started,
-    events.SubagentFinished: StepTrace._subagent_finished,
-    events.TodoSeen: lambda trace, event: trace.todos.add_seen(event),
-    events.TodoUpdated: lambda trace, event: trace.todos.update(event),
-    events.TodosReplaced: lambda trace, event: trace.todos.replace_all(event),
-    events.QueryFinished: StepTrace._query_finished,
-    events.StepFinished: StepTrace._step_finished,
-}
-"""How each event changes the trace. Returns whether the event is new."""
+def _subagent_name(agent: TracedSubagent) -> str:
+    return f"subagent {agent.kind}".rstrip()

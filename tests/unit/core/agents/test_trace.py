@@ -5,17 +5,6 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.events import (
-    AgentEvent,
-    ApiRetried,
-    ModelFallback,
-    QueryFinished,
-    RateLimited,
-    SessionStarted,
-    StepFinished,
-    SubagentFinished,
-    SubagentStarted,
-)
 from longshore.core.agents.prices import TokenCounts, parse_tokens
 from longshore.core.agents.trace import (
     MAX_NOTES,
@@ -25,8 +14,10 @@ from longshore.core.agents.trace import (
 )
 from tests.unit.core.agents.trace_samples import (
     NOON,
+    Report,
     a_step,
     at,
+    report,
     text_event,
     tool_called,
     tool_ended,
@@ -36,7 +27,7 @@ from tests.unit.core.secret_samples import ANTHROPIC
 
 
 def test_a_started_step_has_a_complete_document() -> None:
-    trace = a_step(SessionStarted(at=at(1), session_id="s1", model="opus"))
+    trace = a_step(report("session_started", session_id="s1", model="opus"))
 
     document = trace.document(at(4))
 
@@ -82,11 +73,9 @@ def test_a_started_step_has_a_complete_document() -> None:
 def test_only_the_first_beginning_is_news_and_its_session_stays() -> None:
     trace = StepTrace("review", at=NOON, session_id="mine", resumed=True)
 
-    lines = [
-        trace.apply(SessionStarted(at=at(n), session_id=f"s{n}", model=f"m{n}")) for n in (1, 2)
-    ]
+    lines = [report("session_started", session_id=f"s{n}", model=f"m{n}")(trace) for n in (1, 2)]
 
-    assert lines == [True, False]
+    assert lines == ["review: resumed with m1, session mine", None]
     assert (trace.session_id, trace.model, trace.resumed) == ("mine", "m1", True)
 
 
@@ -121,7 +110,7 @@ def test_an_answer_is_stored_as_a_masked_excerpt() -> None:
 def test_an_error_of_the_api_is_no_answer() -> None:
     trace = a_step(
         text_event("API Error: 500", error="server_error", model=None),
-        usage_event(input=0, output=0),
+        usage_event(turn=None, input=0, output=0),
     )
 
     document = trace.document(at(9))
@@ -133,7 +122,7 @@ def test_an_error_of_the_api_is_no_answer() -> None:
 
 @pytest.mark.parametrize("late", [True, False], ids=["after the answer", "before the answer"])
 def test_measured_usage_belongs_to_its_turn(late: bool) -> None:
-    first = text_event("hi", tokens=TokenCounts(input=10, output=1, cache_read=90))
+    first = text_event("hi")
     figures = usage_event(0.25, input=10, output=40, cache_read=90)
     reported = (first, figures) if late else (figures, first)
 
@@ -150,14 +139,13 @@ def test_measured_usage_belongs_to_its_turn(late: bool) -> None:
     }
 
 
-def test_usage_of_equal_turns_is_matched_in_order() -> None:
-    alike = TokenCounts(input=5, output=1)
+def test_usage_of_equal_turns_is_matched_by_their_ids() -> None:
     trace = a_step(
-        text_event("a", turn="m1", tokens=alike),
-        text_event("b", turn="m2", tokens=alike),
-        usage_event(cost=0.1, input=5, output=7),
-        usage_event(cost=0.2, input=5, output=8),
-        text_event("more of a", turn="m1", tokens=alike),
+        text_event("a", turn="m1"),
+        text_event("b", turn="m2"),
+        usage_event(0.2, "m2", input=5, output=8),
+        usage_event(0.1, "m1", input=5, output=7),
+        text_event("more of a", turn="m1"),
     )
 
     turns = trace.document(at(9))["turns"]
@@ -168,10 +156,10 @@ def test_usage_of_equal_turns_is_matched_in_order() -> None:
 
 def test_usage_without_a_matching_turn_counts_for_the_step() -> None:
     trace = a_step(
-        text_event("a", turn="m1", tokens=TokenCounts(input=5)),
+        text_event("a", turn="m1"),
         text_event("nothing is known of what this took", turn="m2"),
-        usage_event(0.1, input=7, output=7),
-        usage_event(cost=0.2, input=6, output=1),
+        usage_event(0.1, "m7", input=7, output=7),
+        usage_event(0.2, None, input=6, output=1),
     )
 
     document = trace.document(at(9))
@@ -181,9 +169,7 @@ def test_usage_without_a_matching_turn_counts_for_the_step() -> None:
 
 
 def test_usage_that_was_not_measured_is_unknown() -> None:
-    trace = a_step(
-        text_event("a", tokens=TokenCounts(input=5, cache_write=5)), text_event("b", turn="m2")
-    )
+    trace = a_step(text_event("a"), text_event("b", turn="m2"))
 
     document = trace.document(at(9))
 
@@ -191,10 +177,10 @@ def test_usage_that_was_not_measured_is_unknown() -> None:
 
 
 def test_the_cache_efficiency_of_a_step_is_that_of_all_its_turns() -> None:
-    trace = a_step(usage_event(input=5, cache_write=5), usage_event(input=0, cache_read=30))
+    trace = a_step(usage_event(input=5, cache_write=5), usage_event(turn="m2", cache_read=30))
 
-    assert trace.turns.tokens == TokenCounts(input=5, cache_write=5, cache_read=30)
-    assert trace.turns.tokens.cache_efficiency == 75.0
+    assert trace.tokens == TokenCounts(input=5, cache_write=5, cache_read=30)
+    assert trace.tokens.cache_efficiency == 75.0
 
 
 @pytest.mark.parametrize(
@@ -219,10 +205,18 @@ def test_usage_of_wrong_types_is_ignored(usage: Any, tokens: TokenCounts) -> Non
 
 def test_api_events_are_stored_with_their_times() -> None:
     trace = a_step(
-        ApiRetried(at=at(1), attempt=1, limit=2, delay_ms=500, status=529, error="overloaded"),
-        ModelFallback(at=at(2), model="opus", to_model="sonnet", reason="overloaded"),
-        ModelFallback(at=at(3), model="sonnet", to_model=None),
-        RateLimited(at=at(4), status="rejected", window="five_hour", resets_at=at(60)),
+        report(
+            "api_retried",
+            at=at(1),
+            attempt=1,
+            limit=2,
+            delay_ms=500,
+            status=529,
+            error="overloaded",
+        ),
+        report("model_replaced", at=at(2), model="opus", to_model="sonnet", reason="overloaded"),
+        report("model_replaced", at=at(3), model="sonnet", to_model=None),
+        report("rate_limited", at=at(4), status="rejected", window="five_hour", resets_at=at(60)),
     )
 
     document = trace.document(at(9))
@@ -255,12 +249,12 @@ def test_api_events_are_stored_with_their_times() -> None:
 
 def test_all_events_of_a_subagent_make_one_entry() -> None:
     trace = a_step(
-        SubagentStarted(at=at(1), agent_id="a1", tool_id="t1", description="count"),
-        SubagentStarted(at=at(2), agent_id="a1", kind="Explore"),
-        SubagentFinished(at=at(3), agent_id="a1"),
-        SubagentFinished(at=at(4), agent_id="a1"),
-        SubagentFinished(at=at(4), agent_id="a9"),
-        SubagentStarted(at=at(5), agent_id="a2"),
+        report("subagent_started", at=at(1), agent_id="a1", tool_id="t1", description="count"),
+        report("subagent_started", at=at(2), agent_id="a1", kind="Explore"),
+        report("subagent_finished", at=at(3), agent_id="a1"),
+        report("subagent_finished", at=at(4), agent_id="a1"),
+        report("subagent_finished", at=at(4), agent_id="a9"),
+        report("subagent_started", at=at(5), agent_id="a2"),
     )
 
     first, second = trace.document(at(9))["subagents"]
@@ -277,39 +271,37 @@ def test_all_events_of_a_subagent_make_one_entry() -> None:
     assert (second["kind"], second["endedAt"], second["durationMs"]) == ("", None, None)
 
 
-DONE = QueryFinished(at=at(6), completed=True, reason="completed", error="the answer itself")
-BROKEN = QueryFinished(
-    at=at(6), completed=False, reason="api_error", status=500, error="API Error: 500"
+DONE = report("query_finished", completed=True, reason="completed", error="the answer itself")
+BROKEN = report(
+    "query_finished", completed=False, reason="api_error", status=500, error="API Error: 500"
 )
 
 
 @pytest.mark.parametrize(
     ("reported", "end"),
     [
-        ((DONE, StepFinished(at=at(8))), ("completed", "completed", None, None)),
-        ((BROKEN, StepFinished(at=at(8))), ("failed", "api_error", "API Error: 500", 500)),
-        ((BROKEN, DONE, StepFinished(at=at(8))), ("completed", "completed", None, None)),
+        ((DONE, report("finish", at=at(8))), ("completed", "completed", None, None)),
+        ((BROKEN, report("finish", at=at(8))), ("failed", "api_error", "API Error: 500", 500)),
+        ((BROKEN, DONE, report("finish", at=at(8))), ("completed", "completed", None, None)),
         (
-            (BROKEN, StepFinished(at=at(8), outcome="parked", error="no money")),
+            (BROKEN, report("finish", at=at(8), outcome="parked", error="no money")),
             ("parked", "api_error", "no money", 500),
         ),
-        ((StepFinished(at=at(8)),), ("interrupted", None, None, None)),
+        ((report("finish", at=at(8)),), ("interrupted", None, None, None)),
         (
-            (StepFinished(at=at(8), outcome="timeout", error="late"),),
+            (report("finish", at=at(8), outcome="timeout", error="late"),),
             ("timeout", None, "late", None),
         ),
         (
             (
-                StepFinished(at=at(8), outcome="timeout"),
-                StepFinished(at=at(9), outcome="completed"),
+                report("finish", at=at(8), outcome="timeout"),
+                report("finish", at=at(9), outcome="completed"),
             ),
             ("timeout", None, None, None),
         ),
     ],
 )
-def test_the_end_of_a_step_is_traced(
-    reported: tuple[AgentEvent, ...], end: tuple[Any, ...]
-) -> None:
+def test_the_end_of_a_step_is_traced(reported: tuple[Report, ...], end: tuple[Any, ...]) -> None:
     document = a_step(*reported).document(at(99))
 
     assert tuple(document["end"].values()) == end
@@ -327,13 +319,11 @@ def test_a_query_that_is_over_does_not_end_the_step() -> None:
 def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
     trace = a_step()
     for number in range(1, 501):
-        trace.apply(
-            text_event(f"turn {number}", turn=f"m{number}", tokens=TokenCounts(input=number))
-        )
-        trace.apply(tool_called(f"t{number}", turn_id=f"m{number}"))
-        trace.apply(tool_ended(f"t{number}"))
-        trace.apply(ApiRetried(at=at(1), attempt=number, limit=1, delay_ms=0))
-        trace.apply(SubagentStarted(at=at(1), agent_id=f"a{number}"))
+        text_event(f"turn {number}", turn=f"m{number}")(trace)
+        tool_called(f"t{number}", turn_id=f"m{number}")(trace)
+        tool_ended(f"t{number}")(trace)
+        report("api_retried", at=at(1), attempt=number, limit=1, delay_ms=0)(trace)
+        report("subagent_started", at=at(1), agent_id=f"a{number}")(trace)
 
     document = trace.document(at(9))
 
@@ -358,9 +348,9 @@ def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
 def test_a_trace_of_endless_texts_stays_small() -> None:
     trace = a_step()
     for number in range(MAX_TURNS + 1):
-        trace.apply(text_event("word " * 110, turn=f"m{number}"))
+        text_event("word " * 110, turn=f"m{number}")(trace)
     for number in range(MAX_TOOLS + 1):
-        trace.apply(tool_called(f"t{number}", tool_input={"command": "word " * 50}))
-        trace.apply(tool_ended(f"t{number}", output="word " * 50))
+        tool_called(f"t{number}", tool_input={"command": "word " * 50})(trace)
+        tool_ended(f"t{number}", output="word " * 50)(trace)
 
     assert len(json.dumps(trace.document(at(9)))) < 512 * 1024

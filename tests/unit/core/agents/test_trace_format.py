@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.trace import (
-    BoundedList,
+from longshore.core.agents.trace import BoundedList
+from longshore.core.agents.trace_text import (
     format_time,
     input_excerpt,
     input_summary,

@@ -1,34 +1,16 @@
 """The log lines of a running agent."""
 
-from typing import Any
-
 import pytest
 
-from longshore.core.agents.events import (
-    AgentEvent,
-    ApiRetried,
-    ModelFallback,
-    QueryFinished,
-    RateLimited,
-    SessionStarted,
-    StepFinished,
-    SubagentFinished,
-    SubagentStarted,
-    TodoSeen,
-    TodosReplaced,
-    TodoState,
-    TodoUpdated,
-    ToolDenied,
-    ToolOutcome,
-)
-from longshore.core.agents.prices import TokenCounts
-from longshore.core.agents.trace import StepTrace
-from longshore.core.agents.trace_text import event_line, format_elapsed, format_usd, summary_of
+from longshore.core.agents.trace import StepTrace, TodoState, ToolOutcome
+from longshore.core.agents.trace_text import format_elapsed, format_usd
 from tests.unit.core.agents.trace_samples import (
     NOON,
+    Report,
     a_step,
     at,
     format_lines,
+    report,
     text_event,
     tool_called,
     tool_ended,
@@ -37,15 +19,17 @@ from tests.unit.core.agents.trace_samples import (
 )
 
 FAILED, INTERRUPTED = ToolOutcome.FAILED, ToolOutcome.INTERRUPTED
-AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", description="count")
+AGENT = report(
+    "subagent_started", at=at(1), agent_id="a1", kind="Explore", tool_id="t0", description="count"
+)
 
 
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        ([SessionStarted(at=at(0))], ["started"]),
+        ([report("session_started")], ["started"]),
         (
-            [SessionStarted(at=at(0), session_id="49412a8d-274b-4d0b", model="opus")],
+            [report("session_started", session_id="49412a8d-274b-4d0b", model="opus")],
             ["started with opus, session 49412a8d"],
         ),
         ([text_event("one\n\x1b[31mtwo\n")], ["one\n  [31mtwo"]),
@@ -70,10 +54,13 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ),
         ([tool_called(), tool_ended(outcome=INTERRUPTED)], ["Bash: ls", "Bash was interrupted"]),
         (
-            [tool_called(), ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="not that")],
+            [
+                tool_called(),
+                report("tool_denied", at=at(4), tool_id="t1", name="Bash", reason="not that"),
+            ],
             ["Bash: ls", "Bash was denied: not that"],
         ),
-        ([ToolDenied(at=at(4), tool_id="t9", name="Write")], ["Write was denied"]),
+        ([report("tool_denied", at=at(4), tool_id="t9", name="Write")], ["Write was denied"]),
         (
             [
                 tool_called("t1"),
@@ -100,18 +87,24 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
             [
                 tool_called("t0", name="Agent"),
                 AGENT,
-                SubagentFinished(at=at(3), agent_id="a1"),
+                report("subagent_finished", at=at(3), agent_id="a1"),
                 tool_ended("t0"),
             ],
             ["subagent Explore started: count", "subagent Explore took 2.0 s"],
         ),
-        ([SubagentStarted(at=at(1), agent_id="a1")], ["subagent started"]),
+        ([report("subagent_started", at=at(1), agent_id="a1")], ["subagent started"]),
         (
             [
-                ApiRetried(
-                    at=at(1), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"
+                report(
+                    "api_retried",
+                    at=at(1),
+                    attempt=1,
+                    limit=2,
+                    delay_ms=581,
+                    status=529,
+                    error="overloaded",
                 ),
-                ApiRetried(at=at(1), attempt=2, limit=2, delay_ms=1231),
+                report("api_retried", at=at(1), attempt=2, limit=2, delay_ms=1231),
             ],
             [
                 "the API failed (529, overloaded): retry 1 of 2 in 581 ms",
@@ -120,8 +113,10 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ),
         (
             [
-                ModelFallback(at=at(1), model="opus", to_model="sonnet", reason="overloaded"),
-                ModelFallback(at=at(1), model="opus", to_model="sonnet"),
+                report(
+                    "model_replaced", at=at(1), model="opus", to_model="sonnet", reason="overloaded"
+                ),
+                report("model_replaced", at=at(1), model="opus", to_model="sonnet"),
             ],
             [
                 "switched from opus to sonnet: overloaded",
@@ -130,20 +125,26 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ),
         (
             [
-                RateLimited(at=at(1), status="allowed"),
-                RateLimited(at=at(1), status="rejected", window="five_hour", resets_at=at(60)),
-                RateLimited(at=at(1), status="allowed_warning"),
+                report("rate_limited", at=at(1), status="allowed"),
+                report(
+                    "rate_limited",
+                    at=at(1),
+                    status="rejected",
+                    window="five_hour",
+                    resets_at=at(60),
+                ),
+                report("rate_limited", at=at(1), status="allowed_warning"),
             ],
             [
                 "rate limit five_hour: rejected until 2030-01-31 12:01 UTC",
                 "rate limit: allowed_warning",
             ],
         ),
-        ([QueryFinished(at=at(1), completed=True), usage_event()], []),
+        ([report("query_finished", completed=True), usage_event()], []),
     ],
 )
 def test_each_event_is_a_line_that_starts_with_the_step(
-    reported: list[AgentEvent], expected: list[str]
+    reported: list[Report], expected: list[str]
 ) -> None:
     assert format_lines(a_step(), *reported) == [f"review: {line}" for line in expected]
 
@@ -151,14 +152,14 @@ def test_each_event_is_a_line_that_starts_with_the_step(
 def test_a_session_that_is_gone_on_with_says_so() -> None:
     trace = StepTrace("review", at=NOON, session_id="49412a8d-274b", resumed=True)
 
-    assert format_lines(trace, SessionStarted(at=at(0), model="opus")) == [
+    assert format_lines(trace, report("session_started", model="opus")) == [
         "review: resumed with opus, session 49412a8d"
     ]
 
 
 def test_the_lines_of_a_subagent_start_with_its_kind() -> None:
     trace = a_step(tool_called("t0", name="Agent"), AGENT)
-    nameless = SubagentStarted(at=at(1), agent_id="a2", tool_id="t8")
+    nameless = report("subagent_started", at=at(1), agent_id="a2", tool_id="t8")
 
     reported = format_lines(
         trace,
@@ -181,14 +182,14 @@ def test_the_lines_of_a_subagent_start_with_its_kind() -> None:
 
 
 def test_changes_of_the_todo_list_are_logged() -> None:
-    def moved(id_: str, state: TodoState, seconds: float) -> TodoUpdated:
-        return TodoUpdated(at=at(seconds), todo_id=id_, state=state)
+    def moved(id_: str, state: TodoState, seconds: float) -> Report:
+        return report("todo_updated", at=at(seconds), todo_id=id_, state=state)
 
     reported = format_lines(
         a_step(),
-        TodoSeen(at=at(1), todo_id="1", subject="Look"),
-        TodoSeen(at=at(1), todo_id="2", subject="Write"),
-        TodoSeen(at=at(1), todo_id="3", subject="Send"),
+        report("todo_seen", at=at(1), todo_id="1", subject="Look"),
+        report("todo_seen", at=at(1), todo_id="2", subject="Write"),
+        report("todo_seen", at=at(1), todo_id="3", subject="Send"),
         moved("1", TodoState.IN_PROGRESS, 2),
         moved("3", TodoState.DELETED, 3),
         moved("1", TodoState.COMPLETED, 5.5),
@@ -209,8 +210,8 @@ def test_a_replaced_todo_list_is_logged_as_one_line() -> None:
 
     reported = format_lines(
         a_step(),
-        TodosReplaced(at=at(1), items=(("a", begun), ("b", pending))),
-        TodosReplaced(at=at(2), items=(("a", done), ("b", done))),
+        report("todos_replaced", at=at(1), items=(("a", begun), ("b", pending))),
+        report("todos_replaced", at=at(2), items=(("a", done), ("b", done))),
     )
 
     assert reported == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
@@ -220,13 +221,12 @@ def test_a_replaced_todo_list_is_logged_as_one_line() -> None:
     "forgotten",
     [
         tool_ended("t9"),
-        SubagentFinished(at=at(1), agent_id="a9"),
-        TodoUpdated(at=at(1), todo_id="9", state=TodoState.COMPLETED),
+        report("subagent_finished", at=at(1), agent_id="a9"),
     ],
-    ids=lambda item: type(item).__name__,
+    ids=["a tool", "a subagent"],
 )
-def test_events_of_omitted_entries_are_not_logged(forgotten: AgentEvent) -> None:
-    assert event_line(forgotten, a_step()) is None
+def test_events_of_omitted_entries_are_not_logged(forgotten: Report) -> None:
+    assert forgotten(a_step()) is None
 
 
 @pytest.mark.parametrize(
@@ -255,15 +255,18 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        ([], "running after 0 ms: 0 turns, 0 tools, 0 tokens in, 0 out"),
+        (
+            [report("finish", at=at(0))],
+            "interrupted after 0 ms: 0 turns, 0 tools, 0 tokens in, 0 out",
+        ),
         (
             [
-                text_event("a", tokens=TokenCounts(input=100, cache_read=900)),
+                text_event("a"),
                 usage_event(cost=0.0586, input=100, cache_read=900, output=70),
                 tool_started("t1"),
                 tool_ended("t1"),
-                QueryFinished(at=at(2), completed=True),
-                StepFinished(at=at(2.2)),
+                report("query_finished", completed=True),
+                report("finish", at=at(2.2)),
             ],
             "completed after 2.2 s: 1 turn, 1 tool, 1,000 tokens in (90% from the cache),"
             " 70 out, $0.0586",
@@ -273,21 +276,23 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
                 tool_started("t1"),
                 tool_ended("t1", FAILED),
                 tool_started("t2"),
-                ToolDenied(at=at(1), tool_id="t2", name="Bash"),
+                report("tool_denied", at=at(1), tool_id="t2", name="Bash"),
                 tool_started("t3"),
-                StepFinished(at=at(61), outcome="timeout", error="timed out after 60 s"),
+                report("finish", at=at(61), outcome="timeout", error="timed out after 60 s"),
             ],
             "timeout after 1 min 1 s: 0 turns, 3 tools (1 failed, 1 denied, 1 interrupted),"
             " 0 tokens in, 0 out; timed out after 60 s",
         ),
     ],
 )
-def test_a_step_is_summed_up_in_a_line(reported: list[Any], expected: str) -> None:
-    assert summary_of(a_step(*reported)) == f"review: {expected}"
+def test_a_step_is_summed_up_in_a_line(reported: list[Report], expected: str) -> None:
+    *before, last = reported
+
+    assert last(a_step(*before)) == f"review: {expected}"
 
 
 def test_a_summary_is_one_line_of_500_characters_at_most() -> None:
-    summary = summary_of(a_step(StepFinished(at=at(1), error="one\ntwo " * 200)))
+    summary = report("finish", at=at(1), error="one\ntwo " * 200)(a_step()) or ""
 
-    assert len(summary) <= 500
+    assert 0 < len(summary) <= 500
     assert "\n" not in summary

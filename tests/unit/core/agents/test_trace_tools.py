@@ -4,16 +4,12 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.events import (
-    AgentEvent,
-    StepFinished,
-    SubagentStarted,
-    ToolDenied,
-    ToolOutcome,
-)
+from longshore.core.agents.trace import ToolOutcome
 from tests.unit.core.agents.trace_samples import (
+    Report,
     a_step,
     at,
+    report,
     text_event,
     tool_called,
     tool_ended,
@@ -23,7 +19,7 @@ from tests.unit.core.agents.trace_samples import (
 FAILED, INTERRUPTED = ToolOutcome.FAILED, ToolOutcome.INTERRUPTED
 
 
-def tool_of(*events: AgentEvent) -> dict[str, Any]:
+def tool_of(*events: Report) -> dict[str, Any]:
     """The only tool of a step to which this has happened."""
     (tool,) = a_step(*events).document(at(9))["tools"]
     return tool
@@ -55,7 +51,7 @@ def test_all_events_of_a_tool_call_make_one_entry() -> None:
 
 def test_a_hook_may_arrive_before_the_answer() -> None:
     trace = a_step(
-        SubagentStarted(at=at(1), agent_id="a1", tool_id="t0"),
+        report("subagent_started", at=at(1), agent_id="a1", tool_id="t0"),
         tool_started(agent_id="a1", at=at(2)),
         text_event(turn="m1", at=at(3), parent="t0"),
         tool_called(turn_id="m1", parent="t0"),
@@ -77,10 +73,13 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
         ((tool_called(), tool_ended(outcome=FAILED)), "failed", None),
         ((tool_started(), tool_ended(outcome=INTERRUPTED, duration_ms=7)), "interrupted", 7),
         ((tool_started(),), "running", None),
-        ((tool_started(), StepFinished(at=at(4))), "interrupted", 1000),
-        ((tool_called(), StepFinished(at=at(4))), "interrupted", None),
+        ((tool_started(), report("finish", at=at(4))), "interrupted", 1000),
+        ((tool_called(), report("finish", at=at(4))), "interrupted", None),
         (
-            (tool_started(), ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="no")),
+            (
+                tool_started(),
+                report("tool_denied", at=at(4), tool_id="t1", name="Bash", reason="no"),
+            ),
             "denied",
             None,
         ),
@@ -88,7 +87,7 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
             (
                 tool_started(),
                 tool_ended(outcome=FAILED),
-                ToolDenied(at=at(6), tool_id="t1", name="Bash"),
+                report("tool_denied", at=at(6), tool_id="t1", name="Bash"),
             ),
             "denied",
             None,
@@ -96,9 +95,9 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
         (
             (
                 tool_started(),
-                ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="no"),
+                report("tool_denied", at=at(4), tool_id="t1", name="Bash", reason="no"),
                 tool_ended(outcome=FAILED, output="for the model: no"),
-                ToolDenied(at=at(6), tool_id="t1", name="Bash"),
+                report("tool_denied", at=at(6), tool_id="t1", name="Bash"),
             ),
             "denied",
             None,
@@ -106,7 +105,7 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
     ],
 )
 def test_the_outcome_of_a_tool_is_traced(
-    reported: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
+    reported: tuple[Report, ...], outcome: str, duration_ms: int | None
 ) -> None:
     tool = tool_of(*reported)
 
@@ -120,8 +119,8 @@ def test_outcomes_are_counted_once_each() -> None:
         tool_ended("t0", FAILED),
         tool_ended("t1", FAILED),
         tool_ended("t2", FAILED),
-        ToolDenied(at=at(6), tool_id="t2", name="Bash"),
-        StepFinished(at=at(7)),
+        report("tool_denied", at=at(6), tool_id="t2", name="Bash"),
+        report("finish", at=at(7)),
     )
 
     counts = trace.document(at(9))["counts"]
@@ -134,8 +133,15 @@ def test_outcomes_are_counted_once_each() -> None:
 def test_a_denial_is_traced_with_its_reason_also_for_an_unknown_tool_call() -> None:
     trace = a_step(
         tool_started(),
-        ToolDenied(at=at(4), tool_id="t1", name="Bash", input={"command": "rm"}, reason="not that"),
-        ToolDenied(at=at(5), tool_id="t9", name="Write"),
+        report(
+            "tool_denied",
+            at=at(4),
+            tool_id="t1",
+            name="Bash",
+            tool_input={"command": "rm"},
+            reason="not that",
+        ),
+        report("tool_denied", at=at(5), tool_id="t9", name="Write"),
     )
 
     document = trace.document(at(9))
@@ -155,5 +161,5 @@ def test_a_denial_is_traced_with_its_reason_also_for_an_unknown_tool_call() -> N
 def test_the_end_of_a_tool_that_is_not_known_is_passed_over() -> None:
     trace = a_step()
 
-    assert not trace.apply(tool_ended("t9"))
+    assert tool_ended("t9")(trace) is None
     assert trace.document(at(9))["tools"] == []

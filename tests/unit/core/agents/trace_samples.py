@@ -1,22 +1,16 @@
-"""Events of an agent's step at times that a test chooses."""
+"""What happens in an agent's step, at times that a test chooses."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from longshore.core.agents.events import (
-    AgentEvent,
-    AnswerReceived,
-    ToolFinished,
-    ToolOutcome,
-    ToolRequested,
-    ToolStarted,
-    UsageCounted,
-)
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.agents.trace import StepTrace
-from longshore.core.agents.trace_text import event_line
+from longshore.core.agents.trace import StepTrace, ToolOutcome
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+Report = Callable[[StepTrace], str | None]
+"""Records something in a trace, and returns its log line."""
 
 
 def at(seconds: float) -> datetime:
@@ -24,47 +18,57 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def a_step(*events: AgentEvent, **how: Any) -> StepTrace:
-    """Returns a trace with these events."""
+def report(method: str, **fields: Any) -> Report:
+    """Returns a call of a trace's method."""
+
+    def record(trace: StepTrace) -> str | None:
+        line: str | None = getattr(trace, method)(**fields)
+        return line
+
+    return record
+
+
+def a_step(*reports: Report, **how: Any) -> StepTrace:
+    """Returns a trace with these reports."""
     trace = StepTrace("review", at=NOON, **how)
-    for event in events:
-        trace.apply(event)
+    for record in reports:
+        record(trace)
     return trace
 
 
-def format_lines(trace: StepTrace, *events: AgentEvent) -> list[str]:
-    """Returns the log lines of the events."""
-    lines = [event_line(item, trace) if trace.apply(item) else None for item in events]
+def format_lines(trace: StepTrace, *reports: Report) -> list[str]:
+    """Returns the log lines of the reports."""
+    lines = [record(trace) for record in reports]
     return [line for line in lines if line is not None]
 
 
-def text_event(text: str = "", turn: str = "msg-1", **more_: Any) -> AnswerReceived:
-    return AnswerReceived(**{"at": at(1), "turn_id": turn, "model": "opus", "text": text, **more_})
+def text_event(text: str = "", turn: str = "msg-1", **more_: Any) -> Report:
+    fields = {"at": at(1), "turn_id": turn, "model": "opus", "text": text, **more_}
+    return report("answer_received", **fields)
 
 
 def tool_called(
     tool: str = "t1", name: str = "Bash", tool_input: Any = None, **more_: Any
-) -> ToolRequested:
+) -> Report:
     tool_input = {"command": "ls"} if tool_input is None else tool_input
-    return ToolRequested(
-        **{"at": at(2), "tool_id": tool, "name": name, "input": tool_input, **more_}
-    )
+    fields = {"at": at(2), "tool_id": tool, "name": name, "tool_input": tool_input, **more_}
+    return report("tool_requested", **fields)
 
 
 def tool_started(
     tool: str = "t1", name: str = "Bash", tool_input: Any = None, **more_: Any
-) -> ToolStarted:
+) -> Report:
     tool_input = {"command": "ls"} if tool_input is None else tool_input
-    return ToolStarted(**{"at": at(3), "tool_id": tool, "name": name, "input": tool_input, **more_})
+    fields = {"at": at(3), "tool_id": tool, "name": name, "tool_input": tool_input, **more_}
+    return report("tool_started", **fields)
 
 
 def tool_ended(
     tool: str = "t1", outcome: ToolOutcome = ToolOutcome.OK, output: str = "", **more_: Any
-) -> ToolFinished:
-    return ToolFinished(
-        **{"at": at(5), "tool_id": tool, "outcome": outcome, "output": output, **more_}
-    )
+) -> Report:
+    fields = {"at": at(5), "tool_id": tool, "outcome": outcome, "output": output, **more_}
+    return report("tool_finished", **fields)
 
 
-def usage_event(cost: float = 0.01, **tokens: int) -> UsageCounted:
-    return UsageCounted(at=at(1), tokens=TokenCounts(**tokens), cost_usd=cost)
+def usage_event(cost: float = 0.01, turn: str | None = "msg-1", **tokens: int) -> Report:
+    return report("usage_measured", turn_id=turn, tokens=TokenCounts(**tokens), cost_usd=cost)

@@ -67,6 +67,7 @@ class ModelResponse:
     """The outcome of a request that was allowed."""
 
     request: ModelRequest
+    message_id: str | None  # None: the response has not begun
     status: int | None  # for an error in mid-stream its status; None: no response
     tokens: TokenCounts
     cost_usd: float
@@ -133,6 +134,7 @@ class ModelCall:
             status = meter.error_status or status
         response = ModelResponse(
             request=self.request,
+            message_id=meter.message_id if meter else None,
             status=status,
             tokens=tokens,
             cost_usd=self.prices.cost_usd(self.request.model, tokens),
@@ -157,6 +159,8 @@ class TokenMeter:
     def __init__(self, *, is_stream: bool) -> None:
         self.complete = False
         """Whether the whole response has arrived."""
+        self.message_id: str | None = None
+        """The API's id of the answer; None: none has begun."""
         self.error_type: str | None = None
         """The API's name of the error, if any."""
         self._is_stream = is_stream
@@ -208,7 +212,7 @@ class TokenMeter:
         self._seen_bytes = 0  # the document reports its own usage
         if message.get("type") == "error":
             self._record_error(message)
-        self._record_usage(message.get("usage"))
+        self._record_message(message)
 
     def _add(self, part: bytes) -> None:
         # A line or document that is too long is cut, and then is not valid JSON.
@@ -222,7 +226,7 @@ class TokenMeter:
         message = _document(line.removeprefix(b"data:"))
         match message.get("type"):
             case "message_start":
-                self._record_usage(as_mapping(message.get("message")).get("usage"))
+                self._record_message(as_mapping(message.get("message")))
             case "message_delta":
                 self._record_usage(message.get("usage"))
             case "message_stop":
@@ -233,6 +237,11 @@ class TokenMeter:
     def _record_error(self, message: Mapping[str, Any]) -> None:
         kind = as_mapping(message.get("error")).get("type")
         self.error_type = kind if isinstance(kind, str) else "api_error"
+
+    def _record_message(self, message: Mapping[str, Any]) -> None:
+        id_ = message.get("id")
+        self.message_id = id_ if isinstance(id_, str) else None
+        self._record_usage(message.get("usage"))
 
     def _record_usage(self, usage: Any) -> None:
         """Merge a later usage report; a zero replaces only the output tokens."""

@@ -1,4 +1,4 @@
-"""Translates the SDK's messages and hooks into agent events.
+"""Records the SDK's messages and hooks in the trace of a step.
 
 A tool call is reported up to four times: when the model requests it, when hooks report its start
 and end, and when the model receives its result. A tool that does not exist or is denied has no end
@@ -23,9 +23,8 @@ from claude_agent_sdk import (
 )
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
-from longshore.core.agents import events
-from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
-from longshore.core.agents.prices import as_mapping, parse_tokens
+from longshore.core.agents.prices import as_mapping
+from longshore.core.agents.trace import StepTrace, TodoState, ToolOutcome
 
 HOOKS = (
     "PreToolUse",
@@ -35,9 +34,8 @@ HOOKS = (
     "TaskCompleted",
     "SubagentStart",
     "SubagentStop",
-    "Stop",
 )
-"""The hook events that are translated."""
+"""The hook events that are recorded."""
 
 # The model name of messages that no model wrote, such as API errors.
 _SYNTHETIC_MODEL = "<synthetic>"
@@ -47,44 +45,38 @@ _STATES = {state.value: state for state in TodoState}
 _MODEL_INSTRUCTION = " IMPORTANT:"
 _ERROR_OPEN_TAG, _ERROR_CLOSE_TAG = "<tool_use_error>", "</tool_use_error>"
 
+Lines = Iterator[str | None]
+"""The log line of each fact as it is recorded; None for a fact without one."""
 
-def translate_message(message: object, at: datetime) -> Iterator[AgentEvent]:
-    """Yields the events of an SDK message; none for irrelevant messages."""
+
+def record_message(trace: StepTrace, message: object, at: datetime) -> Lines:
+    """Record an SDK message; irrelevant messages are ignored."""
     match message:
         case AssistantMessage():
-            yield from _translate_answer(message, at)
+            yield from _record_answer(trace, message, at)
         case UserMessage(content=list(blocks)):
             for block in blocks:
                 if isinstance(block, ToolResultBlock):
                     outcome = ToolOutcome.FAILED if block.is_error else ToolOutcome.OK
                     output = _result_text(block.content)
-                    yield events.ToolFinished(
-                        at=at, tool_id=block.tool_use_id, outcome=outcome, output=output
-                    )
+                    yield trace.tool_finished(at, block.tool_use_id, outcome, output)
         case SystemMessage(subtype=subtype, data=data):
-            yield from _translate_system(subtype, data, at)
+            yield from _record_system(trace, subtype, data, at)
         case RateLimitEvent(rate_limit_info=limit):
-            yield events.RateLimited(
-                at=at,
-                status=str(limit.status),
-                window=limit.rate_limit_type,
-                resets_at=datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at else None,
-            )
+            resets_at = datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at else None
+            yield trace.rate_limited(at, str(limit.status), limit.rate_limit_type, resets_at)
         case ResultMessage():
-            yield from _translate_result(message, at)
+            yield from _record_result(trace, message, at)
 
 
-def _translate_answer(message: AssistantMessage, at: datetime) -> Iterator[AgentEvent]:
+def _record_answer(trace: StepTrace, message: AssistantMessage, at: datetime) -> Lines:
     turn_id = message.message_id or message.uuid or ""
     parent = message.parent_tool_use_id
-    model = None if message.model == _SYNTHETIC_MODEL else message.model
-    texts = [block.text for block in message.content if isinstance(block, TextBlock)]
-    yield events.AnswerReceived(
-        at=at,
-        turn_id=turn_id,
-        model=model,
-        text="\n".join(texts),
-        tokens=parse_tokens(message.usage) if model and message.usage else None,
+    yield trace.answer_received(
+        at,
+        turn_id,
+        "\n".join(block.text for block in message.content if isinstance(block, TextBlock)),
+        model=None if message.model == _SYNTHETIC_MODEL else message.model,
         parent=parent,
         error=message.error,
     )
@@ -94,22 +86,20 @@ def _translate_answer(message: AssistantMessage, at: datetime) -> Iterator[Agent
                 ToolUseBlock(id=id_, name=name, input=tool_input)
                 | ServerToolUseBlock(id=id_, name=name, input=tool_input)
             ):
-                yield events.ToolRequested(
-                    at=at, tool_id=id_, name=name, input=tool_input, turn_id=turn_id, parent=parent
+                yield trace.tool_requested(
+                    at, id_, name, tool_input, turn_id=turn_id, parent=parent
                 )
             case ServerToolResultBlock(tool_use_id=id_):
-                yield events.ToolFinished(at=at, tool_id=id_, outcome=ToolOutcome.OK)
+                yield trace.tool_finished(at, id_, ToolOutcome.OK)
 
 
-def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> Iterator[AgentEvent]:
+def _record_system(trace: StepTrace, subtype: str, data: Mapping[str, Any], at: datetime) -> Lines:
     match subtype:
         case "init":
-            yield events.SessionStarted(
-                at=at, session_id=data.get("session_id"), model=data.get("model")
-            )
+            yield trace.session_started(data.get("session_id"), data.get("model"))
         case "api_retry":
-            yield events.ApiRetried(
-                at=at,
+            yield trace.api_retried(
+                at,
                 attempt=_integer(data.get("attempt")) or 0,
                 limit=_integer(data.get("max_retries")) or 0,
                 delay_ms=_integer(data.get("retry_delay_ms")) or 0,
@@ -117,20 +107,15 @@ def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> It
                 error=_text(data.get("error")),
             )
         case "model_fallback":
-            models = _text(data.get("original_model")), _text(data.get("fallback_model"))
-            reason = _text(data.get("trigger"))
-            yield events.ModelFallback(at=at, model=models[0], to_model=models[1], reason=reason)
+            names = ("original_model", "fallback_model", "trigger")
+            yield trace.model_replaced(at, *(_text(data.get(name)) for name in names))
         case "permission_denied":
-            yield events.ToolDenied(
-                at=at,
-                tool_id=str(data.get("tool_use_id")),
-                name=str(data.get("tool_name")),
-                reason=str(data.get("message") or "").partition(_MODEL_INSTRUCTION)[0],
-            )
+            reason = str(data.get("message") or "").partition(_MODEL_INSTRUCTION)[0]
+            yield trace.tool_denied(at, *_tool(data), reason=reason)
         case "task_started" if data.get("task_type") == "local_agent":
-            yield events.SubagentStarted(
-                at=at,
-                agent_id=str(data.get("task_id")),
+            yield trace.subagent_started(
+                at,
+                str(data.get("task_id")),
                 kind=_text(data.get("subagent_type")),
                 tool_id=_text(data.get("tool_use_id")),
                 description=str(data.get("description") or ""),
@@ -138,99 +123,91 @@ def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> It
         case "task_notification" | "task_updated":
             status = data.get("status") or as_mapping(data.get("patch")).get("status")
             if status in _ENDED:
-                yield events.SubagentFinished(at=at, agent_id=str(data.get("task_id")))
+                yield trace.subagent_finished(at, str(data.get("task_id")))
 
 
-def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEvent]:
-    for denial in message.permission_denials or ():
-        refused = as_mapping(denial)
-        yield events.ToolDenied(
-            at=at,
-            tool_id=str(refused.get("tool_use_id")),
-            name=str(refused.get("tool_name")),
-            input=refused.get("tool_input"),
-        )
+def _record_result(trace: StepTrace, message: ResultMessage, at: datetime) -> Lines:
+    for denial in map(as_mapping, message.permission_denials or ()):
+        yield trace.tool_denied(at, *_tool(denial))
     reason = message.terminal_reason or message.subtype
-    # A query that a hook stopped, or that deferred a tool, reports success too.
-    completed = not message.is_error and reason in ("completed", "success")
-    yield events.QueryFinished(
-        at=at,
-        completed=completed,
+    trace.query_finished(
+        # A query that a hook stopped, or that deferred a tool, reports success too.
+        completed=not message.is_error and reason in ("completed", "success"),
         reason=reason,
         status=message.api_error_status,
         error="; ".join(message.errors or ()) or message.result or "",
     )
 
 
-def translate_hook(payload: Mapping[str, Any], at: datetime) -> Iterator[AgentEvent]:
-    """Yields the events of a hook's payload."""
+def record_hook(trace: StepTrace, payload: Mapping[str, Any], at: datetime) -> Lines:
+    """Record a hook's payload."""
     match payload.get("hook_event_name"):
         case "PreToolUse":
-            yield events.ToolStarted(
-                at=at,
-                tool_id=str(payload.get("tool_use_id")),
-                name=str(payload.get("tool_name")),
-                input=payload.get("tool_input"),
-                agent_id=_text(payload.get("agent_id")),
-            )
+            agent_id = _text(payload.get("agent_id"))
+            yield trace.tool_started(at, *_tool(payload), agent_id=agent_id)
         case "PostToolUse":
             tool_input, response = payload.get("tool_input"), payload.get("tool_response")
             cut_off = as_mapping(response).get("interrupted") is True
             outcome = ToolOutcome.INTERRUPTED if cut_off else ToolOutcome.OK
-            yield _tool_ended(payload, at, outcome, response if isinstance(response, str) else "")
-            yield from _translate_todo_tool(
-                payload.get("tool_name"), as_mapping(tool_input), as_mapping(response), at
+            output = response if isinstance(response, str) else ""
+            yield _tool_ended(trace, payload, at, outcome, output)
+            yield from _record_todo_tool(
+                trace, payload.get("tool_name"), as_mapping(tool_input), as_mapping(response), at
             )
         case "PostToolUseFailure":
             stopped = payload.get("is_interrupt") is True
             outcome = ToolOutcome.INTERRUPTED if stopped else ToolOutcome.FAILED
-            yield _tool_ended(payload, at, outcome, str(payload.get("error") or ""))
-        case "TaskCreated" | "TaskCompleted" as name:
-            todo_id, subject = str(payload.get("task_id")), str(payload.get("task_subject") or "")
-            if name == "TaskCreated":
-                yield events.TodoSeen(at=at, todo_id=todo_id, subject=subject)
-            else:
-                state = TodoState.COMPLETED
-                yield events.TodoUpdated(at=at, todo_id=todo_id, subject=subject, state=state)
+            yield _tool_ended(trace, payload, at, outcome, str(payload.get("error") or ""))
+        case "TaskCreated":
+            yield trace.todo_seen(at, *_todo(payload, "task_id", "task_subject"))
+        case "TaskCompleted":
+            todo = _todo(payload, "task_id", "task_subject")
+            yield trace.todo_updated(at, *todo, TodoState.COMPLETED)
         case "SubagentStart":
             kind = _text(payload.get("agent_type"))
-            yield events.SubagentStarted(at=at, agent_id=str(payload.get("agent_id")), kind=kind)
+            yield trace.subagent_started(at, str(payload.get("agent_id")), kind=kind)
         case "SubagentStop":
-            yield events.SubagentFinished(at=at, agent_id=str(payload.get("agent_id")))
+            yield trace.subagent_finished(at, str(payload.get("agent_id")))
+
+
+def _tool(document: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """Returns the id, the name and the input of a tool call."""
+    id_, name = str(document.get("tool_use_id")), str(document.get("tool_name"))
+    return id_, name, document.get("tool_input")
 
 
 def _tool_ended(
-    payload: Mapping[str, Any], at: datetime, outcome: ToolOutcome, output: str
-) -> events.ToolFinished:
+    trace: StepTrace, payload: Mapping[str, Any], at: datetime, outcome: ToolOutcome, output: str
+) -> str | None:
     tool_id, duration_ms = str(payload.get("tool_use_id")), _integer(payload.get("duration_ms"))
-    return events.ToolFinished(
-        at=at, tool_id=tool_id, outcome=outcome, output=output, duration_ms=duration_ms
-    )
+    return trace.tool_finished(at, tool_id, outcome, output, duration_ms=duration_ms)
 
 
-def _translate_todo_tool(
-    name: Any, tool_input: Mapping[str, Any], response: Mapping[str, Any], at: datetime
-) -> Iterator[AgentEvent]:
-    """Yields the events of both kinds of todo tools: item by item, or the whole list."""
+def _record_todo_tool(
+    trace: StepTrace,
+    name: Any,
+    tool_input: Mapping[str, Any],
+    response: Mapping[str, Any],
+    at: datetime,
+) -> Lines:
+    """Record the use of both kinds of todo tools: item by item, or the whole list."""
     match name:
-        case "TaskCreate":
-            yield from _listed_todos([response.get("task")], at)
-        case "TaskList":
-            yield from _listed_todos(response.get("tasks"), at)
+        case "TaskCreate" | "TaskList":
+            for task in map(as_mapping, (response.get("task"), *_items(response.get("tasks")))):
+                if task:
+                    yield trace.todo_seen(at, *_todo(task, "id", "subject"), _todo_state(task))
         case "TaskUpdate" if response.get("success") is not False:
-            todo_id, subject = str(tool_input.get("taskId")), str(tool_input.get("subject") or "")
-            state = _todo_state(tool_input, None)
-            yield events.TodoUpdated(at=at, todo_id=todo_id, subject=subject, state=state)
+            todo, state = _todo(tool_input, "taskId", "subject"), _todo_state(tool_input, None)
+            yield trace.todo_updated(at, *todo, state)
         case "TodoWrite":
             todos = map(as_mapping, _items(response.get("newTodos") or tool_input.get("todos")))
-            listed = tuple((str(todo.get("content")), _todo_state(todo)) for todo in todos)
-            yield events.TodosReplaced(at=at, items=listed)
+            listed = [(str(todo.get("content")), _todo_state(todo)) for todo in todos]
+            yield trace.todos_replaced(at, listed)
 
 
-def _listed_todos(tasks: Any, at: datetime) -> Iterator[AgentEvent]:
-    for task in map(as_mapping, _items(tasks)):
-        todo_id, subject = str(task.get("id")), str(task.get("subject") or "")
-        yield events.TodoSeen(at=at, todo_id=todo_id, subject=subject, state=_todo_state(task))
+def _todo(document: Mapping[str, Any], id_field: str, subject_field: str) -> tuple[str, str]:
+    """Returns the id and the subject of a todo."""
+    return str(document.get(id_field)), str(document.get(subject_field) or "")
 
 
 def _result_text(content: Any) -> str:

@@ -235,7 +235,7 @@ class AgentSession:
             "usage", settles=self._granted.pop(id(response.request), None), **self._spent()
         )
         if self.trace.running_step is not None:
-            self.trace.running_step.on_response(tokens, response.cost_usd)
+            self.trace.running_step.on_response(response.message_id, tokens, response.cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""

@@ -17,15 +17,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from claude_agent_sdk import HookContext, HookMatcher
+from claude_agent_sdk import HookContext, HookMatcher, SystemMessage
 from claude_agent_sdk.types import HookEvent, HookInput, HookJSONOutput
 
-from longshore.core.agents.events import AgentEvent, ApiRetried, StepFinished, UsageCounted
 from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION, StepTrace
-from longshore.core.agents.trace_text import event_line, summary_of
 from longshore.core.tasks.failures import error_text
-from longshore.execution.runners.agent.sdk_events import HOOKS, translate_hook, translate_message
+from longshore.execution.runners.agent.sdk_events import HOOKS, record_hook, record_message
 from longshore.execution.runners.channel import Send, Throttle
 
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
@@ -65,20 +63,24 @@ class StepTracer:
     async def _hook(
         self, payload: HookInput, _tool_use_id: str | None, _context: HookContext
     ) -> HookJSONOutput:
-        self._log_errors(
-            lambda: self._record(translate_hook(cast("Mapping[str, Any]", payload), self.now()))
-        )
+        with self._logged_errors():
+            self._record(record_hook(self.trace, cast("Mapping[str, Any]", payload), self.now()))
         return {}
 
     def on_message(self, message: object) -> None:
         """Record a message of the SDK's query."""
-        self._log_errors(lambda: self._record(translate_message(message, self.now())))
-        self._log_errors(self.on_change)
+        with self._logged_errors():
+            self._record(
+                record_message(self.trace, message, self.now()),
+                retries=isinstance(message, SystemMessage) and message.subtype == "api_retry",
+            )
+        with self._logged_errors():
+            self.on_change()
 
-    def on_response(self, tokens: TokenCounts, cost_usd: float) -> None:
+    def on_response(self, turn_id: str | None, tokens: TokenCounts, cost_usd: float) -> None:
         """Record the usage of one API response, as the gateway measured it."""
-        event = UsageCounted(at=self.now(), tokens=tokens, cost_usd=cost_usd)
-        self._log_errors(lambda: self._record((event,)))
+        with self._logged_errors():
+            self.trace.usage_measured(turn_id, tokens, cost_usd)
 
     def finish(self, outcome: str | None = None, error: str = "") -> None:
         """Record the end of the step, and report its summary once.
@@ -86,13 +88,9 @@ class StepTracer:
         Args:
             outcome: ``completed``, ``failed``, ``timeout`` …; None: as the last query reported.
         """
-
-        def finish() -> None:
-            if self.trace.apply(StepFinished(at=self.now(), outcome=outcome, error=error)):
-                self.on_summary(summary_of(self.trace))
-
-        self._log_errors(finish)
-        self._log_errors(self.on_change)
+        with self._logged_errors():
+            if (summary := self.trace.finish(self.now(), outcome, error)) is not None:
+                self.on_summary(summary)
 
     def document(self) -> dict[str, Any]:
         """Returns the current state of the step, for the trace of the attempt."""
@@ -101,26 +99,23 @@ class StepTracer:
             document["leftOut"]["faults"] = self._faults
         return document
 
-    def _record(self, events: Iterable[AgentEvent]) -> None:
-        for event in events:
-            changed = self.trace.apply(event)
-            if changed and (line := event_line(event, self.trace)) is not None:
+    def _record(self, lines: Iterable[str | None], *, retries: bool = False) -> None:
+        for line in lines:
+            if line is not None:
                 self.send("log", text=line)
-            self._report_activity(event, changed=changed)
-
-    def _report_activity(self, event: AgentEvent, *, changed: bool) -> None:
-        if isinstance(event, ApiRetried):
-            activity = "waiting"
-        else:
             activity = "tool" if self.trace.tools_running else "sdk_query"
+            self._report_activity("waiting" if retries else activity)
+
+    def _report_activity(self, activity: str) -> None:
         # A report carries its time, so a repeated activity may be worth reporting.
-        if activity != self._activity or (changed and self._throttle.try_acquire()):
+        if activity != self._activity or self._throttle.try_acquire():
             self._activity = activity
             self.send("activity", activity=activity, step=self.trace.step)
 
-    def _log_errors(self, action: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _logged_errors(self) -> Iterator[None]:
         try:
-            action()
+            yield
         except Exception as error:  # noqa: BLE001 - the tracer must not end the agent
             self._faults += 1
             if self._faults == 1:

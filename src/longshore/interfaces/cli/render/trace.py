@@ -14,7 +14,14 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from longshore.core.agents.trace_text import count_text, format_elapsed, format_usd
+from longshore.core.agents.trace_text import (
+    COUNTS,
+    count_text,
+    counts_text,
+    format_elapsed,
+    format_usd,
+    tokens_text,
+)
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import sanitise_prompt_input
 from longshore.interfaces.cli.render import screen
@@ -199,8 +206,8 @@ def _short_count(count: int) -> str:
 def _tokens(step: Entry) -> str:
     if not (tokens := _entry(step, "tokens")):
         return ""
-    cached = f" ({share} from the cache)" if (share := _cache_share(tokens)) else ""
-    return f"{_input_tokens(tokens):,} in{cached}, {_count(tokens, 'output'):,} out"
+    cached_percent = _number(tokens, "cacheEfficiency")
+    return tokens_text(f"{_input_tokens(tokens):,}", cached_percent, _count(tokens, "output"))
 
 
 def _cost(entry: Entry) -> str:
@@ -214,19 +221,11 @@ def _duration(entry: Entry) -> str:
 
 
 def _counts(step: Entry) -> str:
-    counts = _entry(step, "counts")
-    problems = [
-        f"{count} {name}"
-        for name in ("failed", "denied", "interrupted")
-        if (count := _count(counts, name))
-    ]
-    parts = [
-        count_text(_count(counts, "turns"), "turn"),
-        count_text(_count(counts, "tools"), "tool")
-        + (f" ({', '.join(problems)})" if problems else ""),
-    ]
+    stored = _entry(step, "counts")
+    counts = {name: _count(stored, name) for name in COUNTS}
+    parts = [counts_text(counts)]
     for name, noun in (("subagents", "subagent"), ("retries", "repeated request")):
-        if count := _count(counts, name):
+        if count := counts[name]:
             parts.append(count_text(count, noun))
     return ", ".join(parts)
 
