@@ -109,30 +109,6 @@ async def damage(harness: AgentHarness, job_id: str) -> None:
     await harness.services.documents.store_key(key, stored)
 
 
-@scenario
-async def test_the_older_todo_tool_is_available_to_a_step_that_lists_it(
-    harness: AgentHarness,
-) -> None:
-    todos = [
-        {"content": "Look", "status": "completed", "activeForm": "Looking"},
-        {"content": "Write", "status": "in_progress", "activeForm": "Writing"},
-    ]
-    harness.api.set_script([tool_use("TodoWrite", {"todos": todos}), text("done")])
-    await harness.define(options={"prompt": "Do it.", "tools": ["TodoWrite"]})
-    await harness.submit()
-
-    row = await harness.wait_finished()
-
-    assert row.state is TaskState.COMPLETED, row.failure
-    assert "TodoWrite" in harness.requests()[0].tools
-    (traced,) = await harness.trace()
-    assert [(item["subject"], item["state"]) for item in traced["todos"]] == [
-        ("Look", "completed"),
-        ("Write", "in_progress"),
-    ]
-    assert "task: todo 1/2 done, now: Write\n" in await harness.output()
-
-
 def test_a_tool_whose_start_cannot_be_traced_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

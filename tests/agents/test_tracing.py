@@ -201,7 +201,7 @@ def test_hooks_report_the_outcome_of_a_tool(
     assert (match["outcome"], match["durationMs"]) == (outcome, 42)
 
 
-def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
+def test_all_reports_of_todos_are_understood(tracer: StepTracer) -> None:
     tool(tracer, "TaskCreate", {}, {"task": {"id": "1", "subject": "Look"}})
     hook(tracer, "TaskCreated", task_id="1", task_subject="Look")
     tool(tracer, "TaskUpdate", {"taskId": "1", "status": "in_progress"}, {"success": True})
@@ -220,18 +220,6 @@ def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
     assert todos[0]["inProgressMs"] > 0
 
 
-def test_a_replaced_todo_list_is_traced(tracer: StepTracer) -> None:
-    first = [{"content": "a", "status": "pending"}, {"content": "b", "status": "odd"}]
-    second = [{"content": "a", "status": "completed"}]
-    tool(tracer, "TodoWrite", {"todos": first}, {"newTodos": first})
-    tool(tracer, "TodoWrite", {"todos": second}, "done")
-
-    todos = tracer.document()["todos"]
-
-    states = [(item["subject"], item["state"]) for item in todos]
-    assert states == [("a", "completed"), ("b", "deleted")]
-
-
 def test_retries_fallbacks_and_rate_limits_are_traced(
     reports: RecordingReports, tracer: StepTracer
 ) -> None:
@@ -245,9 +233,8 @@ def test_retries_fallbacks_and_rate_limits_are_traced(
 
     document = tracer.document()
 
-    assert document["retries"][0]["delayMs"] == 581
+    assert [note["kind"] for note in document["notes"]] == ["retry", "fallback", "rateLimit"]
     assert document["model"] == "sonnet"
-    assert document["rateLimits"][0]["resetsAt"] == "2030-01-01T00:00:00.000Z"
     assert reports.lines == [
         "review: the API failed (unknown): retry 1 of 2 in 581 ms",
         "review: switched from opus to sonnet: overloaded",

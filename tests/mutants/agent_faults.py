@@ -130,12 +130,6 @@ AGENT_FAULTS = (
         caught_by=_AS_LISTED,
     ),
     _fault(
-        name="who names the older list has none",
-        at="execution.runners.agent.session:_uses_todo_write",
-        do=Replace("in _TODO_WRITE", "not $2"),
-        caught_by=f"{_TRAPS}::test_the_older_todo_tool_is_available_to_a_step_that_lists_it",
-    ),
-    _fault(
         name="the memory of the child is not hidden",
         at="execution.runners.agent.session:AgentSession.open",
         do=Drop("hide_memory()"),

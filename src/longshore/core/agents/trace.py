@@ -14,7 +14,7 @@ wrote some.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -48,17 +48,14 @@ MAX_TURNS: Final = 200
 MAX_TOOLS: Final = 400
 MAX_TODOS: Final = 100
 MAX_NOTES: Final = 50
-"""The limit for retries, denials, subagents and similar lists."""
+"""The limit for subagents, and for retries and similar notes."""
 
 TEXT_CHARACTERS: Final = 500
 _ANSWER_CHARACTERS = 2_000
 _SESSION_CHARACTERS = 8
 _MONEY_DIGITS = 6
 # The todo tools and those that start a subagent: the todos and the subagent are logged instead.
-_UNLOGGED_TOOLS = frozenset(
-    {"TaskCreate", "TaskUpdate", "TaskList", "TaskGet", "TodoWrite", "Agent", "Task"}
-)
-_NOTES = ("retries", "fallbacks", "rateLimits", "denials")
+_UNLOGGED_TOOLS = frozenset({"TaskCreate", "TaskUpdate", "TaskList", "TaskGet", "Agent", "Task"})
 _ENDED = ("ok", *PROBLEMS)
 
 ItemT = TypeVar("ItemT")
@@ -243,9 +240,8 @@ class Todo:
 class Todos:
     """The agent's todo list: the state of each item, and the time spent in each state.
 
-    Agents maintain the list in one of two ways: item by item, each with an id, or as a whole list
-    that is replaced each time. An item can also return to an earlier state or be deleted; the time
-    in a state is the sum over all visits.
+    An item can return to an earlier state or be deleted; the time in a state is the sum over all
+    visits.
     """
 
     def __init__(self) -> None:
@@ -271,25 +267,6 @@ class Todos:
             return self._add(at, todo_id, subject, state or TodoState.PENDING)
         item.subject = one_line(subject) or item.subject
         return state is not None and item.move(state, at)
-
-    def replace_all(self, at: datetime, items: Iterable[tuple[str, TodoState]]) -> bool:
-        """Replace the whole list. Returns whether any item is new or changed its state."""
-        changed = False
-        occurrences: Counter[str] = Counter()
-        listed_ids: set[str] = set()
-        for content, state in items:
-            # Two items may have the same text.
-            occurrences[content] += 1
-            todo_id = f"{content}#{occurrences[content]}"
-            listed_ids.add(todo_id)
-            if item := self._items.get(todo_id):
-                changed |= item.move(state, at)
-            else:
-                changed |= self._add(at, todo_id, content, state)
-        for item in self:
-            if item.id not in listed_ids:
-                changed |= item.move(TodoState.DELETED, at)
-        return changed
 
     def _add(self, at: datetime, todo_id: str, subject: str, state: TodoState) -> bool:
         if len(self._items) >= MAX_TODOS:
@@ -341,9 +318,7 @@ class StepTrace:
         self.tools: BoundedList[TracedTool] = BoundedList(MAX_TOOLS)
         self.todos = Todos()
         self.subagents: BoundedList[TracedSubagent] = BoundedList(MAX_NOTES)
-        self._notes: dict[str, BoundedList[dict[str, Any]]] = {
-            name: BoundedList(MAX_NOTES) for name in _NOTES
-        }
+        self.notes: BoundedList[dict[str, Any]] = BoundedList(MAX_NOTES)
         self._measured: BoundedList[tuple[TokenCounts, float]] = BoundedList(MAX_NOTES)
         self._started_tools: set[str] = set()
         self._started = False
@@ -442,16 +417,17 @@ class StepTrace:
         parent: str | None = None,
     ) -> str | None:
         """The model requested a tool call, which may wait for others."""
-        tool = self.tools.get(tool_id)
+        tool, line = self.tools.get(tool_id), None
         number = self.turns.total
         if turn := self.turns.get(turn_id):
             # A subagent's tool call may be reported before the answer that requested it.
             turn.at = min(turn.at, tool.started_at if tool else at)
             number = turn.number
         if tool is None:
-            return self._add_tool(at, tool_id, name, tool_input, turn=number, parent=parent)
+            tool = self._add_tool(at, tool_id, name, tool_input, parent=parent)
+            line = self._request_line(tool, tool_input)
         tool.turn, tool.parent = number, tool.parent or parent
-        return None
+        return line
 
     def tool_started(
         self,
@@ -465,36 +441,39 @@ class StepTrace:
         """A tool call is about to run or to be denied."""
         line = None
         if (tool := self.tools.get(tool_id)) is None:
-            agent, turn = self.subagents.get(agent_id), self.turns.total
+            agent = self.subagents.get(agent_id)
             parent = agent.tool if agent else None
-            line = self._add_tool(at, tool_id, name, tool_input, turn=turn, parent=parent)
-        elif tool_id not in self._started_tools:
+            tool = self._add_tool(at, tool_id, name, tool_input, parent=parent)
+            line = self._request_line(tool, tool_input)
+        if tool_id not in self._started_tools:
+            self._started_tools.add(tool_id)
             tool.started_at = at
-        self._started_tools.add(tool_id)
         return line
 
     def _add_tool(
-        self, at: datetime, id_: str, name: str, tool_input: Any, *, turn: int, parent: str | None
-    ) -> str | None:
-        name, summary = one_line(name), input_summary(tool_input)
+        self, at: datetime, tool_id: str, name: str, tool_input: Any, *, parent: str | None = None
+    ) -> TracedTool:
         tool = TracedTool(
-            id=id_,
-            name=name,
+            id=tool_id,
+            name=one_line(name),
             input=input_excerpt(tool_input),
-            summary=summary,
+            summary=input_summary(tool_input),
             started_at=at,
-            turn=turn,
+            turn=self.turns.total,
             parent=parent,
         )
         self.counts["tools"] += 1
-        self.tools.add(tool, id_)
-        if name in _UNLOGGED_TOOLS:
+        self.tools.add(tool, tool_id)
+        return tool
+
+    def _request_line(self, tool: TracedTool, tool_input: Any) -> str | None:
+        if tool.name in _UNLOGGED_TOOLS:
             return None
-        text = f"{name}: {summary}" if summary else name
-        if name == RESULT_TOOL:
+        text = f"{tool.name}: {tool.summary}" if tool.summary else tool.name
+        if tool.name == RESULT_TOOL:
             # A reviewer looks here first.
             text = f"returned its result: {input_excerpt(tool_input, limit=_ANSWER_CHARACTERS)}"
-        return self._line(text, parent)
+        return self._line(text, tool.parent)
 
     def tool_finished(
         self,
@@ -523,19 +502,14 @@ class StepTrace:
     def tool_denied(
         self, at: datetime, tool_id: str, name: str, tool_input: Any = None, reason: str = ""
     ) -> str | None:
-        """A tool call was denied."""
-        reason = safe_excerpt(reason, limit=EXCERPT_CHARACTERS)
-        line = self._line(f"{one_line(name)} was denied")
-        if (tool := self.tools.get(tool_id)) is not None:
-            if tool.outcome is ToolOutcome.DENIED:
-                return None
-            # A denial that is reported late was recorded as a failure so far.
-            self._end_tool(tool, ToolOutcome.DENIED, at)
-            tool.output = reason or tool.output
-            line = self._end_line(tool)
-        denied = {"tool": one_line(name), "input": input_excerpt(tool_input)}
-        self._note("denials", at=format_time(at), **denied, reason=reason)
-        return line
+        """A tool call was denied, which may be known already."""
+        tool = self.tools.get(tool_id) or self._add_tool(at, tool_id, name, tool_input)
+        if tool.outcome is ToolOutcome.DENIED:
+            return None
+        # A denial that is reported late was recorded as a failure so far.
+        self._end_tool(tool, ToolOutcome.DENIED, at)
+        tool.output = safe_excerpt(reason, limit=EXCERPT_CHARACTERS) or tool.output
+        return self._end_line(tool)
 
     def _end_tool(
         self, tool: TracedTool, outcome: ToolOutcome, at: datetime, duration_ms: int | None = None
@@ -580,23 +554,19 @@ class StepTrace:
         error: str | None = None,
     ) -> str | None:
         """An API request failed and will be retried."""
-        error = _short(error)
-        numbers = {"attempt": attempt, "limit": limit, "delayMs": delay_ms, "status": status}
-        self._note("retries", at=format_time(at), **numbers, error=error)
+        self.counts["retries"] += 1
         facts = ", ".join(str(fact) for fact in (status, error) if fact)
         why = f" ({facts})" if facts else ""
         retry = f"retry {attempt} of {limit} in {format_elapsed(delay_ms)}"
-        return self._line(f"the API failed{why}: {retry}")
+        return self._note(at, "retry", f"the API failed{why}: {retry}")
 
     def model_replaced(
         self, at: datetime, model: str | None, to_model: str | None, reason: str | None = None
     ) -> str | None:
         """The agent switched to another model."""
         self.model = to_model or self.model
-        model, to_model, reason = _short(model), _short(to_model), _short(reason)
-        self._note("fallbacks", at=format_time(at), **{"from": model}, to=to_model, why=reason)
         why = f": {reason}" if reason else ""
-        return self._line(f"switched from {model} to {to_model}{why}")
+        return self._note(at, "fallback", f"switched from {model} to {to_model}{why}")
 
     def rate_limited(
         self,
@@ -610,16 +580,16 @@ class StepTrace:
         Args:
             window: The limit's period.
         """
-        status, window, resets = one_line(status), _short(window), format_time(resets_at)
-        self._note("rateLimits", at=format_time(at), status=status, window=window, resetsAt=resets)
+        if status == "allowed":
+            return None
         period = f" {window}" if window else ""
         until = f" until {resets_at:%Y-%m-%d %H:%M} UTC" if resets_at else ""
-        allowed = status == "allowed"
-        return None if allowed else self._line(f"rate limit{period}: {status}{until}")
+        return self._note(at, "rateLimit", f"rate limit{period}: {status}{until}")
 
-    def _note(self, kind: str, **content: Any) -> None:
-        self.counts[kind] += 1
-        self._notes[kind].add(content)
+    def _note(self, at: datetime, kind: str, text: str) -> str | None:
+        text = one_line(text)
+        self.notes.add({"at": format_time(at), "kind": kind, "text": text})
+        return self._line(text)
 
     # Subagents and todos ------------------------------------------------------------------------
 
@@ -675,15 +645,6 @@ class StepTrace:
         elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, at)))
         return self._line(f"todo {done}/{total} done after {elapsed}: {item.subject}")
 
-    def todos_replaced(self, at: datetime, items: Iterable[tuple[str, TodoState]]) -> str | None:
-        """The agent replaced its whole todo list; such items have no ids, only their text."""
-        if not self.todos.replace_all(at, items):
-            return None
-        done, total = self.todos.progress
-        now = [item.subject for item in self.todos if item.state is TodoState.IN_PROGRESS]
-        doing = f", now: {', '.join(now[:3])}" if now else ""
-        return self._line(f"todo {done}/{total} done{doing}")
-
     # The end ------------------------------------------------------------------------------------
 
     def query_finished(
@@ -737,7 +698,7 @@ class StepTrace:
             "tools": self.tools,
             "todos": self.todos,
             "subagents": self.subagents,
-            **self._notes,
+            "notes": self.notes,
         }
         return {
             "step": self.step,
@@ -755,7 +716,7 @@ class StepTrace:
             "tools": list(map(_document, self.tools)),
             "todos": self.todos.document(now),
             "subagents": list(map(_document, self.subagents)),
-            **{name: list(notes) for name, notes in self._notes.items()},
+            "notes": list(self.notes),
             # The number of omitted entries of each list that is incomplete.
             "leftOut": {name: items.omitted for name, items in lists.items() if items.omitted},
         }

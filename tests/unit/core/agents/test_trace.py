@@ -62,10 +62,7 @@ def test_a_started_step_has_a_complete_document() -> None:
         "tools": [],
         "todos": [],
         "subagents": [],
-        "retries": [],
-        "fallbacks": [],
-        "rateLimits": [],
-        "denials": [],
+        "notes": [],
         "leftOut": {},
     }
 
@@ -223,27 +220,11 @@ def test_api_events_are_stored_with_their_times() -> None:
 
     assert document["model"] == "sonnet"
     assert document["counts"]["retries"] == 1
-    assert document["retries"] == [
-        {
-            "at": "2030-01-31T12:00:01.000Z",
-            "attempt": 1,
-            "limit": 2,
-            "delayMs": 500,
-            "status": 529,
-            "error": "overloaded",
-        }
-    ]
-    assert [(item["from"], item["to"]) for item in document["fallbacks"]] == [
-        ("opus", "sonnet"),
-        ("sonnet", None),
-    ]
-    assert document["rateLimits"] == [
-        {
-            "at": "2030-01-31T12:00:04.000Z",
-            "status": "rejected",
-            "window": "five_hour",
-            "resetsAt": "2030-01-31T12:01:00.000Z",
-        }
+    assert [(note["at"][17:19], note["kind"], note["text"]) for note in document["notes"]] == [
+        ("01", "retry", "the API failed (529, overloaded): retry 1 of 2 in 500 ms"),
+        ("02", "fallback", "switched from opus to sonnet: overloaded"),
+        ("03", "fallback", "switched from sonnet to None"),
+        ("04", "rateLimit", "rate limit five_hour: rejected until 2030-01-31 12:01 UTC"),
     ]
 
 
@@ -327,7 +308,7 @@ def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
 
     document = trace.document(at(9))
 
-    assert [len(document[name]) for name in ("turns", "tools", "retries", "subagents")] == [
+    assert [len(document[name]) for name in ("turns", "tools", "notes", "subagents")] == [
         MAX_TURNS,
         MAX_TOOLS,
         MAX_NOTES,
@@ -336,8 +317,8 @@ def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
     assert document["leftOut"] == {
         "turns": 500 - MAX_TURNS,
         "tools": 500 - MAX_TOOLS,
-        "retries": 500 - MAX_NOTES,
         "subagents": 500 - MAX_NOTES,
+        "notes": 500 - MAX_NOTES,
     }
     numbers = [turn["number"] for turn in document["turns"]]
     half = MAX_TURNS // 2

@@ -205,18 +205,6 @@ def test_changes_of_the_todo_list_are_logged() -> None:
     ]
 
 
-def test_a_replaced_todo_list_is_logged_as_one_line() -> None:
-    pending, begun, done = TodoState.PENDING, TodoState.IN_PROGRESS, TodoState.COMPLETED
-
-    reported = format_lines(
-        a_step(),
-        report("todos_replaced", at=at(1), items=(("a", begun), ("b", pending))),
-        report("todos_replaced", at=at(2), items=(("a", done), ("b", done))),
-    )
-
-    assert reported == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
-
-
 @pytest.mark.parametrize(
     "forgotten",
     [

@@ -5,8 +5,8 @@ import pytest
 from longshore.core.agents.trace import MAX_TODOS, StepTrace, TodoState
 from tests.unit.core.agents.trace_samples import NOON, Report, at, report
 
-PENDING, BEGUN = TodoState.PENDING, TodoState.IN_PROGRESS
-DONE, DROPPED = TodoState.COMPLETED, TodoState.DELETED
+BEGUN = TodoState.IN_PROGRESS
+DONE = TodoState.COMPLETED
 
 
 @pytest.fixture
@@ -20,10 +20,6 @@ def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more_: Tod
 
 def moved(state: TodoState | None, seconds: float, id_: str = "1", subject: str = "") -> Report:
     return report("todo_updated", at=at(seconds), todo_id=id_, state=state, subject=subject)
-
-
-def listed(seconds: float, *items: tuple[str, TodoState]) -> Report:
-    return report("todos_replaced", at=at(seconds), items=items)
 
 
 def test_the_time_in_each_state_of_a_todo_is_measured(trace: StepTrace) -> None:
@@ -93,24 +89,6 @@ def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move(trace: StepT
         ("Write", "pending"),
         ("Send", "in_progress"),
     ]
-
-
-def test_a_replaced_todo_list_moves_adds_and_deletes_items(trace: StepTrace) -> None:
-    lines = [
-        listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))(trace),
-        listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))(trace),
-        listed(4, ("a", DONE), ("b", BEGUN), ("c", PENDING))(trace),
-        listed(5, ("a", DONE), ("b", BEGUN))(trace),
-    ]
-
-    assert [line is not None for line in lines] == [True, False, True, True]
-    assert [(entry["subject"], entry["state"]) for entry in trace.todos.document(at(9))] == [
-        ("a", "completed"),
-        ("b", "in_progress"),
-        ("b", "deleted"),
-        ("c", "deleted"),
-    ]
-    assert trace.todos.progress == (1, 2)
 
 
 def test_more_items_than_are_kept_are_counted(trace: StepTrace) -> None:

@@ -190,7 +190,7 @@ def _record_todo_tool(
     response: Mapping[str, Any],
     at: datetime,
 ) -> Lines:
-    """Record the use of both kinds of todo tools: item by item, or the whole list."""
+    """Record the use of a todo tool."""
     match name:
         case "TaskCreate" | "TaskList":
             for task in map(as_mapping, (response.get("task"), *_items(response.get("tasks")))):
@@ -199,10 +199,6 @@ def _record_todo_tool(
         case "TaskUpdate" if response.get("success") is not False:
             todo, state = _todo(tool_input, "taskId", "subject"), _todo_state(tool_input, None)
             yield trace.todo_updated(at, *todo, state)
-        case "TodoWrite":
-            todos = map(as_mapping, _items(response.get("newTodos") or tool_input.get("todos")))
-            listed = [(str(todo.get("content")), _todo_state(todo)) for todo in todos]
-            yield trace.todos_replaced(at, listed)
 
 
 def _todo(document: Mapping[str, Any], id_field: str, subject_field: str) -> tuple[str, str]:

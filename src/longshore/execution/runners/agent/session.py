@@ -59,7 +59,6 @@ _SOCKET_SUFFIX = "/claude-socks-0123456789abcdef.sock"
 _MAX_SOCKET_PATH = 107
 # The CLI switches to the fallback model only after this many retries.
 _RETRIES_BEFORE_FALLBACK = 2
-_TODO_WRITE, _TASK_TOOLS = "TodoWrite", ("TaskCreate", "TaskUpdate")
 _FIRST_ERROR_STATUS = 400
 _CREDENTIAL_VARIABLES = {"api_key": API_KEY, "auth_token": AUTH_TOKEN, "oauth_token": OAUTH_TOKEN}
 
@@ -151,7 +150,7 @@ class AgentSession:
             max_turns=step.max_turns,
             max_buffer_size=_FRAME_BYTES,
             hooks=hooks,
-            env=self._environment(step),
+            env=self._environment(),
             cli_path=self._access["cliPath"],
             session_store=cast("SessionStore", session),
             session_store_flush="eager",
@@ -161,7 +160,7 @@ class AgentSession:
             sandbox=_SANDBOX if plan.sandbox else None,
         )
 
-    def _environment(self, step: AgentStep) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         home, temporary, access = str(self._home), str(self._temporary), self._access
         fallback_retries = _RETRIES_BEFORE_FALLBACK if self.plan.fallback_model else 0
         inherited: Mapping[str, str] = self.spec["environment"]
@@ -181,7 +180,6 @@ class AgentSession:
             "API_TIMEOUT_MS": str(access["responseTimeoutMs"]),
             "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": str(access["stallTimeoutMs"]),
             **({"IS_SANDBOX": "1"} if self.plan.permission_mode == BYPASS_PERMISSIONS else {}),
-            **({"CLAUDE_CODE_ENABLE_TASKS": "0"} if _uses_todo_write(step) else {}),
             **self._gateway.environment(inherited),
         }
 
@@ -295,9 +293,3 @@ def _sandbox_folder(access: Mapping[str, Any]) -> Path:
     workspace = Path(access["workspace"])
     name = hashlib.blake2b(workspace.name.encode(), digest_size=6).hexdigest()
     return workspace.with_name(name)
-
-
-def _uses_todo_write(step: AgentStep) -> bool:
-    """Whether the step uses the older of the CLI's two todo tools; the newer is the default."""
-    names = step.tool_names
-    return _TODO_WRITE in names and not any(newer in names for newer in _TASK_TOOLS)

@@ -125,13 +125,8 @@ def _timeline(step: Entry) -> Iterator[tuple[datetime | None, dict[str, Renderab
     for tool in _entries(step, "tools"):
         depth = 2 if _text(tool, "parent") else 1
         yield _time(tool, "startedAt"), _row(_tool_text(tool), depth, duration=_duration(tool))
-    for name, note_text in (
-        ("retries", _retry_text),
-        ("fallbacks", _fallback_text),
-        ("rateLimits", _rate_limit_text),
-    ):
-        for note in _entries(step, name):
-            yield _time(note, "at"), _row(Text(note_text(note), "yellow"))
+    for note in _entries(step, "notes"):
+        yield _time(note, "at"), _row(Text(_text(note, "text"), "yellow"))
 
 
 def _row(
@@ -155,23 +150,6 @@ def _tool_text(tool: Entry) -> Text:
         reason = f": {output}" if output else ""
         what.append(f"  {outcome}{reason}", _OUTCOME_STYLES[outcome])
     return what
-
-
-def _retry_text(note: Entry) -> str:
-    error = " ".join(filter(None, (_figure(note, "status"), _text(note, "error"))))
-    retry = f"retry {_figure(note, 'attempt')} of {_figure(note, 'limit')}"
-    return f"the API failed ({error}), {retry} in {format_elapsed(_count(note, 'delayMs'))}"
-
-
-def _fallback_text(note: Entry) -> str:
-    models = f"{_text(note, 'to')} instead of {_text(note, 'from')}"
-    return f"continued with {models}: {_text(note, 'why')}"
-
-
-def _rate_limit_text(note: Entry) -> str:
-    resets_at = _text(note, "resetsAt")
-    until = f" until {resets_at}" if resets_at else ""
-    return f"rate limit {_text(note, 'window')}: {_text(note, 'status')}{until}"
 
 
 # Figures ----------------------------------------------------------------------------------------
