@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse
+from longshore.execution.runners.agent.accounting import ModelCall
 from longshore.execution.runners.agent.credentials import Credential
 from longshore.execution.runners.agent.gateway import Gateway
 from verification.messages_api import MessagesApi
@@ -44,17 +44,17 @@ class RecordingBudget:
     """A budget that records every request and response."""
 
     decisions: list[str | Exception | None] = field(default_factory=list)
-    requests: list[ModelRequest] = field(default_factory=list)
-    responses: list[ModelResponse] = field(default_factory=list)
+    requests: list[ModelCall] = field(default_factory=list)
+    responses: list[ModelCall] = field(default_factory=list)
 
-    async def before(self, request: ModelRequest) -> str | None:
+    async def before(self, request: ModelCall) -> str | None:
         self.requests.append(request)
         query_failure = self.decisions.pop(0) if self.decisions else None
         if isinstance(query_failure, Exception):
             raise query_failure
         return query_failure
 
-    def after(self, model_response: ModelResponse) -> None:
+    def after(self, model_response: ModelCall) -> None:
         self.responses.append(model_response)
 
 

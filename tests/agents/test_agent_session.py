@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from longshore.core.agents.plan import AgentPlan, AgentStep
+from longshore.core.agents.plan import AgentPlan
+from longshore.core.agents.prices import LIST_PRICES
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.execution.runners.agent.accounting import ModelRequest
+from longshore.execution.runners.agent.accounting import ModelCall
 from longshore.execution.runners.agent.session import AgentSession
 from longshore.execution.runners.agent.workspace import open_working_directory
 from longshore.execution.runners.channel import Channel
@@ -92,11 +93,11 @@ def test_a_grant_for_a_disconnected_client_is_settled(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
     worker = GrantingChannel()
-    question = ModelRequest(model="m", max_tokens=10, size_bytes=40)
+    call = ModelCall(model="m", max_tokens=10, size_bytes=40, prices=LIST_PRICES)
 
     async def leaves() -> None:
         agent_session = session_in(tmp_path, worker)
-        request_task = asyncio.ensure_future(agent_session._before_request(question))
+        request_task = asyncio.ensure_future(agent_session._before_request(call))
         await asyncio.to_thread(worker.requested.wait, TIMEOUT_S)
         request_task.cancel()
         await asyncio.wait((request_task,))
@@ -115,7 +116,7 @@ def test_a_grant_for_a_disconnected_client_is_settled(
 def test_an_agent_may_not_leave_tasks_in_the_background(tmp_path: Path) -> None:
     agent_session = session_in(tmp_path, GrantingChannel())
 
-    environment = agent_session._environment(AgentStep(name="look", prompt="Look."))
+    environment = agent_session._environment()
 
     assert environment.get("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS") == "1"
 

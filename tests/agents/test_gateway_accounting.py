@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from longshore.core.agents.prices import LIST_PRICES, NO_TOKENS, TokenCounts
-from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse
+from longshore.execution.runners.agent.accounting import ModelCall
 from longshore.execution.runners.agent.credentials import AUTH_TOKEN, OAUTH_TOKEN, Credential
 from tests.agents.gateway_client import (
     BROKEN,
@@ -49,14 +49,9 @@ async def test_before_receives_the_request() -> None:
         async with client.request("POST", MESSAGES, data=body, headers=headers):
             pass
 
-        assert budget.requests == [
-            ModelRequest(
-                model="claude-opus-5-5",
-                max_tokens=64,
-                size_bytes=len(body),
-                agent_id="a1",
-            )
-        ]
+        (call,) = budget.requests
+        assert (call.model, call.max_tokens) == ("claude-opus-5-5", 64)
+        assert (call.size_bytes, call.agent_id) == (len(body), "a1")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -67,12 +62,12 @@ async def test_after_receives_the_cost_of_the_response(stream: bool) -> None:
         await client.response(stream=stream)
 
         (model_response,) = budget.responses
-        assert model_response.request is budget.requests[0]
+        assert model_response is budget.requests[0]
         assert (model_response.status, model_response.complete) == (200, True)
         assert model_response.tokens == TOKENS
         assert model_response.cost_usd == LIST_PRICES.cost_usd(MODEL, TOKENS) > 0
         assert model_response.retry_after is None
-        elapsed_s = asyncio.get_running_loop().time() - model_response.started_at_s
+        elapsed_s = asyncio.get_running_loop().time() - model_response.sent_at_s
         assert 0 < elapsed_s < 60
         assert client.gateway.last_status == 200
 
@@ -174,7 +169,7 @@ async def test_a_refused_request_and_all_later_ones_are_not_sent() -> None:
 async def test_an_allowed_request_is_sent_although_another_was_refused_meanwhile() -> None:
     budget, stopped = RecordingBudget(), asyncio.Event()
 
-    async def before(request: ModelRequest) -> str | None:
+    async def before(request: ModelCall) -> str | None:
         budget.requests.append(request)
         if len(budget.requests) == 1:
             await stopped.wait()
@@ -209,7 +204,7 @@ async def test_no_request_is_sent_after_a_failed_budget_check() -> None:
 async def test_no_request_is_sent_after_the_usage_could_not_be_recorded() -> None:
     broken = OSError("no budget today")
 
-    def after(model_response: ModelResponse) -> None:
+    def after(model_response: ModelCall) -> None:
         raise broken
 
     async with scripted_model([text("hello")], after=after) as (api, client):
@@ -223,7 +218,7 @@ async def test_no_request_is_sent_after_the_usage_could_not_be_recorded() -> Non
 async def test_a_client_that_disconnects_during_the_budget_check_sends_no_request() -> None:
     requested, budget = asyncio.Event(), RecordingBudget()
 
-    async def before(_: ModelRequest) -> str | None:
+    async def before(_: ModelCall) -> str | None:
         requested.set()
         await asyncio.Event().wait()
         return None

@@ -111,7 +111,7 @@ async def test_the_counted_cost_is_what_the_cli_reports(tmp_path: Path) -> None:
             assert result.total_cost_usd == sum(response.cost_usd for response in budget.responses)
 
     for model in MODELS:
-        ours = [item for item in budget.responses if item.request.model == model and item.cost_usd]
+        ours = [item for item in budget.responses if item.model == model and item.cost_usd]
         assert len(ours) == 2
         theirs = result.model_usage[model]
         assert theirs["inputTokens"] == sum(item.tokens.input for item in ours)

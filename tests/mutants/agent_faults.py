@@ -231,8 +231,8 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="an answer is counted each time that it is looked at",
-        at="execution.runners.agent.accounting:ModelCall.settle",
-        do=Drop("if _settled"),
+        at="execution.runners.agent.gateway:Gateway._settle",
+        do=Drop("if settled"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
     _fault(

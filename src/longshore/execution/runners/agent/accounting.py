@@ -11,7 +11,6 @@ billed.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
@@ -52,101 +51,89 @@ _DELTA_OVERHEAD_BYTES = 90  # of such a line without its content
 _MAX_WAIT_S = timedelta(days=30).total_seconds()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
-    """A request to the model, before it is sent."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class ModelCall:
+    """A request to the model, and what is known of its response."""
 
     model: str
     max_tokens: int | None  # the limit of the response
     size_bytes: int
-    agent_id: str | None = None  # of a subagent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelResponse:
-    """The outcome of a request that was allowed."""
-
-    request: ModelRequest
-    message_id: str | None  # None: the response has not begun
-    status: int | None  # for an error in mid-stream its status; None: no response
-    tokens: TokenCounts
-    cost_usd: float
-    complete: bool  # whether the whole response arrived
-    started_at_s: float  # on the clock of the event loop
-    retry_after: timedelta | None
-
-
-BeforeRequest = Callable[[ModelRequest], Awaitable[str | None]]
-"""Returns why the request is refused; None: it is allowed."""
-AfterResponse = Callable[[ModelResponse], None]
-
-
-def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest | None:
-    """Returns the request in an HTTP body; None if it is no JSON object that names its model."""
-    document = _document(body)
-    model, max_tokens = document.get("model"), document.get("max_tokens")
-    if not isinstance(model, str) or not 0 < len(model) <= _NAME_LIMIT:
-        return None
-    return ModelRequest(
-        model=model,
-        max_tokens=max_tokens if type(max_tokens) is int else None,
-        size_bytes=len(body),
-        agent_id=headers.get("x-claude-code-agent-id"),
-    )
-
-
-def expected_usage(request: ModelRequest, prices: Prices) -> dict[str, float]:
-    """Returns the estimated usage of a request, which is reserved for it."""
-    output = min(request.max_tokens or _TYPICAL_OUTPUT_TOKENS, _TYPICAL_OUTPUT_TOKENS)
-    tokens = TokenCounts(input=request.size_bytes // _BYTES_A_TOKEN, output=output)
-    return {
-        "inputTokens": tokens.input,
-        "outputTokens": tokens.output,
-        "costUsd": prices.cost_usd(request.model, tokens),
-    }
-
-
-@dataclass(slots=True)
-class ModelCall:
-    """One request in progress; ``settle`` may be called repeatedly."""
-
-    request: ModelRequest
     prices: Prices
-    after: AfterResponse
-    _started_at_s: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    agent_id: str | None = None  # of a subagent
+    sent_at_s: float = 0.0  # on the clock of the event loop
+    grant: int | None = None  # the number of the spend request by which it was allowed
+    settled: bool = False  # whether its outcome was reported
     _status: int | None = None
     _headers: Mapping[str, str] = field(default_factory=dict)
     _meter: TokenMeter | None = None
-    _settled: bool = False
 
     def start_response(self, status: int, headers: Mapping[str, Any], meter: TokenMeter) -> None:
         """Record the start of the response, which ``meter`` reads."""
         self._status, self._headers, self._meter = status, headers, meter
 
-    def settle(self) -> None:
-        """Report the outcome to ``after``; only the first call does."""
-        if self._settled:
-            return
-        self._settled = True
-        meter, status = self._meter, self._status
-        tokens = meter.tokens if meter else NO_TOKENS
-        if meter and status == _OK:
-            status = meter.error_status or status
-        response = ModelResponse(
-            request=self.request,
-            message_id=meter.message_id if meter else None,
-            status=status,
-            tokens=tokens,
-            cost_usd=self.prices.cost_usd(self.request.model, tokens),
-            complete=meter is not None and meter.complete,
-            started_at_s=self._started_at_s,
-            retry_after=(
-                parse_retry_after(self._headers, now_s=time.time())
-                if status in RETRY_LATER_STATUSES
-                else None
-            ),
-        )
-        self.after(response)
+    @property
+    def expected_usage(self) -> dict[str, float]:
+        """The estimated usage, which is reserved for the request."""
+        output = min(self.max_tokens or _TYPICAL_OUTPUT_TOKENS, _TYPICAL_OUTPUT_TOKENS)
+        tokens = TokenCounts(input=self.size_bytes // _BYTES_A_TOKEN, output=output)
+        return {
+            "inputTokens": tokens.input,
+            "outputTokens": tokens.output,
+            "costUsd": self.prices.cost_usd(self.model, tokens),
+        }
+
+    @property
+    def status(self) -> int | None:
+        """The status; for an error in mid-stream the status of that; None: no response."""
+        if self._meter and self._status == _OK:
+            return self._meter.error_status or self._status
+        return self._status
+
+    @property
+    def message_id(self) -> str | None:
+        """The API's id of the answer; None: none has begun."""
+        return self._meter.message_id if self._meter else None
+
+    @property
+    def tokens(self) -> TokenCounts:
+        """The consumed tokens."""
+        return self._meter.tokens if self._meter else NO_TOKENS
+
+    @property
+    def cost_usd(self) -> float:
+        """What the consumed tokens cost."""
+        return self.prices.cost_usd(self.model, self.tokens)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole response arrived."""
+        return self._meter is not None and self._meter.complete
+
+    @property
+    def retry_after(self) -> timedelta | None:
+        """The delay for which the API asked, if it is to be tried again later."""
+        later = self.status in RETRY_LATER_STATUSES
+        return parse_retry_after(self._headers, now_s=time.time()) if later else None
+
+
+BeforeRequest = Callable[[ModelCall], Awaitable[str | None]]
+"""Returns why the request is refused; None: it is allowed."""
+AfterResponse = Callable[[ModelCall], None]
+
+
+def parse_model_call(body: bytes, headers: Mapping[str, str], prices: Prices) -> ModelCall | None:
+    """Returns the request in an HTTP body; None if it is no JSON object that names its model."""
+    document = _document(body)
+    model, max_tokens = document.get("model"), document.get("max_tokens")
+    if not isinstance(model, str) or not 0 < len(model) <= _NAME_LIMIT:
+        return None
+    return ModelCall(
+        model=model,
+        max_tokens=max_tokens if type(max_tokens) is int else None,
+        size_bytes=len(body),
+        agent_id=headers.get("x-claude-code-agent-id"),
+        prices=prices,
+    )
 
 
 class TokenMeter:

@@ -39,10 +39,8 @@ from longshore.execution.runners.agent.accounting import (
     AfterResponse,
     BeforeRequest,
     ModelCall,
-    ModelRequest,
-    ModelResponse,
     TokenMeter,
-    parse_model_request,
+    parse_model_call,
     parse_retry_after,
 )
 from longshore.execution.runners.agent.credentials import (
@@ -127,8 +125,8 @@ class Gateway:
         """The status of the last response; None: no response yet, or none to the last request."""
         self.retry_after: timedelta | None = None
         """The delay that the API asked for in its last retry-later response."""
-        self.connection_error: str | None = None
-        """The connection error of the last request, if it had one."""
+        self.unreachable = False
+        """Whether the last request had a connection error."""
         subscription = credential.variable == OAUTH_TOKEN
         self.prices: Final = SUBSCRIPTION_PRICES if subscription else LIST_PRICES
         """The prices that the CLI assumes for such a credential."""
@@ -247,21 +245,21 @@ class Gateway:
         body = await _read_body(request)
         if path != _MESSAGES:
             return await self._send(request, path, body, None)
-        if (model_request := parse_model_request(body, request.headers)) is None:
+        if (call := parse_model_call(body, request.headers, self.prices)) is None:
             # Its cost cannot be estimated.
             message = "expected a JSON object that names its model"
             raise _RequestRejected(400, "invalid_request_error", message)
-        await self._check_allowed(model_request)
-        call = ModelCall(model_request, self.prices, self._record_response)
+        await self._check_allowed(call)
+        call.sent_at_s = asyncio.get_running_loop().time()
         try:
             return await self._send(request, path, body, call)
         finally:
-            call.settle()
+            self._settle(call)
 
-    async def _check_allowed(self, model_request: ModelRequest) -> None:
+    async def _check_allowed(self, call: ModelCall) -> None:
         if self.stop_reason is None:
             try:
-                refusal = await self._before(model_request)
+                refusal = await self._before(call)
             # The budget check may fail in any way; then nothing more may be spent.
             except Exception as raised:  # noqa: BLE001
                 self._fail(raised)
@@ -277,16 +275,20 @@ class Gateway:
         self.failure = self.failure or raised
         self.stop_reason = self.stop_reason or f"the budget check failed: {type(raised).__name__}"
 
-    def _record_response(self, response: ModelResponse) -> None:
-        self.last_status = response.status
-        now_s = asyncio.get_running_loop().time()
-        if response.status in RETRY_LATER_STATUSES:
-            self._retry_later_at_s, self.retry_after = now_s, response.retry_after
-        elif response.complete and response.started_at_s > self._retry_later_at_s:
+    def _settle(self, call: ModelCall) -> None:
+        """Report the outcome of a request, once."""
+        if call.settled:
+            return
+        call.settled = True
+        self.last_status = call.status
+        if call.status in RETRY_LATER_STATUSES:
+            self._retry_later_at_s = asyncio.get_running_loop().time()
+            self.retry_after = call.retry_after
+        elif call.complete and call.sent_at_s > self._retry_later_at_s:
             # This request was sent after the retry-later response.
             self.retry_after = None
         try:
-            self._after(response)
+            self._after(call)
         except Exception as raised:  # noqa: BLE001 - as in _check_allowed
             self._fail(raised)
 
@@ -301,7 +303,7 @@ class Gateway:
         """
         query = request.rel_url.raw_query_string
         url = f"{self._upstream}{path}{query and '?'}{query}"
-        self.connection_error = None
+        self.unreachable = False
         try:
             async with self._client.post(
                 url,
@@ -312,8 +314,8 @@ class Gateway:
                 return await self._return_response(request, response, call)
         except _ClientDisconnected:
             return web.Response()
-        except (aiohttp.ClientError, OSError) as error:
-            self.connection_error = self._mask().mask_text(str(error) or type(error).__name__)
+        except (aiohttp.ClientError, OSError):
+            self.unreachable = True
             return reset_connection(request)
 
     def _upstream_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -336,12 +338,12 @@ class Gateway:
             meter.feed(chunk)
             if call and (meter.complete or meter.error_type):
                 # Settle first: after the last event the CLI may report the end of its query.
-                call.settle()
+                self._settle(call)
             with _detect_disconnect():
                 await out.write(mask.feed(chunk))
         meter.end()
         if call:
-            call.settle()
+            self._settle(call)
         with _detect_disconnect():
             await out.write_eof(mask.end())
         return out

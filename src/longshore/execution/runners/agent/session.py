@@ -26,7 +26,7 @@ from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
 from longshore.execution.protocol import AGENT_FOLDER
-from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse, expected_usage
+from longshore.execution.runners.agent.accounting import ModelCall
 from longshore.execution.runners.agent.credentials import (
     API_KEY,
     AUTH_TOKEN,
@@ -83,8 +83,6 @@ class AgentSession:
         )
         self._started_s = time.monotonic()
         self._request_number = 0
-        # The number of the granted spend request, by the id of the model request.
-        self._granted: dict[int, int] = {}
         self.trace = AttemptTrace(
             self.spec["folder"],
             self.channel.send,
@@ -183,7 +181,7 @@ class AgentSession:
             **self._gateway.environment(inherited),
         }
 
-    async def _before_request(self, request: ModelRequest) -> str | None:
+    async def _before_request(self, call: ModelCall) -> str | None:
         """Ask the worker for permission to spend. Returns the reason of a refusal."""
         if not self.spec["has_budget"]:
             return None
@@ -192,7 +190,7 @@ class AgentSession:
         content = {
             "step": running.trace.step if running else "",
             "spent": self._spent(),
-            "estimate": expected_usage(request, self._gateway.prices),
+            "estimate": call.expected_usage,
         }
         reply = asyncio.ensure_future(
             asyncio.to_thread(self.channel.request_spend, number, **content)
@@ -205,8 +203,7 @@ class AgentSession:
                 lambda _: self.channel.send("usage", settles=number, **self._spent())
             )
             raise
-        if refusal is None:
-            self._granted[id(request)] = number
+        call.grant = number
         return refusal
 
     def _spent(self) -> dict[str, float]:
@@ -222,25 +219,23 @@ class AgentSession:
         category = ErrorCategory.CRASH if broken else ErrorCategory.VALIDATION
         return Failure(category=category, message=error_text(reason))
 
-    def _after_response(self, response: ModelResponse) -> None:
-        tokens = response.tokens
+    def _after_response(self, call: ModelCall) -> None:
+        tokens, cost_usd = call.tokens, call.cost_usd
         self._usage["inputTokens"] += tokens.input + tokens.cache_creation
         self._usage["outputTokens"] += tokens.output
         self._usage["cacheReadTokens"] += tokens.cache_read
-        self._usage["turns"] += response.complete and response.request.agent_id is None
-        self._usage["costUsd"] += response.cost_usd
-        self.channel.send(
-            "usage", settles=self._granted.pop(id(response.request), None), **self._spent()
-        )
+        self._usage["turns"] += call.complete and call.agent_id is None
+        self._usage["costUsd"] += cost_usd
+        self.channel.send("usage", settles=call.grant, **self._spent())
         if self.trace.running_step is not None:
-            self.trace.running_step.on_response(response.message_id, tokens, response.cost_usd)
+            self.trace.running_step.on_response(call.message_id, tokens, cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""
         gateway, status = self._gateway, self._gateway.last_status or 0
         return {
             "api_status": status if status >= _FIRST_ERROR_STATUS else None,
-            "unreachable": gateway.connection_error is not None,
+            "unreachable": gateway.unreachable,
             "retry_after": gateway.retry_after,
         }
 

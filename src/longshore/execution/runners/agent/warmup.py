@@ -14,7 +14,7 @@ import aiohttp
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKError, query
 
 import longshore.execution.runners.agent.runner  # noqa: F401 - what a child calls
-from longshore.execution.runners.agent.accounting import ModelRequest
+from longshore.execution.runners.agent.accounting import ModelCall
 from longshore.execution.runners.agent.credentials import Credential
 from longshore.execution.runners.agent.gateway import LOOPBACK, Gateway
 
@@ -44,7 +44,7 @@ def _gateway(upstream: str) -> Gateway:
     return Gateway(Credential("none"), upstream, before=_allow, after=lambda _response: None)
 
 
-async def _allow(_request: ModelRequest) -> None:
+async def _allow(_call: ModelCall) -> None:
     """Allow every request."""
 
 
