@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from longshore.execution.runners.agent.git import Git
-from longshore.execution.runners.agent.workspace import Workspace
+from longshore.execution.runners.agent.workspace import PATCH_NAME, Workspace
 
 _CLEAN = {
     "PATH": os.defpath,
@@ -139,6 +139,13 @@ class RequestGate:
             self.paths.append(path)
             self.reached.set()
             self.opened.wait(60)
+
+
+def patch_of(workspace: Workspace, artifacts: Path) -> Path | None:
+    """Write the patch of all changes; returns its path, None without changes."""
+    assert not workspace.write_patch(artifacts)
+    patch = artifacts / PATCH_NAME
+    return patch if patch.exists() else None
 
 
 @contextmanager

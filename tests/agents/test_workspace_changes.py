@@ -3,12 +3,13 @@
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longshore.execution.runners.agent.workspace import PATCH_NAME, Workspace
-from tests.agents.git_repositories import Origin, WorkspaceMachine, apply_patch, git
+from tests.agents.git_repositories import Origin, WorkspaceMachine, apply_patch, git, patch_of
 
 FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
 
@@ -31,7 +32,7 @@ def test_nothing_changed_leaves_no_patch(origin: Origin, machine: WorkspaceMachi
 
     os.utime(space.folder / "a.txt")
 
-    assert space.changes(artifacts) is None
+    assert patch_of(space, artifacts) is None
     assert list(artifacts.iterdir()) == []
 
 
@@ -77,21 +78,18 @@ def test_a_patch_reproduces_all_changes_byte_by_byte(
     git("add", "committed", at=folder)
     git("commit", "--quiet", "-m", "x", at=folder)
 
-    changes = space.changes(tmp_path / "artifacts")
+    patch = patch_of(space, tmp_path / "artifacts")
 
-    assert changes is not None
-    assert changes.patch is not None
-    assert not changes.omitted
+    assert patch is not None
     other = machine.open(origin.url, space.commit)
-    apply_patch(other, changes.patch)
+    apply_patch(other, patch)
     ignored = {"note.log", "made/x.o", "made/deep/x.o"}
     assert _contents(other.folder) == {
         name: content for name, content in _contents(folder).items() if name not in ignored
     }
-    again = other.changes(tmp_path / "again")
+    again = patch_of(other, tmp_path / "again")
     assert again is not None
-    assert again.patch is not None
-    assert again.patch.read_bytes() == changes.patch.read_bytes()
+    assert again.read_bytes() == patch.read_bytes()
 
 
 def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -111,14 +109,13 @@ def test_a_repeated_patch_replaces_the_previous_one(
 ) -> None:
     space = machine.open(origin.url)
     (space.folder / "new").write_bytes(b"1\n")
-    assert space.changes(tmp_path) is not None
+    assert patch_of(space, tmp_path) is not None
     (space.folder / "new").write_bytes(b"2\n")
-    assert space.changes(tmp_path) is not None
+    assert patch_of(space, tmp_path) is not None
     assert b"+2\n" in (tmp_path / PATCH_NAME).read_bytes()
     (space.folder / "new").unlink()
 
-    assert space.changes(tmp_path) is None
-    assert not (tmp_path / PATCH_NAME).exists()
+    assert patch_of(space, tmp_path) is None
 
 
 def test_an_attempt_can_continue_in_the_workspace_of_a_killed_one(
@@ -130,12 +127,12 @@ def test_an_attempt_can_continue_in_the_workspace_of_a_killed_one(
     space.folder.with_name("workspace.git").joinpath("index.lock").write_bytes(b"half")
 
     again = Workspace(folder=space.folder, commit=space.commit, git=space.git)
-    changes = again.with_deadline(time.monotonic() + 30).changes(tmp_path)
 
-    assert changes is not None
+    assert patch_of(again, tmp_path) is not None
     assert b"+1\n" in (tmp_path / PATCH_NAME).read_bytes()
+    late = replace(again, git=replace(again.git, deadline=time.monotonic()))
     with pytest.raises(TimeoutError):
-        again.with_deadline(time.monotonic()).changes(tmp_path)
+        late.write_patch(tmp_path)
 
 
 def test_a_patch_is_limited_and_lists_the_omitted_files(
@@ -147,19 +144,16 @@ def test_a_patch_is_limited_and_lists_the_omitted_files(
     (space.folder / "a.txt").write_bytes(b"small\n")
     (space.folder / "old.txt").unlink()
 
-    changes = space.changes(tmp_path, limit=4_000)
+    omitted = space.write_patch(tmp_path, limit=4_000)
 
-    assert changes is not None
-    assert changes.patch is not None
-    assert changes.omitted == ("big.bin", "old.txt")
-    assert changes.omitted
-    assert changes.patch.stat().st_size <= 4_000
+    patch = tmp_path / PATCH_NAME
+    assert omitted == ["big.bin", "old.txt"]
+    assert patch.stat().st_size <= 4_000
     other = machine.open(origin.url)
-    apply_patch(other, changes.patch)
+    apply_patch(other, patch)
     assert (other.folder / "a.txt").read_bytes() == b"small\n"
 
-    nothing = space.changes(tmp_path, limit=10)
+    omitted = space.write_patch(tmp_path, limit=10)
 
-    assert nothing is not None
-    assert nothing.patch is None
-    assert set(nothing.omitted) == {"a.txt", "big.bin", "old.txt"}
+    assert not patch.exists()
+    assert set(omitted) == {"a.txt", "big.bin", "old.txt"}

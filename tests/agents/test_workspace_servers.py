@@ -75,8 +75,8 @@ def test_a_repository_that_has_moved_is_a_mistake_in_the_definition() -> None:
 
     failed = failure_of_git("fetching x", stderr, 128)
 
-    assert failed.category is ErrorCategory.VALIDATION
-    assert "has moved" in failed.message
+    assert failed.failure.category is ErrorCategory.VALIDATION
+    assert "has moved" in failed.failure.message
 
 
 def test_a_redirect_of_the_server_is_followed(origin: Origin, machine: WorkspaceMachine) -> None:

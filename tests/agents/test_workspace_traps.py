@@ -7,7 +7,7 @@ import pytest
 
 from longshore.execution.runners.agent.git import GitFailed
 from longshore.execution.runners.agent.workspace import PATCH_NAME
-from tests.agents.git_repositories import Origin, WorkspaceMachine, apply_patch, git
+from tests.agents.git_repositories import Origin, WorkspaceMachine, apply_patch, git, patch_of
 
 
 @pytest.fixture
@@ -74,13 +74,12 @@ def test_a_repository_full_of_tricks_runs_nothing(
 
     space = machine.open(origin.url)
     (space.folder / "a.txt").write_bytes(b"two\n")
-    changes = space.changes(tmp_path / "artifacts")
-    assert changes is not None
-    assert changes.patch is not None
+    patch = patch_of(space, tmp_path / "artifacts")
+    assert patch is not None
 
     assert not _triggered(trap)
     assert (space.folder / "sub").is_dir()
-    assert b"-one\n+two\n" in changes.patch.read_bytes()
+    assert b"-one\n+two\n" in patch.read_bytes()
 
 
 def test_programs_in_the_agent_s_repository_are_not_run(
@@ -106,12 +105,11 @@ def test_programs_in_the_agent_s_repository_are_not_run(
     subprocess.run(["git", "diff"], cwd=space.folder, capture_output=True, check=False)
     assert _triggered(trap)
 
-    changes = space.changes(tmp_path / "artifacts")
+    patch = patch_of(space, tmp_path / "artifacts")
 
     assert not _triggered(trap)
-    assert changes is not None
-    assert changes.patch is not None
-    text = changes.patch.read_text()
+    assert patch is not None
+    text = patch.read_text()
     assert "-one\n+two\n" in text
     assert "b/nested/inside" in text
     assert ".git/" not in text
@@ -126,11 +124,10 @@ def test_changes_are_found_although_the_agent_deleted_its_repository(
     (space.folder / ".git").symlink_to("/etc")
     (space.folder / "a.txt").unlink()
 
-    changes = space.changes(tmp_path / "artifacts")
+    patch = patch_of(space, tmp_path / "artifacts")
 
-    assert changes is not None
-    assert changes.patch is not None
-    assert "deleted file mode" in changes.patch.read_text()
+    assert patch is not None
+    assert "deleted file mode" in patch.read_text()
 
 
 def test_a_link_that_leads_out_is_a_link_and_nothing_is_read_or_written_behind_it(
@@ -147,13 +144,12 @@ def test_a_link_that_leads_out_is_a_link_and_nothing_is_read_or_written_behind_i
     (space.folder / "folder").rmdir()
     (space.folder / "folder").symlink_to(outside)
 
-    changes = space.changes(tmp_path / "artifacts")
+    patch = patch_of(space, tmp_path / "artifacts")
 
-    assert changes is not None
-    assert changes.patch is not None
-    assert b"outside\n" not in changes.patch.read_bytes().replace(str(outside).encode(), b"")
+    assert patch is not None
+    assert b"outside\n" not in patch.read_bytes().replace(str(outside).encode(), b"")
     other = machine.open(origin.url)
-    apply_patch(other, changes.patch)
+    apply_patch(other, patch)
     assert (other.folder / "folder").is_symlink()
     assert [file.read_bytes() for file in outside.iterdir()] == [b"outside\n"]
 
@@ -169,13 +165,13 @@ def test_the_patch_is_written_into_the_artifacts_and_nowhere_else(
     artifacts.mkdir()
     (artifacts / PATCH_NAME).symlink_to(precious)
 
-    assert space.changes(artifacts) is not None
+    assert patch_of(space, artifacts) is not None
 
     assert precious.read_bytes() == b"keep"
     assert not (artifacts / PATCH_NAME).is_symlink()
     (tmp_path / "led-away").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="leads elsewhere"):
-        space.changes(tmp_path / "led-away")
+        space.write_patch(tmp_path / "led-away")
 
 
 def test_a_tree_that_would_write_into_the_repository_itself_is_refused(

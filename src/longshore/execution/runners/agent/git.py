@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, ClassVar, Final, Literal, NamedTuple
+from typing import IO, ClassVar, Final, NamedTuple
 
 from longshore.core.agents.repositories import CREDENTIALS_REMEDY
-from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
 from longshore.core.text.sanitise import safe_excerpt
 
 OUTPUT_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -80,21 +80,11 @@ _CONFIG = (
 )
 
 
-class GitFailed(Exception):
+class GitFailed(FailureRaised):
     """Git failed; the category decides whether the task is retried."""
 
     def __init__(self, message: str, category: ErrorCategory) -> None:
-        self.message = message
-        self.category = category
-        super().__init__(message, category)
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def longshore_decision(self) -> Literal["retry", "fail"]:
-        """The decision that ``Retry`` and ``Fail`` express by their type."""
-        return "retry" if self.category.retryable else "fail"
+        super().__init__(Failure(category=category, message=error_text(message)))
 
 
 class UnknownRef(GitFailed):

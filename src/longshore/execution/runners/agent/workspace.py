@@ -36,9 +36,6 @@ _FOLDER_MODE = 0o700
 _GIT_TIMEOUT_S = 600.0
 _PATCH_TIMEOUT_S = 60.0
 _FILES, _RECORD_FILE = "files", "repository.json"
-# The limit of nested repositories that the agent created; more are omitted.
-_MAX_NESTED = 50
-_NO_OBJECT = "0" * 40
 _NEXT_FILE = b"\ndiff --git "
 
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfilemode = true\n"
@@ -57,14 +54,6 @@ _AGENT_CONFIG = """\
 \turl = "{url}"
 \tfetch = +refs/heads/*:refs/remotes/origin/*
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceChanges:
-    """The changes that an agent made in its workspace."""
-
-    patch: Path | None  # None: the changes of no file fit
-    omitted: tuple[str, ...]  # files whose changes are not in the patch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +118,14 @@ class Workspace:
         workspace._create_agent_repository(fetched, url)
         return workspace
 
-    def with_deadline(self, deadline: float) -> Workspace:
-        """Returns the workspace with another deadline for git."""
-        return replace(self, git=replace(self.git, deadline=deadline))
-
-    def changes(
-        self, artifacts: Path, *, limit: int = PATCH_LIMIT_BYTES
-    ) -> WorkspaceChanges | None:
-        """Write the changes since the commit to ``changes.patch``. Returns None without changes.
+    def write_patch(self, artifacts: Path, *, limit: int = PATCH_LIMIT_BYTES) -> Sequence[str]:
+        """Write the changes since the commit to ``changes.patch``, if there are any.
 
         The patch includes binary and new files, but not ignored ones. It is never longer than
         ``limit``: the largest files are omitted first. A repeated call replaces the patch.
+
+        Returns:
+            The names of the omitted files.
 
         Raises:
             ValueError: ``artifacts`` is a symbolic link.
@@ -150,13 +136,13 @@ class Workspace:
         artifacts.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         self._reset_config()
         draft = self._git_dir / f"{PATCH_NAME}.partial"
-        omitted = [*self._update_index(limit), *self._write_patch(draft, limit)]
+        omitted = [*self._update_index(limit), *self._write_diff(draft, limit)]
         if draft.stat().st_size:
             os.replace(draft, artifacts / PATCH_NAME)
-            return WorkspaceChanges(patch=artifacts / PATCH_NAME, omitted=tuple(omitted))
-        draft.unlink()
-        (artifacts / PATCH_NAME).unlink(missing_ok=True)
-        return WorkspaceChanges(patch=None, omitted=tuple(omitted)) if omitted else None
+        else:
+            draft.unlink()
+            (artifacts / PATCH_NAME).unlink(missing_ok=True)
+        return omitted
 
     @property
     def _git_dir(self) -> Path:
@@ -223,30 +209,24 @@ class Workspace:
             else:
                 yield os.fsdecode(name)
         # Removed files first: a new file may have the name of a removed folder.
-        if gone:
-            lines = b"".join(b"0 %b\t%b\0" % (_NO_OBJECT.encode(), name) for name in gone)
-            self._run("update-index", "-z", "--index-info", stdin=lines)
-        if fitting:
-            names = b"".join(name + b"\0" for name in fitting)
-            self._run("update-index", "-z", "--add", "--remove", "--stdin", stdin=names)
+        for option, names in (("--force-remove", gone), ("--add", fitting)):
+            if names:
+                listed = b"".join(name + b"\0" for name in names)
+                self._run("update-index", "-z", option, "--stdin", stdin=listed)
 
-    def _new_files(self) -> Iterator[bytes]:
-        """Yields the files that are not in the commit and not ignored.
+    def _new_files(self, folder: bytes = b"") -> Iterator[bytes]:
+        """Yields the files below a folder that are not in the commit and not ignored.
 
         A nested repository is treated as a folder: agents create them, and mean their files.
         """
-        pending, seen = [b""], 0
-        while pending and seen <= _MAX_NESTED:
-            folder = pending.pop()
-            # In a nested repository every file is new: use an empty index.
-            index = self._git_dir / "no-index" if folder else None
-            listing = ("ls-files", "-z", "--others", "--exclude-standard")
-            for name in self._names(*listing, subfolder=folder, index=index):
-                if name.endswith(b"/"):
-                    pending.append(folder + name)
-                else:
-                    yield folder + name
-            seen += 1
+        # In a nested repository every file is new: use an empty index.
+        index = self._git_dir / "no-index" if folder else None
+        listing = ("ls-files", "-z", "--others", "--exclude-standard")
+        for name in self._names(*listing, subfolder=folder, index=index):
+            if name.endswith(b"/"):
+                yield from self._new_files(folder + name)
+            else:
+                yield folder + name
 
     def _readable(self, name: bytes) -> bool:
         path = self.folder / os.fsdecode(name)
@@ -265,7 +245,7 @@ class Workspace:
         is_file_or_link = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
         return status.st_size if is_file_or_link else None
 
-    def _write_patch(self, draft: Path, limit: int) -> Sequence[str]:
+    def _write_diff(self, draft: Path, limit: int) -> Sequence[str]:
         """Write the patch. Returns the names of files that did not fit."""
         compared = ("diff-index", "--cached", "--no-renames", "--ignore-submodules=all")
         shown = ("-p", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv")
@@ -307,14 +287,12 @@ class WorkingDirectory:
         """Write the changes in the repository to a patch among the artifacts."""
         if self.workspace is None:
             return
-        workspace = self.workspace.with_deadline(time.monotonic() + _PATCH_TIMEOUT_S)
-        changes = await asyncio.to_thread(workspace.changes, artifacts)
-        if changes is not None and changes.omitted:
-            omitted = ", ".join(changes.omitted[:3])
-            send(
-                "log",
-                text=f"longshore: changes of some files are too large to be stored: {omitted}",
-            )
+        git = replace(self.workspace.git, deadline=time.monotonic() + _PATCH_TIMEOUT_S)
+        omitted = await asyncio.to_thread(replace(self.workspace, git=git).write_patch, artifacts)
+        if omitted:
+            names = ", ".join(omitted[:3])
+            text = f"longshore: changes of some files are too large to be stored: {names}"
+            send("log", text=text)
 
     def remove(self) -> None:
         """Remove the task's folder."""
