@@ -13,7 +13,6 @@ import os
 import signal
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +28,7 @@ from claude_agent_sdk import (
 )
 from claude_agent_sdk.types import HookInput, HookJSONOutput
 
+from longshore.core.agents.failures import QueryEnding
 from longshore.core.agents.transcripts import StoredAnswer, final_answer, tool_request_ids
 from longshore.execution.runners.channel import Send
 
@@ -101,49 +101,46 @@ class ConversationStore:
         return [*self._earlier_entries, *self._entries] or None
 
 
-@dataclass(slots=True)
-class QueryOutcome:
-    """The messages of a query that matter, and how it ended."""
-
-    result: ResultMessage | None = None
-    error: Exception | None = None
-    timed_out: bool = False
-    assistant_error: str | None = None
-    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
-
-
 async def run_query(
     prompt: str,
     options: ClaudeAgentOptions,
     *,
     timeout: timedelta,
     on_message: Callable[[object], None],
-) -> QueryOutcome:
-    """Run a query to its end. Returns its outcome, which includes any exception it raised."""
-    outcome = QueryOutcome()
-    options.stderr = outcome.stderr.append
+) -> QueryEnding:
+    """Run a query to its end. Returns how it ended, also if it raised an exception."""
+    result: ResultMessage | None = None
+    assistant_error: str | None = None
+    stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+    options.stderr = stderr.append
 
     async def read_messages() -> None:
+        nonlocal result, assistant_error
         async for message in query(prompt=prompt, options=options):
             if isinstance(message, AssistantMessage):
-                outcome.assistant_error = message.error  # None again after a good answer
+                assistant_error = message.error  # None again after a good answer
             elif isinstance(message, ResultMessage):
-                outcome.result = message  # several may arrive: the last one counts
+                result = message  # several may arrive: the last one counts
             on_message(message)
 
     reader = asyncio.ensure_future(read_messages())
+    timed_out = False
     try:
         await asyncio.wait((reader,), timeout=timeout.total_seconds())
-        outcome.timed_out = not reader.done()
+        timed_out = not reader.done()
     finally:
         if not reader.done():
             await _terminate(reader)
-    if not reader.cancelled():
-        error = reader.exception()
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        outcome.error = error
-    return outcome
+    error = None if reader.cancelled() else reader.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return QueryEnding.from_query(
+        error,
+        result,
+        assistant_error=assistant_error,
+        stderr="\n".join(stderr),
+        late=timeout if timed_out else None,
+    )
 
 
 async def _terminate(reader: asyncio.Future[None]) -> None:

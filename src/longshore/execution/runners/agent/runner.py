@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from longshore.core.agents.failures import (
-    QueryEnding,
     QueryFailure,
     QueryFailureReason,
     query_failure_of,
@@ -178,13 +177,10 @@ class _StepRun:
                     tracer.on_message(message)
 
             options = session.options(step, self._conversation, tracer, resumes=resumes)
-            outcome = await run_query(prompt, options, timeout=timeout, on_message=trace_message)
-            ending = QueryEnding.from_query(
-                outcome.error,
-                outcome.result,
-                assistant_error=outcome.assistant_error,
-                stderr="\n".join(outcome.stderr),
-                late=step.timeout if outcome.timed_out else None,
+            ending = await run_query(prompt, options, timeout=timeout, on_message=trace_message)
+            ending = replace(
+                ending,
+                late=None if ending.late is None else step.timeout,
                 model=session.model,
                 wants_structure=step.output_schema is not None,
                 **session.api_failure(),
@@ -193,7 +189,7 @@ class _StepRun:
                 if (stop_failure := session.stop_failure) is not None:
                     tracer.finish("stopped", stop_failure.message)
                     raise FailureRaised(stop_failure)
-                how = "timeout" if outcome.timed_out else "failed"
+                how = "failed" if ending.late is None else "timeout"
                 tracer.finish(how, query_failure.failure.message)
         return query_failure, dict(ending.result or {})
 
