@@ -21,7 +21,7 @@ BUDGET_FAULTS = (
     _fault(
         name="a budget of which nothing is left is not used up",
         at="core.budgets:exhaustion",
-        do=Operator(">= cost_usd", ">"),
+        do=Operator(">= limit", ">"),
         caught_by=f"{_CORE}::TestExhausted::"
         "test_a_budget_is_used_up_as_soon_as_nothing_is_left_of_a_part_of_it",
     ),
@@ -54,8 +54,8 @@ BUDGET_FAULTS = (
         name="an attempt that is over may go on spending",
         at="core.budgets:reserve",
         do=Drop("if Usage()"),
-        caught_by=f"{_FAILURES}::"
-        "test_an_attempt_that_another_process_ended_spends_and_reports_nothing",
+        caught_by=f"{_CORE}::TestReserving::"
+        "test_an_attempt_whose_reservation_was_closed_is_refused",
     ),
     _fault(
         name="an attempt whose lease is lost is granted more",
@@ -165,7 +165,7 @@ BUDGET_FAULTS = (
     _fault(
         name="an addition whose answer was lost is refused",
         at="services.budgets:BudgetOperations.add_to_task_budget",
-        do=Drop("if allowance", nth=2),
+        do=Drop("if allowance"),
         caught_by=f"{_TASKS}::test_an_addition_whose_answer_was_lost_counts_once",
     ),
     _fault(

@@ -32,6 +32,6 @@ BUDGET_BUGS = (
     Bug(
         "an agent's own budget is not checked",
         at="services.worker.budget_check:BudgetCheck._check_own",
-        do=Condition("plan", "False and ($1 := '')"),
+        do=Condition("exhaustion()", "(exhausted := None)"),
     ),
 )

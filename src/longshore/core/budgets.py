@@ -55,6 +55,12 @@ class Budget:
     tokens: int | None = None
     minutes: float | None = None
 
+    @property
+    def amounts(self) -> dict[str, Any]:
+        """The amounts that are not None, by their units."""
+        amounts = ((unit.value, getattr(self, unit)) for unit in BudgetUnit)
+        return {unit: amount for unit, amount in amounts if amount is not None}
+
     def __bool__(self) -> bool:
         return (self.usd, self.tokens, self.minutes) != (None, None, None)
 
@@ -68,33 +74,19 @@ class Budget:
 
     def raised_by(self, amount: Budget) -> Budget:
         """Returns the limit raised by ``amount``; an unlimited unit stays unlimited."""
-        return self._combined(
-            amount, lambda limit, more: None if limit is None else limit + (more or 0)
-        )
+        more = amount.amounts
+        return Budget(**{unit: limit + more.get(unit, 0) for unit, limit in self.amounts.items()})
 
     def __add__(self, other: Budget) -> Budget:
         """Returns the sum of two additions."""
-        return self._combined(
-            other, lambda amount, more: more if amount is None else amount + (more or 0)
-        )
-
-    def _combined(self, other: Budget, combine: Callable[[Any, Any], Any]) -> Budget:
-        return Budget(
-            usd=combine(self.usd, other.usd),
-            tokens=combine(self.tokens, other.tokens),
-            minutes=combine(self.minutes, other.minutes),
-        )
+        return Budget(**other.amounts | self.raised_by(other).amounts)
 
     def unlimited_units(self, amount: Budget) -> list[str]:
         """Returns the units of ``amount`` that this budget does not limit."""
-        pairs = (
-            ("dollars", self.usd, amount.usd),
-            ("tokens", self.tokens, amount.tokens),
-            ("minutes", self.minutes, amount.minutes),
-        )
-        return [name for name, limit, added in pairs if limit is None and added is not None]
+        return [_UNIT_NAMES[unit] for unit in amount.amounts if unit not in self.amounts]
 
 
+_UNIT_NAMES = {"usd": "dollars", "tokens": "tokens", "minutes": "minutes"}
 NO_BUDGET = Budget()
 MAX_AMOUNT = 1_000_000_000
 _EXPECTED = "expected dollars, or an object with some of usd, tokens and minutes, each above 0"
@@ -182,14 +174,22 @@ class Exhausted:
         return f"{text} or reserved" if self.reserved else text
 
 
-def exhaustion(budget: Budget, spent: Usage) -> Exhausted | None:
+_USED: Mapping[str, Callable[[Usage], float]] = {
+    BudgetUnit.USD: lambda usage: usage.cost_usd,
+    BudgetUnit.TOKENS: total_tokens,
+    BudgetUnit.MINUTES: lambda usage: usage.seconds / 60,
+}
+
+
+def exhaustion(
+    budget: Budget, spent: Usage, spent_and_reserved: Usage | None = None
+) -> Exhausted | None:
     """Returns the first unit of a budget that is used up; None if something is left of each."""
-    if budget.usd is not None and spent.cost_usd >= budget.usd:
-        return Exhausted(unit=BudgetUnit.USD, used=spent.cost_usd, limit=budget.usd)
-    if budget.tokens is not None and total_tokens(spent) >= budget.tokens:
-        return Exhausted(unit=BudgetUnit.TOKENS, used=total_tokens(spent), limit=budget.tokens)
-    if budget.minutes is not None and spent.seconds >= budget.minutes * 60:
-        return Exhausted(unit=BudgetUnit.MINUTES, used=spent.seconds / 60, limit=budget.minutes)
+    for usage in filter(None, (spent, spent_and_reserved)):
+        for unit, limit in budget.amounts.items():
+            if (used := _USED[unit](usage)) >= limit:
+                reserved = usage is not spent
+                return Exhausted(unit=BudgetUnit(unit), used=used, limit=limit, reserved=reserved)
     return None
 
 
@@ -288,10 +288,7 @@ def reserve(
 def shared_exhaustion(shared: SharedBudget, limit: Budget) -> Exhausted | None:
     """Returns what of a shared budget is spent or reserved completely; None if anything is left."""
     whole = with_allowance(limit, shared.allowance)
-    if (exhausted := exhaustion(whole, shared.spent)) is not None:
-        return exhausted
-    exhausted = exhaustion(whole, shared.spent_and_reserved)
-    return None if exhausted is None else replace(exhausted, reserved=True)
+    return exhaustion(whole, shared.spent, shared.spent_and_reserved)
 
 
 def settle(

@@ -259,8 +259,6 @@ class BudgetOperations:
         _check_addition(amount, request_id)
         row = await self.transitions.get_task(tenant, task_id)
         command = c.AddBudget(amount=amount, by=by, request_id=request_id)
-        if row.allowance is not None and request_id in row.allowance.requests:
-            return row
         if not row.state.terminal:
             own = await self._task_budget(row, steps=True)
             _check_limited(own, amount, f"task {task_id}", "`budget` in its definition")
@@ -426,7 +424,6 @@ def _check_addition(amount: Budget, request_id: str) -> None:
     if not amount:
         message = "nothing is added: name dollars, tokens or minutes"
         raise UsageError(message)
-    amounts = (amount.usd, amount.tokens, amount.minutes)
-    if not all(0 < amount <= MAX_AMOUNT for amount in amounts if amount is not None):
+    if not all(0 < number <= MAX_AMOUNT for number in amount.amounts.values()):
         message = f"what is added must be above 0, and {MAX_AMOUNT:,} at most"
         raise UsageError(message)

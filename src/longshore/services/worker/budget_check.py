@@ -171,7 +171,7 @@ class BudgetCheck:
     async def _decide(self, request: SpendRequest) -> CheckState:
         request = replace(request, spent=max(request.spent, self._spent, key=_dollars))
         self._step_starts.setdefault(request.step, request.spent)
-        stop = self._check_own_budgets(request) or await self._reserve_shared(request)
+        stop = self._check_own(request) or await self._reserve_shared(request)
         if stop is None:
             self._pending[request.number] = request.estimate
             return Granting()
@@ -184,34 +184,20 @@ class BudgetCheck:
     def _has_pending(self) -> bool:
         return any(estimate != NO_USAGE for estimate in self._pending.values())
 
-    def _check_own_budgets(self, request: SpendRequest) -> BudgetStop | None:
-        if (stop := self._check_own(request, NO_USAGE)) is not None:
-            return stop
-        stop = self._check_own(request, sum(self._pending.values(), NO_USAGE))
-        if stop is None:
-            return None
-        return replace(stop, exhausted=replace(stop.exhausted, reserved=True))
-
-    def _check_own(self, request: SpendRequest, pending: Usage) -> BudgetStop | None:
-        row = self.spender.row
-        step = next((item for item in self.plan.steps if item.name == request.step), None)
-        if step is not None:
-            spent = request.spent - self._step_starts[request.step] + pending
-            if exhausted := exhaustion(with_allowance(step.budget, row.allowance), spent):
-                return BudgetStop(
-                    scope=BudgetScope.STEP,
-                    exhausted=exhausted,
-                    label=f"step {step.name!r}",
-                    allowance=row.allowance,
-                )
-        spent = row.usage + request.spent + pending
-        if exhausted := exhaustion(with_allowance(self.plan.budget, row.allowance), spent):
-            return BudgetStop(
-                scope=BudgetScope.TASK,
-                exhausted=exhausted,
-                label="the task",
-                allowance=row.allowance,
-            )
+    def _check_own(self, request: SpendRequest) -> BudgetStop | None:
+        row, pending = self.spender.row, sum(self._pending.values(), NO_USAGE)
+        in_step = request.spent - self._step_starts[request.step]
+        budgets = [
+            (BudgetScope.STEP, f"step {step.name!r}", step.budget, in_step)
+            for step in self.plan.steps
+            if step.name == request.step
+        ]
+        budgets.append((BudgetScope.TASK, "the task", self.plan.budget, row.usage + request.spent))
+        for scope, label, budget, spent in budgets:
+            limit = with_allowance(budget, row.allowance)
+            if exhausted := exhaustion(limit, spent, spent + pending):
+                stop = BudgetStop(scope=scope, exhausted=exhausted, label=label)
+                return replace(stop, allowance=row.allowance)
         return None
 
     async def _reserve_shared(self, request: SpendRequest) -> BudgetStop | None:
