@@ -266,21 +266,6 @@ async def test_a_response_to_an_earlier_request_does_not_clear_the_retry_delay()
 
 
 @scenario
-async def test_a_retry_date_is_relative_to_the_response_s_own_date() -> None:
-    moments = {
-        "date": "Wed, 21 Oct 2026 07:28:00 GMT",
-        "retry_after": "Wed, 21 Oct 2026 07:30:30 GMT",
-    }
-    async with (
-        raw_upstream(http_response("529 Busy", b"{}", **moments)) as up,
-        open_gateway(up.url) as client,
-    ):
-        await client.response()
-
-        assert client.gateway.retry_after == timedelta(seconds=150)
-
-
-@scenario
 async def test_a_compressed_response_is_counted_and_passed_on_uncompressed() -> None:
     body = json.dumps({"type": "message", "usage": {"input_tokens": 5}}).encode()
     packed, budget = (

@@ -2,18 +2,13 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from longshore.core.agents.prices import NO_TOKENS, TokenCounts
 from longshore.execution.runners.agent import accounting
-from longshore.execution.runners.agent.accounting import (
-    TokenMeter,
-    parse_retry_after,
-    parse_tokens,
-)
+from longshore.execution.runners.agent.accounting import TokenMeter, parse_tokens
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -222,33 +217,3 @@ def test_a_document_above_the_limit_is_not_buffered(monkeypatch: pytest.MonkeyPa
     meter.end()
 
     assert not meter.complete
-
-
-NOON = "Wed, 21 Oct 2026 12:00:00 GMT"
-NOON_S = 1_792_584_000.0
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "30"}, 30),
-        ({"retry-after": " 1.5 "}, 1.5),
-        ({"retry-after": "-3"}, 0),
-        ({"retry-after": "1e300"}, 30 * 24 * 3600),
-        ({"retry-after": "inf"}, None),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": ""}, None),
-        ({}, None),
-        ({"retry-after": "Wed, 21 Oct 2026 12:01:00 GMT"}, 60),
-        ({"retry-after": "Wed, 21 Oct 2026 12:01:00 GMT", "date": "x"}, 60),
-        ({"retry-after": NOON, "date": "Wed, 21 Oct 2026 11:00:00 GMT"}, 3600),
-        ({"retry-after": "Wed, 21 Oct 2026 11:00:00 GMT"}, 0),
-    ],
-)
-def test_a_retry_delay_is_read_from_seconds_or_a_date(
-    headers: dict[str, str], seconds: float | None
-) -> None:
-    expected = None if seconds is None else timedelta(seconds=seconds)
-
-    assert parse_retry_after(headers, now_s=NOON_S) == expected

@@ -68,10 +68,6 @@ class QueryFailureReason(Enum):
         ErrorCategory.VALIDATION,
         "the agent reached its limit of turns: raise maxTurns, or give the step less to do",
     )
-    BUDGET = (
-        ErrorCategory.VALIDATION,
-        "the agent has used up its budget: raise the budget, or give the step less to do",
-    )
     SCHEMA_MISMATCH = (
         ErrorCategory.PARSE,
         "the agent returned no result that matches outputSchema",
@@ -275,8 +271,6 @@ def schema_failure(problem: str) -> QueryFailure:
 _ROWS = (
     ("subtype", "error_max_turns", QueryFailureReason.TURNS),
     ("terminal_reason", "max_turns", QueryFailureReason.TURNS),
-    ("subtype", "error_max_budget_usd", QueryFailureReason.BUDGET),
-    ("terminal_reason", "budget_exhausted", QueryFailureReason.BUDGET),
     ("subtype", "error_max_structured_output_retries", QueryFailureReason.SCHEMA_MISMATCH),
     ("message", "No conversation found", QueryFailureReason.SESSION_MISSING),
     ("assistant", "billing_error", QueryFailureReason.BILLING),

@@ -216,7 +216,7 @@ def _retry_after_of(error: BaseException) -> timedelta | None:
         _retry_after_header(safe_getattr(error, "response")),
         _retry_after_header(error),
     )
-    return next((wait for value in requested if (wait := _parse_wait(value)) is not None), None)
+    return next((wait for value in requested if (wait := parse_wait(value)) is not None), None)
 
 
 def _retry_after_header(holder: object) -> object:
@@ -229,7 +229,7 @@ def _retry_after_header(holder: object) -> object:
         return None
 
 
-def _parse_wait(value: object) -> timedelta | None:
+def parse_wait(value: object) -> timedelta | None:
     """Returns a wait given as a duration or in seconds; a date would need a clock."""
     if isinstance(value, timedelta):
         return max(value, timedelta(0))

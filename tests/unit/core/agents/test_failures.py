@@ -52,8 +52,6 @@ STATUSES = [
 FRAMES = [
     ({"subtype": "error_max_turns"}, None, QueryFailureReason.TURNS, Category.VALIDATION),
     ({"terminal_reason": "max_turns"}, None, QueryFailureReason.TURNS, Category.VALIDATION),
-    ({"subtype": "error_max_budget_usd"}, None, QueryFailureReason.BUDGET, Category.VALIDATION),
-    ({"terminal_reason": "budget_exhausted"}, None, QueryFailureReason.BUDGET, Category.VALIDATION),
     (
         {"subtype": "error_max_structured_output_retries"},
         None,
@@ -349,11 +347,10 @@ def test_the_api_s_retry_delay_is_used_where_waiting_helps(status: int, waits: b
 # What the runner does with a failure.
 
 
-@pytest.mark.parametrize("subtype", ["error_max_turns", "error_max_budget_usd"])
-def test_a_reached_limit_is_final(subtype: str) -> None:
-    query_failure = query_failure_of(
-        QueryEnding.from_query(ResultError(frame(subtype=subtype)), None)
-    )
+def test_a_reached_limit_is_final() -> None:
+    result = ResultError(frame(subtype="error_max_turns"))
+
+    query_failure = query_failure_of(QueryEnding.from_query(result, None))
 
     assert query_failure is not None
     assert not query_failure.failure.retryable

@@ -12,15 +12,13 @@ billed.
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from longshore.core.agents.prices import NO_TOKENS, Prices, TokenCounts, as_mapping, parse_tokens
+from longshore.core.tasks.failures import parse_wait
 
 _NAME_LIMIT = 300
 _TYPICAL_OUTPUT_TOKENS = 1_000  # tokens
@@ -48,7 +46,6 @@ _UNKNOWN_ERROR_STATUS = 500
 _BYTES_A_TOKEN = 4
 _DELTA = b"content_block_delta"
 _DELTA_OVERHEAD_BYTES = 90  # of such a line without its content
-_MAX_WAIT_S = timedelta(days=30).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -113,7 +110,7 @@ class ModelCall:
     def retry_after(self) -> timedelta | None:
         """The delay for which the API asked, if it is to be tried again later."""
         later = self.status in RETRY_LATER_STATUSES
-        return parse_retry_after(self._headers, now_s=time.time()) if later else None
+        return parse_wait(self._headers.get("retry-after")) if later else None
 
 
 BeforeRequest = Callable[[ModelCall], Awaitable[str | None]]
@@ -242,30 +239,3 @@ def _document(text: bytes) -> Mapping[str, Any]:
         return as_mapping(json.loads(text))
     except (ValueError, RecursionError):
         return {}
-
-
-def parse_retry_after(headers: Mapping[str, str], *, now_s: float) -> timedelta | None:
-    """Returns the delay that a response's ``retry-after`` header asks for, if any.
-
-    Args:
-        now_s: In seconds since 1970, for a header that is a date in a response without a ``date``.
-    """
-    value = headers.get("retry-after", "").strip()
-    try:
-        seconds = float(value)
-    except ValueError:
-        at_s = _parse_date_s(value)
-        if at_s is None:
-            return None
-        sent_s = _parse_date_s(headers.get("date", ""))
-        seconds = at_s - (now_s if sent_s is None else sent_s)
-    if not math.isfinite(seconds):
-        return None
-    return timedelta(seconds=min(max(seconds, 0.0), _MAX_WAIT_S))
-
-
-def _parse_date_s(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
-        return None

@@ -22,7 +22,6 @@ import hmac
 import secrets
 import socket
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from http import HTTPStatus
@@ -33,6 +32,7 @@ import aiohttp
 from aiohttp import web
 
 from longshore.core.agents.prices import LIST_PRICES, SUBSCRIPTION_PRICES
+from longshore.core.tasks.failures import parse_wait
 from longshore.errors import ConfigurationError
 from longshore.execution.runners.agent.accounting import (
     RETRY_LATER_STATUSES,
@@ -41,7 +41,6 @@ from longshore.execution.runners.agent.accounting import (
     ModelCall,
     TokenMeter,
     parse_model_call,
-    parse_retry_after,
 )
 from longshore.execution.runners.agent.credentials import (
     CREDENTIAL_VARIABLES,
@@ -358,8 +357,8 @@ class Gateway:
                 out.headers.add(name, mask.mask_text(value))
         # The whole queue should wait for a rate limit with a delay. The CLI would wait by itself,
         # up to a minute each time, keep its resources meanwhile, and not report the rate limit.
-        delayed = response.status == HTTPStatus.TOO_MANY_REQUESTS and parse_retry_after(
-            response.headers, now_s=time.time()
+        delayed = response.status == HTTPStatus.TOO_MANY_REQUESTS and parse_wait(
+            response.headers.get("retry-after")
         )
         if response.status in _FINAL_STATUSES or delayed:
             out.headers.update(_NO_RETRY_HEADERS)

@@ -99,14 +99,14 @@ class Mirror:
             GitFailed: the repository cannot be fetched.
             TimeoutError: the deadline has passed.
         """
-        requested_at = time.monotonic_ns()
         with self._exclusive() as access:
             self._remove_leftovers()
             request = _ref_request(ref)
             if not self._directory.is_dir():
                 self._clone(request, access)
             elif not (is_commit(ref) and self._resolve(request)):
-                self._fetch(self._directory, request, access, since=requested_at)
+                self.on_progress(f"fetching {self.url}")
+                self._fetch(self._directory, request, access)
             commit = self._resolve(request) or self._fetch_unreferenced(ref, access)
             refs = self._refs()
             _link_files(self._directory / "objects", own / "objects")
@@ -182,27 +182,16 @@ class Mirror:
             raise
         os.rename(self._draft, self._directory)
 
-    def _fetch(
-        self, directory: Path, request: _RefRequest, access: GitAccess, *, since: int = 0
-    ) -> None:
-        extra = request.extra_refspecs
-        timestamp_file = directory / f"fetched-{cache_name(' '.join(extra))[:16]}"
-        if since and since <= _read_number(timestamp_file) <= time.monotonic_ns():
-            # Another attempt started this fetch after our request: its result is not out of date.
-            return
-        if since:
-            self.on_progress(f"fetching {self.url}")
-        started_at = time.monotonic_ns()
+    def _fetch(self, directory: Path, request: _RefRequest, access: GitAccess) -> None:
         self.git.run(
             *("fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head"),
             *("--no-recurse-submodules", "--no-auto-maintenance", "--", self.url),
             *_REFSPECS,
-            *extra,
+            *request.extra_refspecs,
             operation=f"fetching {self.url}",
             repository=directory,
             access=access,
         )
-        _write_atomically(timestamp_file, str(started_at))
 
     def _resolve(self, request: _RefRequest) -> str | None:
         """Returns the commit of the first candidate that exists; None if none does."""
@@ -260,13 +249,6 @@ def _link_files(source: Path, target: Path) -> None:
                 os.link(file, target_folder / name, follow_symlinks=False)
             except OSError:
                 shutil.copyfile(file, target_folder / name)
-
-
-def _read_number(file: Path) -> int:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return -1
 
 
 def _write_atomically(file: Path, text: str) -> None:
