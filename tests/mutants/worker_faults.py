@@ -325,8 +325,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a task is given up while others begin",
-        at="core.slot_plan:SlotPlanner.decide",
-        do=Replace("counts", "{number: len(slot.tasks)}", nth=1),
+        at="core.slot_plan:_SlotState.add",
+        do=Condition("tasks", False),
         caught_by="unit/core/test_slot_plan.py::test_a_task_waits_behind_those_that_a_slot_gets_now",
     ),
     _fault(
@@ -344,7 +344,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="slots do not count what runs elsewhere",
-        at="core.slot_plan:_Planned.__init__",
+        at="core.slot_plan:SlotPlanner.decide",
         do=Replace("taken", "0"),
         caught_by="unit/core/test_slot_plan.py::test_units_that_are_in_use_elsewhere_are_left_out",
     ),

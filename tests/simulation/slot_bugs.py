@@ -52,7 +52,7 @@ SLOT_BUGS = (
     ),
     Bug(
         "slots run more tasks than the worker has units",
-        at="core.slot_plan:_Planned._may_have",
+        at="core.slot_plan:_may_have",
         do=Value("return free", "True"),
     ),
 )

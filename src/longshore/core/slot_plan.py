@@ -90,7 +90,11 @@ class _SlotState:
     offered_ns: int = 0  # when a claim could last use its unit for any task
     ending: bool = False  # its child ends: nothing can be given
 
-    def add(self, task: SlotTaskPlan, cost_ns: int) -> None:
+    def add(self, task: SlotTaskPlan, cost_ns: int, now_ns: int) -> None:
+        if task.isolation is Isolation.POOL:
+            self.tenant = task.tenant
+        if not self.tasks:
+            self.running_since_ns = now_ns
         self.tasks[task.number] = task
         self.costs_ns[task.number] = cost_ns
         self.load_ns += cost_ns
@@ -136,18 +140,9 @@ class SlotPlanner:
         """No slot can be opened now."""
         self._opening[isolation] -= 1
 
-    def task_given(self, slot: int, number: int, now_ns: int) -> None:
-        """A slot has accepted a task."""
-        task = self._waiting.pop(number)
-        state = self._slots[slot]
-        if task.isolation is Isolation.POOL:
-            state.tenant = task.tenant
-        if not state.tasks:
-            state.running_since_ns = now_ns
-        state.add(task, self._cost_ns(task.definition))
-
-    def not_given(self, slot: int) -> None:
+    def not_given(self, slot: int, number: int) -> None:
         """A slot has not accepted a task: its child ends (an event follows), or it is full."""
+        self.claimed(self._slots[slot].remove(number))
         self._slots[slot].ending = not self._slots[slot].tasks
 
     def finished(self, slot: int, number: int, duration_ns: int | None, now_ns: int) -> None:
@@ -267,30 +262,33 @@ class SlotPlanner:
         )
 
     def decide(self, now_ns: int, *, taken: int = 0) -> list[SlotAction]:
-        """Returns what to do now. The caller does it and reports what came of it.
+        """Decide what to do now, and plan on with that: the caller reports what it cannot do.
 
         Args:
             taken: The units that are in use elsewhere.
         """
         actions: list[SlotAction] = []
-        planned = _Planned(self, now_ns, taken)
-        left: list[int] = []
-        for task in self._waiting.values():
-            slot = planned.slot_for(task)
-            if slot is not None:
-                actions.append(GiveTask(slot, task.number))
-            else:
-                left.append(task.number)
-        self._waits_for_unit = bool(left) and planned.free <= 0
-        if not self._waits_for_unit:
-            actions += self._make_room(len(left), planned)
-        elif all(
-            slot.is_stalled(now_ns)
+        free = self._units - taken - sum(bool(slot.tasks) for slot in self._slots.values())
+        usable = [
+            (number, slot)
             for number, slot in self._slots.items()
-            if planned.counts[number]  # also those that get their first task now
-        ):
+            if not slot.ending and not slot.is_stalled(now_ns)
+        ]
+        for task in list(self._waiting.values()):
+            cost_ns = self._cost_ns(task.definition)
+            number = _slot_for(task, cost_ns, usable, free)
+            if number is not None:
+                del self._waiting[task.number]
+                free -= not self._slots[number].tasks
+                self._slots[number].add(task, cost_ns, now_ns)
+                actions.append(GiveTask(number, task.number))
+        self._waits_for_unit = bool(self._waiting) and free <= 0
+        if not self._waits_for_unit:
+            actions += self._make_room(free)
+        elif all(slot.is_stalled(now_ns) for slot in self._slots.values() if slot.tasks):
             self._waits_for_unit = False
-            actions += [GiveUp(number) for number in left]
+            actions += [GiveUp(number) for number in self._waiting]
+            self._waiting.clear()
         actions += [
             TakeBack(number)
             for number, slot in self._slots.items()
@@ -298,23 +296,24 @@ class SlotPlanner:
         ]
         return actions
 
-    def _make_room(self, left: int, planned: _Planned) -> list[SlotAction]:
+    def _make_room(self, free: int) -> list[SlotAction]:
         """Open slots, or replace idle children of other tenants, for tasks without a slot."""
         actions: list[SlotAction] = []
-        if not left:
+        if not self._waiting:
             return actions
         for isolation in (Isolation.POOL, Isolation.FORK):
             waiting = sum(task.isolation is isolation for task in self._waiting.values())
-            own = [number for number, slot in self._slots.items() if slot.isolation is isolation]
-            missing = self._units - len(own) - self._opening[isolation]
-            for _ in range(min(missing, waiting, planned.free)):
+            own = sum(slot.isolation is isolation for slot in self._slots.values())
+            missing = self._units - own - self._opening[isolation]
+            for _ in range(min(missing, waiting, free)):
                 self._opening[isolation] += 1
                 actions.append(OpenSlot(isolation))
         if not actions and not any(self._opening.values()):
             tenants = {task.tenant for task in self._waiting.values()}
             for number, slot in self._slots.items():
-                idle = not planned.counts[number] and not slot.ending
+                idle = not slot.tasks and not slot.ending
                 if idle and slot.tenant is not None and slot.tenant not in tenants:
+                    slot.ending = True
                     actions.append(ReplaceChild(number))
         return actions
 
@@ -329,49 +328,28 @@ class SlotPlanner:
         return max(min(waits), 0) if waits else None
 
 
-class _Planned:
-    """The slots as they will be when what is decided is done."""
+def _slot_for(
+    task: SlotTaskPlan, cost_ns: int, usable: Iterable[tuple[int, _SlotState]], free: int
+) -> int | None:
+    """Returns the slot with the least to do that may have the task."""
+    best, least_ns = None, 0
+    for number, slot in usable:
+        if (
+            slot.isolation is task.isolation
+            and (best is None or slot.load_ns < least_ns)
+            and _may_have(slot, task, cost_ns, free)
+        ):
+            best, least_ns = number, slot.load_ns
+    return best
 
-    def __init__(self, planner: SlotPlanner, now_ns: int, taken: int) -> None:
-        self._planner = planner
-        self._slots = planner._slots
-        self.counts = {number: len(slot.tasks) for number, slot in self._slots.items()}
-        self.free = planner._units - taken - sum(map(bool, self.counts.values()))
-        self._loads_ns = {number: slot.load_ns for number, slot in self._slots.items()}
-        self._tenants = {number: slot.tenant for number, slot in self._slots.items()}
-        self._usable = [
-            (number, slot.isolation)
-            for number, slot in self._slots.items()
-            if not slot.ending and not slot.is_stalled(now_ns)
-        ]
 
-    def slot_for(self, task: SlotTaskPlan) -> int | None:
-        """Returns the slot with the least to do that may have the task, and plans it there."""
-        cost_ns = self._planner._cost_ns(task.definition)
-        best, least_ns = None, 0
-        for number, isolation in self._usable:
-            load_ns = self._loads_ns[number]
-            if (
-                isolation is task.isolation
-                and (best is None or load_ns < least_ns)
-                and self._may_have(number, task, load_ns + cost_ns)
-            ):
-                best, least_ns = number, load_ns
-        if best is not None:
-            self.free -= not self.counts[best]
-            self.counts[best] += 1
-            self._loads_ns[best] += cost_ns
-            if task.isolation is Isolation.POOL:
-                self._tenants[best] = task.tenant
-        return best
-
-    def _may_have(self, number: int, task: SlotTaskPlan, load_ns: int) -> bool:
-        if self._tenants[number] not in (None, task.tenant):
-            return False
-        if not self.counts[number]:
-            return self.free > 0
-        return (
-            task.isolation is Isolation.POOL
-            and self.counts[number] < MAX_AHEAD
-            and load_ns <= AHEAD_NS
-        )
+def _may_have(slot: _SlotState, task: SlotTaskPlan, cost_ns: int, free: int) -> bool:
+    if slot.tenant not in (None, task.tenant):
+        return False
+    if not slot.tasks:
+        return free > 0
+    return (
+        task.isolation is Isolation.POOL
+        and len(slot.tasks) < MAX_AHEAD
+        and slot.load_ns + cost_ns <= AHEAD_NS
+    )

@@ -51,7 +51,6 @@ def carry_out(planner: SlotPlanner, now_ns: int = 0) -> dict[int, int]:
                 case OpenSlot(isolation=isolation):
                     planner.slot_opened(next(_slots), isolation)
                 case GiveTask(slot=slot, number=number):
-                    planner.task_given(slot, number, now_ns)
                     slots[number] = slot
                 case _:
                     return slots
@@ -161,7 +160,7 @@ def test_a_task_waits_behind_those_that_a_slot_gets_now() -> None:
     planner = planner_with_slots(1)
     claim(planner, short := make_task(), make_task("other"))
 
-    (give,) = planner.decide(0)
+    (give,) = planner.decide(STALLED_AFTER_NS)
 
     assert isinstance(give, GiveTask)
     assert give.number == short.number
@@ -193,7 +192,6 @@ def test_a_slot_serves_one_tenant_until_its_child_is_replaced() -> None:
 
     (replace,) = planner.decide(0)
     assert isinstance(replace, ReplaceChild)
-    planner.child_ending(replace.slot)
     assert planner.decide(0) == []
     assert planner.child_ended(replace.slot, closed=False) == []
 
@@ -298,7 +296,6 @@ def test_units_that_are_in_use_elsewhere_are_left_out() -> None:
 
     (action,) = [item for item in planner.decide(0, taken=1) if isinstance(item, GiveTask)]
     assert action.number == first.number
-    planner.task_given(action.slot, action.number, 0)
     assert planner.decide(0, taken=1) == []
     (action,) = planner.decide(0, taken=0)
     assert isinstance(action, GiveTask)
@@ -355,7 +352,7 @@ def test_a_slot_that_refuses_its_first_task_is_ending() -> None:
     (give,) = planner.decide(0)
     assert isinstance(give, GiveTask)
 
-    planner.not_given(give.slot)
+    planner.not_given(give.slot, give.number)
     assert planner.decide(0) == []
     planner.child_ended(give.slot, closed=False)
 
@@ -370,7 +367,7 @@ def test_a_slot_that_is_full_takes_more_later() -> None:
     (give,) = planner.decide(0)
     assert isinstance(give, GiveTask)
 
-    planner.not_given(give.slot)
+    planner.not_given(give.slot, give.number)
 
     assert planner.decide(0) == [give]
 

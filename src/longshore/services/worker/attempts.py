@@ -542,7 +542,7 @@ class Attempts:
         for action in self._planner.decide(now_ns, taken=self._outside):
             match action:
                 case GiveTask(slot=slot, number=number):
-                    self._give(slot, number, now_ns)
+                    self._give(slot, number)
                 case OpenSlot(isolation=isolation):
                     self._start(self._calls, self._open(isolation))
                 case TakeBack(slot=slot):
@@ -550,29 +550,26 @@ class Attempts:
                     self._return(slot, self._slots.take_back(slot))
                     self._schedule()
                 case GiveUp(number=number):
-                    self._planner.forget(number)
                     self._release(self._current[number], NOT_BEGUN)
                 case ReplaceChild(slot=slot):
-                    self._planner.child_ending(slot)
                     self._slots.replace(slot)
         self._set_timer(now_ns)
 
-    def _give(self, slot: int, number: int, now_ns: int) -> None:
+    def _give(self, slot: int, number: int) -> None:
         attempt = self._current[number]
         # Before the task is given: its child may read it at once, and begins nothing untrusted.
         trusted_ns = self._trusted.get(slot)
         if trusted_ns is None or not 0 <= attempt.trusted_until_ns - trusted_ns < _TRUST_STEP_NS:
-            self._update_trust(slot, attempt)
-        if not self._slots.give(slot, attempt.spec):
-            self._planner.not_given(slot)
-            return
-        attempt.slot = slot
-        self._planner.task_given(slot, number, now_ns)
+            self._update_trust(slot)
+        if self._slots.give(slot, attempt.spec):
+            attempt.slot = slot
+        else:
+            self._planner.not_given(slot, number)
 
-    def _update_trust(self, slot: int, *more: _Attempt) -> None:
+    def _update_trust(self, slot: int) -> None:
         """Let the children of a slot run until the first of its leases is no longer trusted."""
-        own = [self._current[number] for number in self._planner.numbers_in(slot)]
-        trusted = min([attempt.trusted_until_ns for attempt in (*own, *more)])
+        numbers = self._planner.numbers_in(slot)
+        trusted = min([self._current[number].trusted_until_ns for number in numbers])
         if trusted != self._trusted.get(slot):
             self._trusted[slot] = trusted
             self._slots.trust_until(slot, trusted)
