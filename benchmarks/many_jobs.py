@@ -22,7 +22,7 @@ from benchmarks.system import TENANT, TRUE, open_system
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.history import pack_record, unpack_records
-from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.reader import Names
 from longshore.adapters.sqlite.rows import NUMBER_BITS, pack_job_id
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.ids import ID_BYTES, task_id_of
@@ -133,7 +133,8 @@ def _insert_copies(
 ) -> None:
     """Insert so many jobs; every name has jobs of every kind, and one in twenty has not ended."""
     names = Names()
-    name_numbers = [names.number_of(connection, name) for name in NAMES]
+    numbering = StoreTransaction(connection, names)
+    name_numbers = [numbering.number_of(name) for name in NAMES]
     apart_us = APART // timedelta(microseconds=1)
     for position in range(1, count + 1):
         number = count - position  # of jobs that are newer
@@ -155,7 +156,9 @@ def _insert_copies(
             )
             _insert(connection, table, row)
             for sequence, record in enumerate(records, 1):
-                transaction.record(record.type, job["tenant"], job["app"], entity, sequence)
+                transaction.record_events(
+                    record.type, job["tenant"], job["app"], sequence, [entity]
+                )
         transaction.close()
 
 

@@ -48,13 +48,13 @@ DEFINITION_FAULTS = (
     _fault(
         name="versions are not counted by tenant",
         at="adapters.sqlite.configuration:SqliteDefinitions.put.work",
-        do=(Text("tenant = ? AND name", "name"), Argument("rows()", 2, "($2,)", nth=2)),
+        do=(Text("tenant = ? AND name", "name"), Argument("value()", 1, "($2,)", nth=2)),
         caught_by=f"{_SQLITE}::test_tenants_do_not_meet",
     ),
     _fault(
         name="the next version is read before the write",
         at="adapters.sqlite.configuration:SqliteDefinitions.put.work",
-        do=Value("= rows()", "self._database.point($2, $3)"),
+        do=Value("= last value()", "self._database.point_value($1, $2)"),
         caught_by=f"{_FOUR}::test_many_writers_with_content_of_their_own_all_get_a_version",
     ),
     _fault(
@@ -71,14 +71,14 @@ DEFINITION_FAULTS = (
     ),
     _fault(
         name="a definition is cached although another process has changed it",
-        at="adapters.sqlite.configuration:SqliteDefinitions._newest_body",
-        do=Condition("cached version", "cached is not None"),
+        at="adapters.sqlite.configuration:SqliteDefinitions.get",
+        do=Argument("_cached_body()", 2, "0"),
         caught_by=f"{_CACHED}::test_a_change_by_another_process_is_seen_at_once",
     ),
     _fault(
         name="a definition is cached while one changes",
         at="adapters.sqlite.notifier:Notifier.definitions_version",
-        do=Condition("begun ==", True),
+        do=Condition("number", False),
         caught_by=f"{_CACHED}::test_nothing_is_cached_while_a_change_is_not_known_to_have_ended",
     ),
     _fault(

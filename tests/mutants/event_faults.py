@@ -14,7 +14,7 @@ EVENT_FAULTS = (
     _fault(
         name="the next place is read before the write",
         at="adapters.sqlite.events:SqliteEventLog.append.work",
-        do=Replace("rows()", "self._database.point($2, $3)"),
+        do=Replace("select()", "self._database.point($1, $2)"),
         caught_by=f"{_SQLITE}::test_concurrent_appends_get_a_sequence_each",
     ),
     _fault(
@@ -55,7 +55,7 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="a job's events with those of a longer name",
-        at="adapters.sqlite.events:_matches",
+        at="adapters.sqlite.events:EventQuery.matches",
         do=Replace("== split_task_id()", "event.entity_id.startswith(job_id)"),
         caught_by=f"{_SQLITE}::test_only_events_that_fit_every_condition_are_found",
     ),

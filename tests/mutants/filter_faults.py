@@ -21,7 +21,7 @@ FILTER_FAULTS = (
     _fault(
         name="what was created at the beginning of a span is not in it",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
-        do=Text("created_us >= ?5", "created_us > ?5"),
+        do=Text("created_us >= ?4", "created_us > ?4"),
         caught_by=f"{_SQLITE}::test_the_first_moment_of_a_span_is_in_it_and_the_last_is_not",
     ),
     _fault(
@@ -50,8 +50,8 @@ FILTER_FAULTS = (
     ),
     _fault(
         name="the cursor of a page names the first item of the next",
-        at="adapters.sqlite.ledger:_page",
-        do=Drop("1"),
+        at="adapters.sqlite.ledger:SqliteLedger._page.scan",
+        do=Drop("1", nth=2),
         caught_by=f"{_SQLITE}::test_the_pages_of_one_state_and_name_give_each_once_and_end",
     ),
     _fault(
@@ -62,7 +62,7 @@ FILTER_FAULTS = (
     ),
     _fault(
         name="the name of a job is not kept for its listing",
-        at="adapters.sqlite.rows:job_spec_values",
+        at="adapters.sqlite.transaction:StoreTransaction.job_spec_values",
         do=Replace("ternary name", "None"),
         caught_by=f"{_SQLITE}::test_a_name_is_the_whole_name_letter_by_letter",
     ),

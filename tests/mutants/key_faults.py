@@ -26,7 +26,7 @@ KEY_FAULTS = (
     _fault(
         name="a key is revoked again and again",
         at="adapters.sqlite.configuration:SqliteKeys.revoke.work",
-        do=Condition("revoked_at", False),
+        do=Condition("revoked_at", "record is None"),
         caught_by=f"{_SQLITE}::test_a_key_is_revoked_once_and_the_first_moment_stays",
     ),
     _fault(

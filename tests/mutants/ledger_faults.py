@@ -18,40 +18,40 @@ _fault = partial(Fault, part=Part.LEDGER)
 LEDGER_FAULTS = (
     _fault(
         name="an old version of a task may be changed",
-        at="adapters.sqlite.commit:write_task",
+        at="adapters.sqlite.transaction:StoreTransaction.write_task",
         do=Operator("!= expected_version", "<"),
         caught_by=f"{_SQLITE}::test_a_change_from_an_old_version_is_a_conflict_and_writes_nothing",
     ),
     _fault(
         name="a version still to come may be changed",
-        at="adapters.sqlite.commit:write_task",
+        at="adapters.sqlite.transaction:StoreTransaction.write_task",
         do=Operator("!= expected_version", ">"),
         caught_by=f"{_SQLITE}::test_a_change_from_a_version_that_is_still_to_come_is_a_conflict",
     ),
     _fault(
         name="its own change id is not recognised",
-        at="adapters.sqlite.commit:write_task",
+        at="adapters.sqlite.transaction:StoreTransaction.write_task",
         do=Condition("pack_change_id()", False),
         caught_by=f"{_SQLITE}::test_the_same_change_again_is_success_and_writes_nothing_twice",
     ),
     _fault(
         name="a foreign change passes for its own",
-        at="adapters.sqlite.commit:write_task",
+        at="adapters.sqlite.transaction:StoreTransaction.write_task",
         do=Condition("pack_change_id()", True),
         caught_by=f"{_SQLITE}::test_a_second_creation_is_a_conflict_and_the_first_stays",
     ),
     _fault(
         name="events in a transaction of their own",
-        at="adapters.sqlite.commit:Commit.__call__",
+        at="adapters.sqlite.ledger:SqliteLedger.commit.work",
         do=After(
-            "reach()", ("connection.execute('COMMIT')\nconnection.execute('BEGIN IMMEDIATE')")
+            "reach()", ("transaction.execute('COMMIT')\ntransaction.execute('BEGIN IMMEDIATE')")
         ),
         caught_by=f"{_BACKEND}::test_a_row_is_not_written_if_the_feed_cannot_have_its_events",
     ),
     _fault(
         name="events of a job are forgotten",
-        at="adapters.sqlite.commit:_add_events",
-        do=Condition("not events", "$0 or isinstance(row, JobRow)"),
+        at="adapters.sqlite.transaction:StoreTransaction._grown_by",
+        do=Value("= events row", "((), $1) if isinstance(change.row, JobRow) else $0"),
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_committed_with_its_row",
     ),
     _fault(
@@ -68,7 +68,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a job that exists is answered as created",
-        at="adapters.sqlite.commit:CreateJobs.__call__",
+        at="adapters.sqlite.creation:create_jobs",
         do=Replace("== pack_change_id()", "True"),
         caught_by=f"{_SQLITE}::test_a_job_that_exists_is_a_conflict_and_the_others_are_created",
     ),

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Condition, Drop, Replace, Text
+from tests.planting import After, Argument, Condition, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteBudgets"
 _MEMORY = "contract/test_memory.py::TestMemoryBudgets"
@@ -33,7 +33,7 @@ SHARED_BUDGET_FAULTS = (
     _fault(
         name="a commit that came too late is taken for done",
         at="adapters.sqlite.configuration:SqliteBudgets.commit.work",
-        do=Drop("!= change_id"),
+        do=Condition("!= change_id", False),
         caught_by=f"{_SQLITE}::test_a_commit_from_another_version_is_a_conflict_and_writes_nothing",
     ),
     _fault(

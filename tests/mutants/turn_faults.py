@@ -288,13 +288,13 @@ TURN_FAULTS = (
     _fault(
         name="a claim in SQLite does not wait for due tasks",
         at=f"{_SOURCE}._next_change",
-        do=Value("= times _due_times()", "[]"),
+        do=Replace("_lines()", "()"),
         caught_by=f"{_CONTRACT}::test_a_claim_waits_until_a_task_is_due",
     ),
     _fault(
         name="a claim in SQLite does not wait for the end of a hold",
         at=f"{_SOURCE}._next_change",
-        do=Value("= ends", "[]"),
+        do=Value("= times", "[]"),
         caught_by=f"{_CONTRACT}::test_a_claim_waits_until_a_hold_ends",
     ),
     _fault(

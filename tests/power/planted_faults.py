@@ -103,7 +103,7 @@ FAULTS = (
     _fault(
         "a definition is not promised",
         Change(
-            "adapters.sqlite.configuration:SqliteDefinitions._write",
+            "adapters.sqlite.configuration:SqliteDefinitions.put",
             Argument("write()", "durable", "False"),
         ),
     ),
@@ -170,15 +170,8 @@ FAULTS = (
     _fault(
         "a deleted file is removed before the commit",
         Change(
-            "adapters.sqlite.blobs:SqliteBlobStore.delete.work",
-            Replace(
-                "rows()",
-                (
-                    "gone = rows($1, $2, $3)\n"
-                    "self._remove(gone[0][0] if gone else None)\n"
-                    "return gone"
-                ),
-            ),
+            "adapters.sqlite.blobs:SqliteBlobStore.delete",
+            Replace("select()", "[self._remove(gone[0]) or gone for gone in $0]"),
         ),
     ),
     _fault(

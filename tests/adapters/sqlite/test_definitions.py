@@ -10,6 +10,7 @@ import pytest
 
 from longshore.adapters.sqlite.configuration import SqliteDefinitions
 from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.errors import BackendUnavailable, OutcomeUnknown
@@ -41,7 +42,7 @@ async def description(definitions: SqliteDefinitions) -> str | None:
 def statements(definitions: SqliteDefinitions) -> list[str]:
     """The statements by which this process reads from now on."""
     seen: list[str] = []
-    connection = definitions._database.point_connection
+    connection = definitions._database.reader.connection
     connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: seen.append(event["sql"]))
     return seen
 
@@ -72,34 +73,30 @@ async def test_a_change_by_another_process_is_seen_at_once(tmp_path: Path) -> No
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
 @scenario
 async def test_nothing_is_cached_while_a_change_is_not_known_to_have_ended(
-    tmp_path: Path, moment: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """As if the process that changes a definition had died in between."""
     async with opened(tmp_path, 2) as (own, other):
         await other.put(TENANT, definition("first"))
         await description(own)
-        write = other._database.write
-
-        async def breaks(work: Any) -> Any:
-            if moment == "after the commit":
-                await write(work)
-            else:
-                other._database.notifier.definition_change_begun()
-            raise OutcomeUnknown(moment)
-
-        other._database.write = breaks  # type: ignore[assignment,method-assign]
-        with pytest.raises(OutcomeUnknown):
-            await other.put(TENANT, definition("second"))
-        other._database.write = write  # type: ignore[method-assign]
+        notifier, writer = other._database.notifier, other._database._writer
+        if moment == "before the commit":
+            writer._connection.set_commit_hook(lambda: True)  # type: ignore[union-attr]
+            with pytest.raises(OutcomeUnknown):
+                await other.put(TENANT, definition("second"))
+        else:
+            with monkeypatch.context() as broken:
+                broken.setattr(notifier, "commit_ended", lambda: None)
+                await other.put(TENANT, definition("second"))
 
         expected = "second" if moment == "after the commit" else "first"
         seen = statements(own)
         assert [await description(own) for _ in range(2)] == [expected] * 2
         assert len(seen) == 2
 
-        # The next change, and every opening of the folder, end it.
-        await other.put(TENANT, definition("third"))
-        assert [await description(own) for _ in range(3)] == ["third"] * 3
+        # The next commit of any process ends it.
+        await own._database.write(lambda transaction: transaction.number_of("any"))
+        assert [await description(own) for _ in range(3)] == [expected] * 3
         assert len(seen) == 3
 
 
@@ -110,8 +107,8 @@ async def test_a_change_that_was_refused_has_ended(tmp_path: Path) -> None:
         write = other._database.write
 
         async def refused(work: Any) -> Any:
-            def fails(connection: apsw.Connection) -> None:
-                work(connection)
+            def fails(transaction: StoreTransaction) -> None:
+                work(transaction)
                 raise apsw.FullError
 
             return await write(fails)
@@ -126,13 +123,12 @@ async def test_a_change_that_was_refused_has_ended(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_change_left_open_by_a_crash_ends_when_the_folder_is_opened(
-    tmp_path: Path,
-) -> None:
+async def test_a_change_left_open_by_a_crash_ends_with_the_next_commit(tmp_path: Path) -> None:
     async with opened(tmp_path) as (own,):
         await own.put(TENANT, definition("first"))
         own._database.notifier.definition_change_begun()
     async with opened(tmp_path) as (own,):
+        await own._database.write(lambda transaction: transaction.number_of("any"))
         await description(own)
         seen = statements(own)
         assert (await description(own), seen) == ("first", [])

@@ -10,7 +10,7 @@ import pytest
 from longshore.adapters.sqlite import events as sqlite_events
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.reader import Names
 from longshore.adapters.sqlite.transaction import FeedEntry, StoreTransaction, feed_entries
 from longshore.core.events.event import Event
 from longshore.core.tasks.changes import Change
@@ -89,7 +89,7 @@ def test_events_of_one_entity_keep_their_order_in_a_row_of_the_feed(tmp_path: Pa
     transaction = StoreTransaction(connection, Names())
     recorded = [(6, 7, 6), (5, 8, 5), (6, 8, 6), (6, 9, 6), (5, 9, 7), (6, 7, 7), (0, -3, 1)]
     for type_, entity, sequence in recorded:
-        transaction.record(type_, 1, 2, entity, sequence)
+        transaction.record_events(type_, 1, 2, sequence, [entity])
     transaction.close()
 
     ((data,),) = connection.execute("SELECT entries FROM feed").fetchall()
@@ -143,5 +143,5 @@ async def test_a_number_of_an_undone_change_is_never_used(tmp_path: Path) -> Non
         texts = [text for (text,) in database.point("SELECT text FROM names ORDER BY no")]
         assert texts.index("kept") < texts.index("undone")
         for number, text in enumerate(texts, 1):
-            assert database.names.find(database.point_connection, text) == number
-            assert database.name(number) == text
+            assert database.find_name(text) == number
+            assert database.reader.name(number) == text

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.database import Database
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory, Failure
@@ -19,24 +17,10 @@ from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.ledger_backlogs import failed_task
 from longshore.testing.contracts.samples import apply_command, claim, new_task
 from longshore.testing.contracts.suite import START
+from tests.adapters.sqlite.conftest import Query
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
-Query = list[tuple[str, Sequence[Any]]]
-
-
-@pytest.fixture
-def query(monkeypatch: pytest.MonkeyPatch) -> Query:
-    """Every statement that the reading thread is asked to run."""
-    noted: Query = []
-    scan = Database.scan
-
-    async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        noted.append((sql, values))
-        return await scan(self, sql, values)
-
-    monkeypatch.setattr(Database, "scan", noting)
-    return noted
 
 
 @scenario
@@ -54,6 +38,7 @@ async def test_both_questions_are_walks_along_the_index_of_what_failed(
     assert of_tasks == [
         "SEARCH t USING INDEX tasks_failed (tenant=?)",
         "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)",
     ]
     looks = [step for step in of_tenants if " tasks " in step]
     assert looks == ["SEARCH tasks USING COVERING INDEX tasks_failed (tenant>?)"] * 2

@@ -1,7 +1,6 @@
 """Every list of very many rows is read along an index."""
 
 import re
-from collections.abc import Sequence
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -12,15 +11,14 @@ import pytest
 
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.database import Database
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import commit_job, new_job, new_task
 from longshore.testing.contracts.suite import START
+from tests.adapters.sqlite.conftest import Query
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
-Query = list[tuple[str, Sequence[Any]]]
 # The index columns in use: all columns before the time, and both bounds of the time.
 BOUNDS = "created_us>? AND created_us<?"
 WALKS = {
@@ -28,20 +26,6 @@ WALKS = {
     "by_name": f"(tenant=? AND name=? AND state=? AND {BOUNDS})",
 }
 JOB_OF_TASK = "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"
-
-
-@pytest.fixture
-def query(monkeypatch: pytest.MonkeyPatch) -> Query:
-    """Every statement that the reading thread is asked to run."""
-    noted: Query = []
-    scan = Database.scan
-
-    async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        noted.append((sql, values))
-        return await scan(self, sql, values)
-
-    monkeypatch.setattr(Database, "scan", noting)
-    return noted
 
 
 def steps_of(folder: Path, query: Query) -> list[list[str]]:
@@ -142,6 +126,7 @@ async def test_what_belongs_to_one_job_and_what_an_id_begins_with_is_found_by_an
     of_numbers = "USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
     assert of_job == [
         *([f"SEARCH t {of_numbers}", JOB_OF_TASK] for _ in range(2)),
+        ["SEARCH jobs USING COVERING INDEX sqlite_autoindex_jobs_1 (id=?)"],
         [f"SEARCH tasks {of_numbers}"],
     ]
     by_id = ["SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id>? AND id<?)"]

@@ -12,20 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.reader import Names, StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_COLUMNS,
     SELECT_JOB,
     SELECT_TASK,
     TASK_COLUMNS,
-    RowReader,
-    job_spec_values,
     job_values,
     pack_document,
     pack_job_id,
-    task_spec_values,
     task_values,
 )
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.documents import Document
 from longshore.core.ids import format_id, task_id_of
 from longshore.core.jobs.numbers import NumberSet
@@ -113,8 +111,7 @@ class Columns:
         self.connection = apsw.Connection(":memory:")
         for _, sql in store_file.migrations():
             self.connection.execute(sql)
-        self.names = Names()
-        self.names.begin()
+        self.transaction = StoreTransaction(self.connection, Names())
 
     def _insert(self, table: str, columns: tuple[str, ...], values: list[Any]) -> None:
         marks = ",".join("?" * len(columns))
@@ -124,9 +121,9 @@ class Columns:
     def task(self, row: TaskRow) -> TaskRow:
         """The row, written and read."""
         self.connection.execute("DELETE FROM tasks; DELETE FROM jobs")
-        names, connection = self.names, self.connection
-        worker = None if row.lease is None else names.number_of(connection, row.lease.worker_id)
-        spec = task_spec_values(row.spec, 1, names, connection)
+        connection, number_of = self.connection, self.transaction.number_of
+        worker = None if row.lease is None else number_of(row.lease.worker_id)
+        spec = self.transaction.task_spec_values(row.spec, 1)
         values = task_values(row, worker, unsettled=False, history=b"")
         self._insert("tasks", TASK_COLUMNS, [*spec, *values])
         columns = ("no", "id", "tenant", "app", "request_id", "body_hash", "created_us", "state")
@@ -135,16 +132,16 @@ class Columns:
         job = [1, pack_job_id(row.spec.job_id), *[0] * (len(columns) - 3), b""]
         self._insert("jobs", columns, job)
         ((*read,),) = connection.execute(SELECT_TASK).fetchall()
-        return RowReader(Names(), connection).task(read)
+        return StoreReader(connection, Names()).task_row(read)
 
     def job(self, row: JobRow) -> JobRow:
         """The row, written and read."""
         self.connection.execute("DELETE FROM tasks; DELETE FROM jobs")
-        spec = job_spec_values(row.spec, 1, self.names, self.connection)
+        spec = self.transaction.job_spec_values(row.spec, 1)
         values = job_values(row, graph=pack_document(row.graph), history=b"")
         self._insert("jobs", JOB_COLUMNS, [*spec, *values])
         ((*read,),) = self.connection.execute(SELECT_JOB).fetchall()
-        return RowReader(Names(), self.connection).job(read)
+        return StoreReader(self.connection, Names()).job_row(read)
 
     def rest(self, table: str) -> str | None:
         """What the columns of the only row could not express."""

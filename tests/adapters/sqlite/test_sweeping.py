@@ -1,18 +1,15 @@
 """What the sweeper asks of the file: every answer is read along an index."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.database import Database
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
@@ -20,24 +17,10 @@ from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import apply_command, claim, commit, new_job, new_task
 from longshore.testing.contracts.suite import START
+from tests.adapters.sqlite.conftest import Query
 from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
-Query = list[tuple[str, Sequence[Any]]]
-
-
-@pytest.fixture
-def query(monkeypatch: pytest.MonkeyPatch) -> Query:
-    """Every statement that the reading thread is asked to run."""
-    noted: Query = []
-    scan = Database.scan
-
-    async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        noted.append((sql, values))
-        return await scan(self, sql, values)
-
-    monkeypatch.setattr(Database, "scan", noting)
-    return noted
 
 
 async def something_of_each_kind(backend: Backend) -> None:

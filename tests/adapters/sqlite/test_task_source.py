@@ -13,7 +13,7 @@ import pytest
 from benchmarks.sqlite_work import StatementCounter
 from longshore.adapters.sqlite import task_source
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.transaction import feed_entries
+from longshore.adapters.sqlite.transaction import StoreTransaction, feed_entries
 from longshore.core.claims import Room
 from longshore.core.events.types import Usage
 from longshore.core.jobs import settle
@@ -240,7 +240,7 @@ async def test_what_a_failed_settlement_had_written_is_not_in_the_feed(
             message = "no"
             raise ValueError(message)
 
-        monkeypatch.setattr(task_source, "write_job", fail)
+        monkeypatch.setattr(StoreTransaction, "write_job", fail)
         await worker.send(complete(task.row))
 
         assert await backend.ledger.get_task(waiting.id) == waiting

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file, task_source
-from longshore.adapters.sqlite.commit import write_job, write_task
 from longshore.adapters.sqlite.history import EVENT_NUMBERS, HistoryReader
-from longshore.adapters.sqlite.names import Names
-from longshore.adapters.sqlite.rows import SELECT_JOB, SELECT_TASK, RowReader
+from longshore.adapters.sqlite.reader import Names, StoreReader
+from longshore.adapters.sqlite.rows import SELECT_JOB, SELECT_TASK, pack_job_id
 from longshore.adapters.sqlite.task_source import TurnWork
 from longshore.adapters.sqlite.transaction import StoreTransaction, feed_entries
 from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
@@ -151,7 +150,7 @@ class Store:
             names=self.names,
             clock=SimpleNamespace(now=lambda: self.now),
             epoch=EPOCH,
-            point_reader=RowReader(Names(), self.connection),
+            reader=StoreReader(self.connection, Names()),
         )
         self.worker = WorkerInstance(
             worker_id="w1", number=1, queues=QUEUES, process_id=7, lease_duration=LEASE
@@ -193,14 +192,14 @@ class Store:
         transaction = StoreTransaction(self.connection, self.names)
         for change in changes:
             if isinstance(change.row, JobRow):
-                write_job(transaction, change)
+                transaction.write_job(change)
         for change in changes:
             if isinstance(change.row, TaskRow):
-                write_task(transaction, change)
+                transaction.write_task(change)
         transaction.close()
 
     def join(self) -> None:
-        number = self.names.number_of(self.connection, "w1")
+        number = StoreTransaction(self.connection, self.names).number_of("w1")
         self.connection.execute("INSERT INTO workers (name, instance) VALUES (?, 1)", (number,))
 
     def run(
@@ -208,28 +207,31 @@ class Store:
     ) -> Any:
         work = TurnWork(self.database, self.worker, commands, TURN, room, ClaimPosition())
         work.claimed_rows.update(claimed_rows)
-        return work(self.connection)
+        transaction = StoreTransaction(self.connection, self.names)
+        answer = work(transaction)
+        transaction.close()
+        return answer
 
     def values(self) -> dict[str, Any]:
         """The columns of each task, by its id."""
-        reader = RowReader(Names(), self.connection)
-        return {reader.task(values).id: values for values in self.select(SELECT_TASK)}
+        reader = StoreReader(self.connection, Names())
+        return {reader.task_row(values).id: values for values in self.select(SELECT_TASK)}
 
     def select(self, sql: str) -> list[Any]:
         return self.connection.execute(sql).fetchall()
 
     def stored_rows(self) -> dict[str, TaskRow]:
-        reader = RowReader(Names(), self.connection)
-        stored = [reader.task(values) for values in self.select(SELECT_TASK)]
+        reader = StoreReader(self.connection, Names())
+        stored = [reader.task_row(values) for values in self.select(SELECT_TASK)]
         return {row.id: row for row in stored}
 
     def stored_jobs(self) -> dict[str, JobRow]:
-        reader = RowReader(Names(), self.connection)
-        stored = [reader.job(values) for values in self.select(SELECT_JOB)]
+        reader = StoreReader(self.connection, Names())
+        stored = [reader.job_row(values) for values in self.select(SELECT_JOB)]
         return {row.id: row for row in stored}
 
     def stored_events(self) -> dict[str, list[Event]]:
-        reader = HistoryReader(Names(), self.connection, lambda _: b"[]")
+        reader = HistoryReader(StoreReader(self.connection, Names()), lambda _: b"[]")
         histories = [reader.of_task(values) for values in self.select(SELECT_TASK)]
         histories += [reader.of_job(values) for values in self.select(SELECT_JOB)]
         return {
@@ -262,7 +264,7 @@ class Store:
     def _check_feed(self) -> None:
         numbers = {f"TASK#{row.id}": row.spec.number for row in self.rows.values()}
         job_numbers = {row[1]: row[0] for row in self.select("SELECT no, id FROM jobs")}
-        packed = {job_id: job_numbers[task_source.pack_job_id(job_id)] for job_id in self.jobs}
+        packed = {job_id: job_numbers[pack_job_id(job_id)] for job_id in self.jobs}
         entities = {f"JOB#{job_id}": -no for job_id, no in packed.items()}
         for row in self.rows.values():
             entities[f"TASK#{row.id}"] = packed[row.spec.job_id] << 20 | numbers[f"TASK#{row.id}"]

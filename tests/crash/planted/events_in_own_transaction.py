@@ -2,26 +2,25 @@
 
 from typing import Any
 
-import apsw
+from longshore.adapters.sqlite import creation, ledger
+from longshore.adapters.sqlite.transaction import StoreTransaction
 
-from longshore.adapters.sqlite import commit
-
-_call = commit.CreateJobs.__call__
-_reach = commit.reach
-_connections: list[apsw.Connection] = []
+_create_jobs = creation.create_jobs
+_reach = creation.reach
+_transactions: list[StoreTransaction] = []
 
 
-def _remember_connection(self: commit.CreateJobs, connection: apsw.Connection) -> Any:
-    _connections[:] = [connection]
-    return _call(self, connection)
+def _remember_transaction(transaction: StoreTransaction, creations: Any) -> Any:
+    _transactions[:] = [transaction]
+    return _create_jobs(transaction, creations)
 
 
 def _commit_rows_first(point: str) -> None:
     if point == "create.rows_written":
-        _connections[0].execute("COMMIT")
-        _connections[0].execute("BEGIN IMMEDIATE")
+        _transactions[0].execute("COMMIT")
+        _transactions[0].execute("BEGIN IMMEDIATE")
     _reach(point)
 
 
-commit.CreateJobs.__call__ = _remember_connection
-commit.reach = _commit_rows_first
+ledger.create_jobs = _remember_transaction
+creation.reach = _commit_rows_first

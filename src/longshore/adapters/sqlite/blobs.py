@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import apsw
-
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.database import Database
-from longshore.adapters.sqlite.store_file import Row, rows, sync_folder
+from longshore.adapters.sqlite.reader import StoreReader
+from longshore.adapters.sqlite.store_file import sync_folder
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.documents import validate_key
 from longshore.errors import BackendUnavailable, NotFound
 
 INLINE_LIMIT_BYTES = 64 * 1024
+_BLOB = "SELECT file, data FROM blobs WHERE key = ?"
+_FILE_OF_BLOB = "SELECT file FROM blobs WHERE key = ?"
 _CHUNK_BYTES = 256 * 1024
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
@@ -63,16 +65,15 @@ class SqliteBlobStore:
             draft.unlink(missing_ok=True)
 
     async def _write_row(self, key: str, size: int, file: str | None, data: bytes | None) -> int:
-        def work(connection: apsw.Connection) -> str | None:
-            old = rows(connection, "SELECT file FROM blobs WHERE key = ?", (key,))
-            connection.execute(
+        def work(transaction: StoreTransaction) -> str | None:
+            replaced: str | None = transaction.value(_FILE_OF_BLOB, (key,))
+            transaction.execute(
                 "INSERT OR REPLACE INTO blobs (key, size, file, data) VALUES (?,?,?,?)",
                 (key, size, file, data),
             )
-            return old[0][0] if old else None
+            return replaced
 
-        replaced = await self._database.write(work)
-        self._remove(replaced)
+        self._remove(await self._database.write(work))
         return size
 
     async def get(self, key: str) -> bytes:
@@ -89,9 +90,7 @@ class SqliteBlobStore:
 
     async def _open(self, key: str) -> bytes | BinaryIO:
         while True:
-            matches = self._database.point(
-                "SELECT file, data FROM blobs WHERE key = ?", (validate_key(key),)
-            )
+            matches = self._database.point(_BLOB, (validate_key(key),))
             if not matches:
                 raise NotFound("blob", key)
             file, data = matches[0]
@@ -99,7 +98,7 @@ class SqliteBlobStore:
                 return bytes(data)
             with contextlib.suppress(FileNotFoundError):
                 return await asyncio.to_thread(self._path(file).open, "rb")
-            if self._database.point_value("SELECT file FROM blobs WHERE key = ?", (key,)) == file:
+            if self._database.point_value(_FILE_OF_BLOB, (key,)) == file:
                 message = f"the file of blob {key!r} is missing: {self._path(file)}"
                 raise BackendUnavailable(message)
             # The blob was replaced between the two reads: read again.
@@ -112,11 +111,8 @@ class SqliteBlobStore:
     async def delete(self, key: str) -> bool:
         validate_key(key)
 
-        def work(connection: apsw.Connection) -> list[Row]:
-            sql = "DELETE FROM blobs WHERE key = ? RETURNING file"
-            return rows(connection, sql, (key,))
-
-        deleted = await self._database.write(work)
+        sql = "DELETE FROM blobs WHERE key = ? RETURNING file"
+        deleted = await self._database.write(lambda transaction: transaction.select(sql, (key,)))
         if deleted:
             self._remove(deleted[0][0])
         return bool(deleted)
@@ -137,13 +133,13 @@ class SqliteBlobStore:
             reach("blob.removed")
 
 
-def read_blob(connection: apsw.Connection, folder: Path, key: str) -> bytes:
-    """The bytes of a blob of the store in ``folder``, through any connection.
+def read_blob(reader: StoreReader, folder: Path, key: str) -> bytes:
+    """The bytes of a blob of the store in ``folder``.
 
     Raises:
         NotFound: it does not exist.
     """
-    matches = rows(connection, "SELECT file, data FROM blobs WHERE key = ?", (key,))
+    matches = reader.select(_BLOB, (key,))
     if not matches:
         raise NotFound("blob", key)
     file, data = matches[0]

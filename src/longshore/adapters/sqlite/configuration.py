@@ -7,24 +7,22 @@ after the hold has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
-
-import apsw
+from functools import lru_cache
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.store_file import Row, rows
+from longshore.adapters.sqlite.reader import StoreReader
+from longshore.adapters.sqlite.store_file import Row
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.api_keys import KeyRecord
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
 from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
-from longshore.errors import AlreadyExists, BackendError, OutcomeUnknown, VersionConflict
-
-ResultT = TypeVar("ResultT")
+from longshore.errors import AlreadyExists, VersionConflict
 
 _MAX_CACHED_DEFINITIONS = 1_000
 
@@ -56,77 +54,49 @@ _UPSERT_HOLD = f"""
 """
 
 
-@dataclass(eq=False)
 class SqliteDefinitions:
     """See ``ports.configuration.Definitions``.
 
     Every submit needs the newest version of a definition, so these are cached.
     """
 
-    _database: Database
-    _newest: dict[tuple[str, str], tuple[int, str | None]] = field(default_factory=dict)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._cached_body = lru_cache(_MAX_CACHED_DEFINITIONS)(self._newest_body)
 
     async def put(self, tenant: str, definition: Definition) -> Definition:
-        def work(connection: apsw.Connection) -> Definition:
-            if newest := rows(connection, _NEWEST_DEFINITION, (tenant, definition.name)):
-                existing = codec.definition_from_json(newest[0][0])
-                if existing.content == definition.content:
-                    return existing
-            ((last,),) = rows(
-                connection,
+        name = definition.name
+
+        def work(transaction: StoreTransaction) -> Definition:
+            existing = _decoded(transaction.value(_NEWEST_DEFINITION, (tenant, name)))
+            if existing is not None and existing.content == definition.content:
+                return existing
+            last = transaction.value(
                 "SELECT coalesce(max(version), 0) FROM definitions WHERE tenant = ? AND name = ?",
-                (tenant, definition.name),
+                (tenant, name),
             )
             stored = replace(definition, version=last + 1)
-            numbers.append(self._database.notifier.definition_change_begun())
-            connection.execute(
+            self._database.notifier.definition_change_begun()
+            transaction.execute(
                 "INSERT INTO definitions (tenant, name, version, body) VALUES (?,?,?,?)",
-                (tenant, stored.name, stored.version, codec.to_json(stored)),
+                (tenant, name, stored.version, codec.to_json(stored)),
             )
             return stored
 
-        numbers: list[int] = []
-        return await self._write(work, numbers)
+        return await self._database.write(work)
 
     async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
-        if version is None:
-            body = self._newest_body(tenant, name)
-        else:
-            body = self._database.point_value(
-                "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND version = ?",
-                (tenant, name, version),
-            )
-        return None if body is None else codec.definition_from_json(body)
-
-    def _newest_body(self, tenant: str, name: str) -> str | None:
-        version = self._database.notifier.definitions_version
-        cached = self._newest.get((tenant, name))
-        if cached is not None and cached[0] == version:
-            return cached[1]
-        body: str | None = self._database.point_value(_NEWEST_DEFINITION, (tenant, name))
         if version is not None:
-            if len(self._newest) >= _MAX_CACHED_DEFINITIONS:
-                self._newest.clear()
-            self._newest[tenant, name] = version, body
+            sql = "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND version = ?"
+            return _decoded(self._database.point_value(sql, (tenant, name, version)))
+        current = self._database.notifier.definitions_version
+        if current is None:
+            return _decoded(self._newest_body(tenant, name))
+        return _decoded(self._cached_body(tenant, name, current))
+
+    def _newest_body(self, tenant: str, name: str, _current: int = 0) -> str | None:
+        body: str | None = self._database.point_value(_NEWEST_DEFINITION, (tenant, name))
         return body
-
-    async def _write(
-        self, work: Callable[[apsw.Connection], ResultT], numbers: list[int]
-    ) -> ResultT:
-        """Carry out a change; ``numbers`` gets that of each time it was begun."""
-        try:
-            result = await self._database.write(work)
-        except OutcomeUnknown:
-            raise  # it may have changed
-        except BackendError:
-            self._end_change(numbers)
-            raise
-        self._end_change(numbers)
-        return result
-
-    def _end_change(self, numbers: list[int]) -> None:
-        if numbers:
-            self._database.notifier.definition_change_ended(numbers[-1])
 
     async def list(self, tenant: str) -> list[Definition]:
         bodies = await self._database.scan_column(
@@ -139,11 +109,11 @@ class SqliteDefinitions:
         return [codec.definition_from_json(body) for body in bodies]
 
     async def delete(self, tenant: str, name: str) -> bool:
-        def work(connection: apsw.Connection) -> bool:
-            if not rows(connection, _NEWEST_DEFINITION, (tenant, name)):
+        def work(transaction: StoreTransaction) -> bool:
+            if transaction.value(_NEWEST_DEFINITION, (tenant, name)) is None:
                 return False
-            numbers.append(self._database.notifier.definition_change_begun())
-            connection.execute(
+            self._database.notifier.definition_change_begun()
+            transaction.execute(
                 "INSERT OR REPLACE INTO deleted_definitions (tenant, name, version)"
                 " SELECT tenant, name, max(version) FROM definitions"
                 " WHERE tenant = ? AND name = ?",
@@ -151,8 +121,11 @@ class SqliteDefinitions:
             )
             return True
 
-        numbers: list[int] = []
-        return await self._write(work, numbers)
+        return await self._database.write(work)
+
+
+def _decoded(body: str | None) -> Definition | None:
+    return None if body is None else codec.definition_from_json(body)
 
 
 @dataclass(eq=False)
@@ -165,13 +138,13 @@ class SqliteKeys:
         created = codec.to_us(record.created_at)
         values = (record.id, record.tenant, record.hash, created, codec.to_json(record))
 
-        def work(connection: apsw.Connection) -> None:
-            connection.execute(
+        def work(transaction: StoreTransaction) -> None:
+            transaction.execute(
                 "INSERT INTO api_keys (id, tenant, hash, created_us, body) VALUES (?,?,?,?,?)"
                 " ON CONFLICT DO NOTHING",
                 values,
             )
-            if not connection.changes():
+            if not transaction.connection.changes():
                 raise AlreadyExists("key", record.id)
 
         await self._database.write(work)
@@ -187,19 +160,14 @@ class SqliteKeys:
         return [codec.key_from_json(body) for body in bodies]
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
-        def work(connection: apsw.Connection) -> bool:
-            existing = rows(
-                connection,
-                "SELECT body FROM api_keys WHERE id = ? AND tenant = ?",
-                (key_id, tenant),
-            )
-            if not existing:
-                return False
-            record = codec.key_from_json(existing[0][0])
-            if record.revoked_at is not None:
+        def work(transaction: StoreTransaction) -> bool:
+            sql = "SELECT body FROM api_keys WHERE id = ? AND tenant = ?"
+            body = transaction.value(sql, (key_id, tenant))
+            record = None if body is None else codec.key_from_json(body)
+            if record is None or record.revoked_at is not None:
                 return False
             revoked = codec.to_json(replace(record, revoked_at=now))
-            connection.execute("UPDATE api_keys SET body = ? WHERE id = ?", (revoked, key_id))
+            transaction.execute("UPDATE api_keys SET body = ? WHERE id = ?", (revoked, key_id))
             return True
 
         return await self._database.write(work)
@@ -223,12 +191,11 @@ class SqliteBudgets:
         sql = _UPDATE_BUDGET if expected else _INSERT_BUDGET
         values = (budget.version, budget.change_id, codec.to_json(budget), *key)
 
-        def work(connection: apsw.Connection) -> None:
-            connection.execute(sql, (*values, expected) if expected else values)
-            if connection.changes():
+        def work(transaction: StoreTransaction) -> None:
+            transaction.execute(sql, (*values, expected) if expected else values)
+            if transaction.connection.changes():
                 return
-            existing = rows(connection, _BUDGET_CHANGE_ID, key)
-            if not existing or existing[0][0] != budget.change_id:
+            if transaction.value(_BUDGET_CHANGE_ID, key) != budget.change_id:
                 raise VersionConflict(budget.name, expected)
 
         # Durable: after a power loss, money that was spent must still be counted.
@@ -250,14 +217,14 @@ class SqliteQueueControls:
     ) -> QueuePause:
         values = (name, by, reason, codec.to_us(now))
 
-        def work(connection: apsw.Connection) -> Row:
-            connection.execute(
+        def work(transaction: StoreTransaction) -> Row:
+            transaction.execute(
                 "INSERT INTO paused_queues (name, paused_by, reason, at_us) VALUES (?,?,?,?)"
                 " ON CONFLICT DO NOTHING",
                 values,
             )
             sql = f"SELECT {_PAUSE_COLUMNS} FROM paused_queues WHERE name = ?"
-            return rows(connection, sql, (name,))[0]
+            return transaction.select(sql, (name,))[0]
 
         return _pause_from_row(await self._database.write(work, topics=_TOPICS))
 
@@ -267,10 +234,10 @@ class SqliteQueueControls:
         moments = (now, capped_hold_end(until, now), now + MAX_HOLD)
         values = (name, by, reason, *map(codec.to_us, moments))
 
-        def work(connection: apsw.Connection) -> Row:
-            connection.execute(_UPSERT_HOLD, values)
+        def work(transaction: StoreTransaction) -> Row:
+            transaction.execute(_UPSERT_HOLD, values)
             sql = f"SELECT {_HOLD_COLUMNS} FROM held_queues WHERE name = ?"
-            return rows(connection, sql, (name,))[0]
+            return transaction.select(sql, (name,))[0]
 
         row = await self._database.write(work, durable=False, topics=_TOPICS)
         return _pause_from_row(row)
@@ -278,11 +245,11 @@ class SqliteQueueControls:
     async def resume(self, name: str) -> QueuePause | None:
         now = self._database.clock.now()
 
-        def work(connection: apsw.Connection) -> list[Row]:
+        def work(transaction: StoreTransaction) -> list[Row]:
             sql = f"DELETE FROM paused_queues WHERE name = ? RETURNING {_PAUSE_COLUMNS}"
-            paused = rows(connection, sql, (name,))
+            paused = transaction.select(sql, (name,))
             sql = f"DELETE FROM held_queues WHERE name = ? RETURNING {_HOLD_COLUMNS}"
-            return paused + rows(connection, sql, (name,))
+            return paused + transaction.select(sql, (name,))
 
         ended = await self._database.write(work, topics=_TOPICS)
         return next((pause for pause in map(_pause_from_row, ended) if pause.is_active(now)), None)
@@ -291,9 +258,8 @@ class SqliteQueueControls:
         return self._active_pauses()
 
     def _active_pauses(self) -> list[QueuePause]:
-        pauses = map(_pause_from_row, self._database.point(_PAUSES))
         now = self._database.clock.now()
-        return [pause for pause in pauses if pause.is_active(now)]
+        return self._database.look(lambda reader: active_pauses(reader, now))
 
     async def paused_queues(
         self, queues: Collection[str], *, changed_from: Collection[str] | None = None
@@ -319,7 +285,7 @@ def _pause_from_row(row: Row) -> QueuePause:
     return QueuePause(name=name, by=by, reason=reason, at=codec.from_us(at_us), until=until)
 
 
-def active_pauses(connection: apsw.Connection, now: datetime) -> dict[str, QueuePause]:
-    """The queues that are paused or held now, by name."""
-    pauses = map(_pause_from_row, rows(connection, _PAUSES))
-    return {pause.name: pause for pause in pauses if pause.is_active(now)}
+def active_pauses(reader: StoreReader, now: datetime) -> list[QueuePause]:
+    """The pauses and holds of now, by the name of the queue; a pause before a hold."""
+    pauses = map(_pause_from_row, reader.select(_PAUSES))
+    return [pause for pause in pauses if pause.is_active(now)]

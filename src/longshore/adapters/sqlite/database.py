@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,17 +25,16 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.shared.waiters import Waiters
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.errors import translate_error
-from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Notifier, Topic
-from longshore.adapters.sqlite.rows import RowReader
-from longshore.adapters.sqlite.store_file import Bindings, Row, rows
+from longshore.adapters.sqlite.reader import Names, StoreReader
+from longshore.adapters.sqlite.store_file import Bindings, Row
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.adapters.sqlite.writer import DatabaseWriter
 from longshore.ports.clock import Clock, sleep_until_multiple
 
 _FOLDER_MODE = 0o700
 
-RowT = TypeVar("RowT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +68,11 @@ class Database:
         self._polling: asyncio.Task[None] | None = None
         self._commits: int | None = None  # when the waiters were last woken by polling
         self.notifier = Notifier(folder, self.waiters)
-        with self.write_lock:  # so no change is under way: one that was left open by a crash ends
-            self.notifier.definition_change_ended(self.notifier.definition_change_begun())
         self.names = Names()
         self._of_thread = threading.local()
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
-        self._scan_connection = store_file.connect(self.path, "query_only=ON")
-        self._scan_reader = RowReader(self.names, self._scan_connection)
+        scan_connection = store_file.connect(self.path, "query_only=ON")
+        self._scan_reader = StoreReader(scan_connection, self.names)
         self._reader_executor = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
         self._writer = DatabaseWriter(
             partial(store_file.connect, self.path),
@@ -88,66 +85,51 @@ class Database:
         self.write = self._writer.write
 
     @property
-    def point_connection(self) -> apsw.Connection:
-        """The reading connection of this thread."""
+    def reader(self) -> StoreReader:
+        """The reader of this thread."""
         try:
-            connection: apsw.Connection = self._of_thread.connection
+            reader: StoreReader = self._of_thread.reader
         except AttributeError:
             connection = store_file.connect(self.path, "query_only=ON")
-            self._of_thread.connection = connection
+            reader = self._of_thread.reader = StoreReader(connection, self.names)
             self._connections.add(connection)
-        return connection
+        return reader
 
-    @property
-    def point_reader(self) -> RowReader:
-        """The reader of rows of this thread."""
-        return RowReader(self.names, self.point_connection)
+    def look(self, read: Callable[[StoreReader], ResultT]) -> ResultT:
+        """The result of ``read``, on this thread: for rows by a key or at the end of an index."""
+        try:
+            return read(self.reader)
+        except apsw.Error as error:
+            raise translate_error(error) from error
 
     def point(self, sql: str, values: Bindings = ()) -> list[Row]:
         """A few rows by a key or at the end of an index, on this thread."""
-        try:
-            return rows(self.point_connection, sql, values)
-        except apsw.Error as error:
-            raise translate_error(error) from error
+        return self.look(lambda reader: reader.select(sql, values))
 
     def point_value(self, sql: str, values: Bindings = ()) -> Any:
         """The first column of the first row; None if there is no row."""
-        matches = self.point(sql, values)
-        return matches[0][0] if matches else None
+        return self.look(lambda reader: reader.value(sql, values))
+
+    async def scan_with(self, read: Callable[[StoreReader], ResultT]) -> ResultT:
+        """The result of ``read``, on the reading thread: for any number of rows."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._reader_executor, read, self._scan_reader)
+        except apsw.Error as error:
+            raise translate_error(error) from error
 
     async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Any number of rows, read on the reading thread."""
-        return await self.scan_with(lambda connection: rows(connection, sql, values))
-
-    async def scan_with(self, read: Callable[[apsw.Connection], RowT]) -> RowT:
-        """The result of ``read`` with a connection, on the reading thread."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._reader_executor, read, self._scan_connection)
-        except apsw.Error as error:
-            raise translate_error(error) from error
+        return await self.scan_with(lambda reader: reader.select(sql, values))
 
     async def scan_column(self, sql: str, values: Bindings = ()) -> list[Any]:
         """The first column of every row."""
         return [row[0] for row in await self.scan(sql, values)]
 
-    async def read_rows(
-        self, read: Callable[[RowReader, Row], RowT], matches: Sequence[Row]
-    ) -> list[RowT]:
-        """The rows of columns that were scanned, on the reading thread."""
-        if not matches:
-            return []
-
-        return await self.scan_with(lambda _: [read(self._scan_reader, row) for row in matches])
-
     def find_name(self, text: str) -> int:
         """The number of a name; -1 if no row has the name."""
-        number = self.names.find(self.point_connection, text)
+        number = self.look(lambda reader: reader.find_name(text))
         return -1 if number is None else number
-
-    def name(self, number: int) -> str:
-        """The name with a number."""
-        return self.names.text_of(self.point_connection, number)
 
     def _before_wait(self, topic: Topic) -> None:
         if self._polling is None and not self._closed:
@@ -176,7 +158,7 @@ class Database:
         for connection in list(self._connections):
             with contextlib.suppress(apsw.ThreadingViolationError):  # a thread still reads
                 connection.close()
-        self._scan_connection.close()
+        self._scan_reader.connection.close()
         self.notifier.close()
         self.write_lock.close()
         reach("store.closed")

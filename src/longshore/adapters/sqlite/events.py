@@ -18,12 +18,11 @@ of a tenant          the same, all types
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
-
-import apsw
+from pathlib import Path
+from typing import TypeVar, Unpack
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.blobs import read_blob
@@ -34,14 +33,13 @@ from longshore.adapters.sqlite.history import (
     HistoryReader,
     unpack_records,
 )
+from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     NUMBER_BITS,
     SELECT_JOB,
     SELECT_TASK,
-    TASK_NO,
-    pack_job_id,
 )
-from longshore.adapters.sqlite.store_file import Row, rows
+from longshore.adapters.sqlite.store_file import Row
 from longshore.adapters.sqlite.transaction import (
     FEED_BLOCK_BITS,
     FeedEntry,
@@ -64,64 +62,89 @@ _OTHER_FIELDS = (
 )
 _INSERT_OTHER = f"INSERT INTO other_events ({_OTHER_FIELDS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)"
 
+ResultT = TypeVar("ResultT")
+
 Numbered = tuple[int, int, Event]
 """An event with its position, and its number among the events at that position."""
 FeedRow = tuple[int, Iterable[FeedEntry]]
 """A position, and the events there."""
 
 
+@dataclass(frozen=True, slots=True)
+class EventQuery:
+    """What events to find: those after a cursor, up to one more than the limit."""
+
+    tenant: str
+    conditions: EventConditions
+    after: tuple[int, int]
+    limit: int
+
+    def matches(self, event: Event) -> bool:
+        """Whether an event of the tenant matches every condition."""
+        condition, job_id = self.conditions.get, self.conditions.get("job_id")
+        return (
+            condition("event_type") in (None, event.type)
+            and condition("app") in (None, event.app)
+            and condition("entity") in (None, event.entity)
+            and (job_id is None or job_id == split_task_id(event.entity_id)[0])
+        )
+
+
 class FeedReader:
     """Reads events through one connection."""
 
-    def __init__(self, database: Database, connection: apsw.Connection) -> None:
-        self._connection = connection
-        self._names = database.names
-        self._history = HistoryReader(
-            database.names, connection, lambda key: read_blob(connection, database.folder, key)
-        )
+    def __init__(self, reader: StoreReader, folder: Path) -> None:
+        self._reader = reader
+        self._select = reader.select
+        self._history = HistoryReader(reader, lambda key: read_blob(reader, folder, key))
 
-    def execute(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        return rows(self._connection, sql, values)
+    def query(self, query: EventQuery) -> list[Numbered]:
+        """The events of a query."""
+        entity, job_id = query.conditions.get("entity"), query.conditions.get("job_id")
+        if entity is not None:
+            events = _numbered(self.of_entity(query.tenant, entity), query.after)
+            return [numbered for numbered in events if query.matches(numbered[2])]
+        if job_id is None:
+            return self.along_feed(query, partial(self.rows_of_types, query))
+        last = self._reader.value("SELECT coalesce(max(position), 0) FROM feed")
+        near_end = last - query.after[0] <= NEAR_END_POSITIONS
+        return self.along_feed(
+            query, self.rows_after if near_end else partial(self.rows_of_job, job_id)
+        )
 
     def of_entity(self, tenant: str, entity: str) -> list[tuple[int, Event]]:
         """All events of an entity with their positions, by sequence."""
         kind, _, entity_id = entity.partition("#")
-        events: list[tuple[int, Event]] = []
         if kind == EntityType.TASK:
-            job_id, key = split_task_id(entity_id)
-            for (no,) in self.execute(TASK_NO, (pack_job_id(job_id), key)):
-                events = self._of_number(no)
+            events = self._of_number(self._reader.task_no(entity_id))
         elif kind == EntityType.JOB:
-            sql = "SELECT no FROM jobs WHERE id = ? AND version > 0"
-            for (no,) in self.execute(sql, (pack_job_id(entity_id),)):
-                events = self._of_number(-no)
+            events = self._of_number(-self._reader.job_no(entity_id))
         else:
-            owner = self._names.find(self._connection, tenant)
+            owner = self._reader.find_name(tenant)
             sql = (
                 f"SELECT {_OTHER_FIELDS} FROM other_events WHERE entity = ? AND tenant = ?"
                 " ORDER BY sequence"
             )
-            events = [(row[0], self._other(row)) for row in self.execute(sql, (entity, owner))]
+            events = [(row[0], self._other(row)) for row in self._select(sql, (entity, owner))]
         return [numbered for numbered in events if numbered[1].tenant == tenant]
 
     def _of_number(self, entity: int, only: int | None = None) -> list[tuple[int, Event]]:
         """The events of the task, or of the job with the negated number; ``only``: one of them."""
         if entity > 0:
-            matches = self.execute(f"{SELECT_TASK} WHERE t.no = ?", (entity,))
+            matches = self._select(f"{SELECT_TASK} WHERE t.no = ?", (entity,))
             return self._history.of_task(matches[0], only) if matches else []
-        matches = self.execute(f"{SELECT_JOB} WHERE no = ?", (-entity,))
+        matches = self._select(f"{SELECT_JOB} WHERE no = ? AND version > 0", (-entity,))
         return self._history.of_job(matches[0], only) if matches else []
 
     def _other(self, row: Row) -> Event:
         _, entity, sequence, tenant, app, type_, at_ms, origin, source, worker_id, text = row
         kind, _, entity_id = entity.partition("#")
         body, _ = body_from_properties(EVENT_NAMES[type_], codec.value_from_json(text))
-        text_of = self._names.text_of
         return Event(
             entity_type=EntityType(kind),
             entity_id=entity_id,
-            tenant=text_of(self._connection, tenant),
-            app=text_of(self._connection, app),
+            tenant=self._reader.name(tenant),
+            app=self._reader.name(app),
             sequence=sequence,
             at=from_ms(at_ms),
             body=body,
@@ -129,21 +152,17 @@ class FeedReader:
         )
 
     def along_feed(
-        self,
-        tenant: str,
-        conditions: EventConditions,
-        after: tuple[int, int],
-        limit: int,
-        rows_after: Callable[[int], Iterable[FeedRow]],
+        self, query: EventQuery, rows_after: Callable[[int], list[FeedRow]]
     ) -> list[Numbered]:
         """Events that match, from the rows of the feed that ``rows_after`` a position returns."""
-        owner = self._names.find(self._connection, tenant)
-        type_, job_id = conditions.get("event_type"), conditions.get("job_id")
+        owner = self._reader.find_name(query.tenant)
+        type_, job_id = query.conditions.get("event_type"), query.conditions.get("job_id")
         type_number = None if type_ is None else EVENT_NUMBERS.get(type_, -1)
-        job = None if job_id is None else self.job_number(job_id)
+        job = None if job_id is None else self._reader.job_no(job_id)
         matches: list[Numbered] = []
+        after = query.after
         position = after[0] - 1 if after[1] else after[0]
-        while page := list(rows_after(position)):
+        while page := rows_after(position):
             for position, entries in page:
                 skip = after[1] if position == after[0] else 0
                 for number, entry in enumerate(entries, 1):
@@ -157,28 +176,23 @@ class FeedReader:
                     matches += [
                         (position, number, event)
                         for event in self.event_of(entry)
-                        if _matches(event, conditions)
+                        if query.matches(event)
                     ]
-                    if len(matches) > limit:
+                    if len(matches) > query.limit:
                         return matches
         return matches
-
-    def job_number(self, job_id: str) -> int:
-        """The number of a job; 0 if there is none."""
-        matches = self.execute("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),))
-        return matches[0][0] if matches else 0
 
     def event_of(self, entry: FeedEntry) -> list[Event]:
         """The event of an entry; none if its row is gone."""
         if entry.entity is None:
             sql = f"SELECT {_OTHER_FIELDS} FROM other_events WHERE no = ?"
-            return [self._other(row) for row in self.execute(sql, (entry.sequence,))]
+            return [self._other(row) for row in self._select(sql, (entry.sequence,))]
         return [event for _, event in self._of_number(entry.entity, entry.sequence)]
 
     def rows_after(self, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position."""
         sql = "SELECT position, entries FROM feed WHERE position > ? ORDER BY position LIMIT ?"
-        return [(row[0], feed_entries(row[1])) for row in self.execute(sql, (position, _FEED_ROWS))]
+        return [(row[0], feed_entries(row[1])) for row in self._select(sql, (position, _FEED_ROWS))]
 
     def rows_of_job(self, job_id: str, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position that have events of a job or its tasks."""
@@ -186,13 +200,13 @@ class FeedReader:
         sql = "SELECT entries FROM feed WHERE position = ?"
         page: list[FeedRow] = []
         for item in sorted(later)[:_FEED_ROWS]:
-            existing = self.execute(sql, (item,))
+            existing = self._select(sql, (item,))
             page.append((item, feed_entries(existing[0][0]) if existing else ()))
         return page
 
     def _positions_of_job(self, job_id: str) -> Iterator[int]:
         """The positions of the events of a job and its tasks, in any order."""
-        job = self.job_number(job_id)
+        job = self._reader.job_no(job_id)
         first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
         for sql, values in (
             ("SELECT history FROM jobs WHERE no = ?", (job,)),
@@ -200,29 +214,28 @@ class FeedReader:
             ("SELECT body FROM history_segments WHERE entity = ?", (-job,)),
             ("SELECT body FROM history_segments WHERE entity >= ? AND entity < ?", (first, end)),
         ):
-            for (history,) in self.execute(sql, values):
+            for (history,) in self._select(sql, values):
                 for record in unpack_records(history):
                     yield record.position
 
-    def rows_of_types(
-        self, tenant: str, conditions: EventConditions, position: int
-    ) -> list[FeedRow]:
+    def rows_of_types(self, query: EventQuery, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position, with all events of a tenant, type and app."""
-        owner = self._names.find(self._connection, tenant)
-        type_, app = conditions.get("event_type"), conditions.get("app")
-        pairs = self._types_and_apps(owner)
-        if type_ is not None:
-            pairs = [pair for pair in pairs if pair[0] == EVENT_NUMBERS.get(type_, -1)]
-        if app is not None:
-            number = self._names.find(self._connection, app)
-            pairs = [pair for pair in pairs if pair[1] == number]
+        owner = self._reader.find_name(query.tenant)
+        type_, app = query.conditions.get("event_type"), query.conditions.get("app")
+        type_number = None if type_ is None else EVENT_NUMBERS.get(type_, -1)
+        app_number = None if app is None else self._reader.find_name(app) or -1
+        pairs = [
+            (of_type, of_app)
+            for of_type, of_app in self._types_and_apps(owner)
+            if type_number in (None, of_type) and app_number in (None, of_app)
+        ]
         if not pairs:
             return []
         bits = FEED_BLOCK_BITS
         ranges = " UNION ".join(
-            f"SELECT block FROM feed_types WHERE tenant = ?1 AND type = {type_number}"
-            f" AND app = {app_number} AND block >= ?2 >> {bits}"
-            for type_number, app_number in pairs
+            f"SELECT block FROM feed_types WHERE tenant = ?1 AND type = {of_type}"
+            f" AND app = {of_app} AND block >= ?2 >> {bits}"
+            for of_type, of_app in pairs
         )
         # SQLite merges the ranges as it reads them, because the ORDER BY is that of the UNION.
         sql = (
@@ -230,7 +243,7 @@ class FeedReader:
             f" CROSS JOIN feed AS f ON f.position >= max(b.block << {bits}, ?2 + 1)"
             f" AND f.position < b.block + 1 << {bits} ORDER BY b.block, f.position"
         )
-        matches = self.execute(sql, (owner, position, (_FEED_ROWS >> bits) + 1))
+        matches = self._select(sql, (owner, position, (_FEED_ROWS >> bits) + 1))
         return [(row[0], feed_entries(row[1])) for row in matches]
 
     def _types_and_apps(self, tenant: int | None) -> list[tuple[int, int]]:
@@ -243,7 +256,7 @@ class FeedReader:
             " SELECT * FROM (SELECT type, app FROM feed_types WHERE tenant = ?1 AND type > ?2"
             " ORDER BY type, app LIMIT 1) LIMIT 1"
         )
-        while following := self.execute(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
+        while following := self._select(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
             pairs.append((following[0][0], following[0][1]))
         return pairs
 
@@ -260,15 +273,6 @@ def _numbered(events: list[tuple[int, Event]], after: tuple[int, int]) -> list[N
     return result
 
 
-def _matches(event: Event, conditions: EventConditions) -> bool:
-    job_id = conditions.get("job_id")
-    return (
-        conditions.get("app") in (None, event.app)
-        and conditions.get("entity") in (None, event.entity)
-        and (job_id is None or job_id == split_task_id(event.entity_id)[0])
-    )
-
-
 @dataclass(eq=False)
 class SqliteEventLog:
     """See ``ports.events.EventLog``."""
@@ -278,18 +282,24 @@ class SqliteEventLog:
     async def append(self, **new: Unpack[NewEvent]) -> Event:
         entity = f"{new['body'].ENTITY.value}#{new['entity_id']}"
 
-        def work(connection: apsw.Connection) -> Event:
-            transaction = StoreTransaction(connection, self._database.names)
-            last = rows(
-                connection,
+        def work(transaction: StoreTransaction) -> Event:
+            tenant, app = transaction.number_of(new["tenant"]), transaction.number_of(new["app"])
+            last = transaction.select(
                 "SELECT sequence, at_ms FROM other_events WHERE entity = ? AND tenant = ?"
                 " ORDER BY sequence DESC LIMIT 1",
-                (entity, transaction.number_of(new["tenant"])),
+                (entity, tenant),
             )
             sequence, at_ms = last[0] if last else (0, None)
             event = next_event(new, sequence, None if at_ms is None else from_ms(at_ms))
-            _insert_other(transaction, event)
-            transaction.close()
+            type_, context = EVENT_NUMBERS[event.type], event.context
+            values = (
+                *(transaction.position, entity, event.sequence, tenant, app, type_),
+                *(to_ms(event.at), context.origin, context.source, context.worker_id),
+                codec.to_json(properties_of(event)),
+            )
+            transaction.execute(_INSERT_OTHER, values)
+            no = transaction.connection.last_insert_rowid()
+            transaction.record_events(type_, tenant, app, no, (0,))
             return event
 
         return await self._database.write(work)
@@ -297,9 +307,7 @@ class SqliteEventLog:
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
-        events = await self._database.scan_with(
-            lambda connection: FeedReader(self._database, connection).of_entity(tenant, entity)
-        )
+        events = await self._read(lambda feed: feed.of_entity(tenant, entity))
         return [event for _, event in events if event.sequence > after][:limit]
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
@@ -314,75 +322,13 @@ class SqliteEventLog:
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
     ) -> EventQueryResult:
-        after = (0, 0)
-        if cursor is not None:
-            position, number = decode_cursor("events", cursor, (int, int))
-            after = (position, number)
-
-        def read(connection: apsw.Connection) -> list[Numbered]:
-            reader = FeedReader(self._database, connection)
-            return self._query(reader, tenant, conditions, after, limit)
-
-        matches = await self._database.scan_with(read)
+        position, number = (0, 0) if cursor is None else decode_cursor("events", cursor, (int, int))
+        query = EventQuery(tenant, conditions, (position, number), limit)
+        matches = await self._read(lambda feed: feed.query(query))
         page = matches[:limit]
         cursors = tuple(encode_cursor("events", *numbered[:2]) for numbered in page)
         return EventQueryResult(tuple(event for *_, event in page), cursors, len(matches) > limit)
 
-    def _query(
-        self,
-        reader: FeedReader,
-        tenant: str,
-        conditions: EventConditions,
-        after: tuple[int, int],
-        limit: int,
-    ) -> list[Numbered]:
-        type_ = conditions.get("event_type")
-        return [
-            numbered
-            for numbered in self._candidates(reader, tenant, conditions, after, limit)
-            if type_ in (None, numbered[2].type) and _matches(numbered[2], conditions)
-        ][: limit + 1]
-
-    def _candidates(
-        self,
-        reader: FeedReader,
-        tenant: str,
-        conditions: EventConditions,
-        after: tuple[int, int],
-        limit: int,
-    ) -> list[Numbered]:
-        entity, job_id = conditions.get("entity"), conditions.get("job_id")
-        if entity is not None:
-            return _numbered(reader.of_entity(tenant, entity), after)
-        if job_id is not None:
-            ((last,),) = reader.execute("SELECT coalesce(max(position), 0) FROM feed")
-            if last - after[0] <= NEAR_END_POSITIONS:
-                return reader.along_feed(tenant, conditions, after, limit, reader.rows_after)
-            rows_after = partial(reader.rows_of_job, job_id)
-        else:
-            rows_after = partial(reader.rows_of_types, tenant, conditions)
-        return reader.along_feed(tenant, conditions, after, limit, rows_after)
-
-
-def _insert_other(transaction: StoreTransaction, event: Event) -> None:
-    """Write an event of an entity that has no row."""
-    context = event.context
-    tenant, app = transaction.number_of(event.tenant), transaction.number_of(event.app)
-    type_ = EVENT_NUMBERS[event.type]
-    transaction.execute(
-        _INSERT_OTHER,
-        (
-            transaction.position,
-            event.entity,
-            event.sequence,
-            tenant,
-            app,
-            type_,
-            to_ms(event.at),
-            context.origin,
-            context.source,
-            context.worker_id,
-            codec.to_json(properties_of(event)),
-        ),
-    )
-    transaction.record(type_, tenant, app, 0, transaction.connection.last_insert_rowid())
+    async def _read(self, read: Callable[[FeedReader], ResultT]) -> ResultT:
+        folder = self._database.folder
+        return await self._database.scan_with(lambda reader: read(FeedReader(reader, folder)))

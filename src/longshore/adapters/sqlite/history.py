@@ -21,13 +21,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-import apsw
 import msgspec
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite.names import Names
+from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_COLUMNS,
     NUMBER_BITS,
@@ -35,17 +36,13 @@ from longshore.adapters.sqlite.rows import (
     from_ms,
     to_ms,
     unpack_document,
-    unpack_id,
-    unpack_job_id,
 )
-from longshore.adapters.sqlite.store_file import rows
 from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.codec import body_from_properties, properties_of
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import NO_USAGE, EntityType, EventBody, Usage
-from longshore.core.ids import REQUEST_PREFIX, task_id_of
-from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.core.tasks.states import TaskState
 
 # A type is stored by its number: add new ones at the end.
@@ -76,6 +73,7 @@ SEGMENT_BYTES = 1024
 _LONG = 255
 _MILLISECOND = timedelta(milliseconds=1)
 _USAGE_FIELDS = tuple(item.name for item in fields(Usage))
+_usage_values = attrgetter(*_USAGE_FIELDS)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _TASK = {name: index for index, name in enumerate(TASK_COLUMNS)}
@@ -127,18 +125,18 @@ def pack_event(
         number_of: Returns the number of a worker's name.
         tasks_stored: Whether the store has a row for each task of the job.
     """
-    context = event.context
-    packed: Any = _CONTEXT_NUMBERS.get((context.origin, context.source))
-    if context.worker_id is not None:
-        if (context.origin, context.source) == ("worker", "system"):
-            packed = number_of(context.worker_id)
-        else:
-            packed = None
+    origin, source, worker_id = event.context.origin, event.context.source, event.context.worker_id
+    packed: Any = _CONTEXT_NUMBERS.get((origin, source)) if worker_id is None else None
+    if worker_id is not None and (origin, source) == ("worker", "system"):
+        packed = number_of(worker_id)
     if packed is None:
-        packed = (context.origin, context.source, context.worker_id)
-    properties = None
-    if event.overflow is None or tasks_stored:
-        properties = _compact_properties(event, row, number_of, tasks_stored=tasks_stored)
+        packed = (origin, source, worker_id)
+    properties: Any = None
+    if isinstance(row, TaskRow):
+        if event.overflow is None:
+            properties = _properties_of_task(event, row, number_of)
+    elif tasks_stored:
+        properties = _properties_of_job(event.body, row)
     if properties is None:
         properties = _json_properties(event)
     ms = to_ms(event.at) - to_ms(row.spec.created_at)
@@ -155,50 +153,32 @@ def _json_properties(event: Event) -> str:
     return codec.to_json(properties)
 
 
-def _compact_properties(
-    event: Event, row: TaskRow | JobRow, number_of: Callable[[str], int], *, tasks_stored: bool
-) -> Any:
+def _properties_of_task(event: Event, row: TaskRow, number_of: Callable[[str], int]) -> Any:
     """The values that the row does not have; None: the properties must be stored as they are."""
-    body = event.body
-    if isinstance(row, TaskRow):
-        spec = row.spec
-        if not isinstance(body, e.TaskEvent) or (body.task_id, body.job_id) != (
-            spec.id,
-            spec.job_id,
-        ):
-            return None
-        if isinstance(body, e.TaskPending):
-            if (body.name, body.depends_on) != (spec.definition, spec.parents):
-                return None
+    body, spec = event.body, row.spec
+    if not isinstance(body, e.TaskEvent) or (body.task_id, body.job_id) != (spec.id, spec.job_id):
+        return None
+    if isinstance(body, e.TaskPending):
+        if (body.name, body.depends_on) == (spec.definition, spec.parents):
             return (body.round, None if body.due_at is None else to_ms(body.due_at))
-        if isinstance(body, e.TaskProcessingStarted):
-            return pack_started(
-                number_of(body.worker_id),
-                to_ms(event.at),
-                started_ms=to_ms(body.started_at),
-                until_ms=to_ms(body.effective_until),
-                process_id=body.process_id,
-                attempt=body.attempt_number,
-                fence=body.fence,
-            )
-        if isinstance(body, e.TaskCompleted):
-            if row.state is not TaskState.COMPLETED or body.output != row.result:
-                return None
-            usage = None
-            if body.usage != NO_USAGE:
-                usage = tuple(getattr(body.usage, name) for name in _USAGE_FIELDS)
-            return (
-                body.attempt_number,
-                body.duration // _MILLISECOND,
-                body.exit_code,
-                body.last_output,
-                usage,
-            )
-        return None
-    if not tasks_stored or not isinstance(body, e.JobEvent) or body.job_id != row.id:
-        return None
+    elif isinstance(body, e.TaskProcessingStarted):
+        late = to_ms(event.at) - to_ms(body.started_at)
+        lease = to_ms(body.effective_until) - to_ms(body.started_at)
+        worker = number_of(body.worker_id)
+        return (worker, late, lease, body.process_id, body.attempt_number, body.fence)
+    elif isinstance(body, e.TaskCompleted) and row.state is TaskState.COMPLETED:
+        usage = None if body.usage == NO_USAGE else _usage_values(body.usage)
+        duration_ms = body.duration // _MILLISECOND
+        if body.output == row.result:
+            return (body.attempt_number, duration_ms, body.exit_code, body.last_output, usage)
+    return None
+
+
+def _properties_of_job(body: EventBody, row: JobRow) -> Any:
+    """The values that the rows of the job and its tasks do not have, as for a task."""
     if (
         isinstance(body, e.JobCompleted)
+        and body.job_id == row.id
         and len(body.task_statuses) == body.total_tasks == row.total
         and set(body.task_statuses.values()) <= {TaskState.COMPLETED.value}
     ):
@@ -206,32 +186,16 @@ def _compact_properties(
     return None
 
 
-def pack_started(
-    worker: int,
-    at_ms: int,
-    *,
-    started_ms: int,
-    until_ms: int,
-    process_id: int,
-    attempt: int,
-    fence: int,
-) -> tuple[int, ...]:
-    """The values of ``Task Processing Started``."""
-    return (worker, at_ms - started_ms, until_ms - started_ms, process_id, attempt, fence)
-
-
 class HistoryReader:
-    """Reads packed events; the connection is for what the events do not repeat.
+    """Reads packed events.
 
     Args:
+        reader: For what the events do not repeat.
         read_blob: Returns the bytes of a blob.
     """
 
-    def __init__(
-        self, names: Names, connection: apsw.Connection, read_blob: Callable[[str], bytes]
-    ) -> None:
-        self._names = names
-        self._connection = connection
+    def __init__(self, reader: StoreReader, read_blob: Callable[[str], bytes]) -> None:
+        self._reader = reader
         self._read_blob = read_blob
 
     def of_task(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
@@ -240,21 +204,11 @@ class HistoryReader:
         Args:
             only: The sequence of the only event to return.
         """
-        job_id = unpack_job_id(values[-1])
-        kind = self._names.kind(self._connection, values[_TASK["kind"]])
-        row = _TaskContext(
-            task_id_of(job_id, values[_TASK["key"]]),
-            job_id,
-            kind.definition,
-            unpack_document(values[_TASK["parents"]]),
-            unpack_document(values[_TASK["result"]]),
-        )
-
-        def body_of(record: Record, at: datetime) -> tuple[EventBody, str | None]:
-            return self._task_body(record, at, row)
-
-        entity = _Entity(EntityType.TASK, row.id, kind.app, values[_TASK["no"]])
-        return self._events(entity, dict(zip(_TASK, values, strict=False)), body_of, only)
+        spec, result = self._reader.task_spec(values), unpack_document(values[_TASK["result"]])
+        ids = {"requestId": spec.id, "jobId": spec.job_id}
+        columns = dict(zip(_TASK, values, strict=False))
+        body_of = partial(self._task_body, spec, result)
+        return self._events(EntityType.TASK, columns["no"], spec, columns, ids, body_of, only)
 
     def of_job(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
         """The events of a job, each with its position, from the values of ``SELECT_JOB``.
@@ -262,41 +216,42 @@ class HistoryReader:
         Args:
             only: The sequence of the only event to return.
         """
-        no, job_id = values[_JOB["no"]], unpack_job_id(values[_JOB["id"]])
-        request_id = unpack_id(REQUEST_PREFIX, values[_JOB["request_id"]])
-
-        def body_of(record: Record, _: datetime) -> tuple[EventBody, str | None]:
-            return self._job_body(record, no, job_id, request_id)
-
-        app = self._names.text_of(self._connection, values[_JOB["app"]])
-        entity = _Entity(EntityType.JOB, job_id, app, -no)
-        return self._events(entity, dict(zip(_JOB, values, strict=True)), body_of, only)
+        spec, columns = self._reader.job_spec(values), dict(zip(_JOB, values, strict=True))
+        body_of = partial(self._job_body, spec, columns["no"])
+        ids = {"jobId": spec.id}
+        return self._events(EntityType.JOB, -columns["no"], spec, columns, ids, body_of, only)
 
     def _events(
         self,
-        entity: _Entity,
+        type_: EntityType,
+        entity: int,
+        spec: TaskSpec | JobSpec,
         columns: Mapping[str, Any],
-        body_of: Callable[[Record, datetime], tuple[EventBody, str | None]],
+        ids: dict[str, str],
+        body_of: Callable[[Record, datetime], EventBody],
         only: int | None,
     ) -> list[tuple[int, Event]]:
         sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
-        parts = [body for (body,) in rows(self._connection, sql, (entity.number,))]
+        parts = [body for (body,) in self._reader.select(sql, (entity,))]
         records = [
             record for part in (*parts, columns["history"]) for record in unpack_records(part)
         ]
-        tenant = self._names.text_of(self._connection, columns["tenant"])
         created_ms, first = columns["created_us"] // 1000, columns["sequence"] - len(records) + 1
         events = []
         for sequence, record in enumerate(records, first):
             if only not in (None, sequence):
                 continue
-            at = from_ms(created_ms + record.ms)
-            body, overflow = body_of(record, at)
+            at, overflow = from_ms(created_ms + record.ms), None
+            if isinstance(record.properties, str):
+                properties = {**ids, **codec.value_from_json(record.properties)}
+                body, overflow = body_from_properties(EVENT_NAMES[record.type], properties)
+            else:
+                body = body_of(record, at)
             event = Event(
-                entity_type=entity.type,
-                entity_id=entity.id,
-                tenant=tenant,
-                app=entity.app,
+                entity_type=type_,
+                entity_id=spec.id,
+                tenant=spec.tenant,
+                app=spec.app,
                 sequence=sequence,
                 at=at,
                 body=body,
@@ -309,113 +264,75 @@ class HistoryReader:
     def _context(self, packed: Any) -> EventContext:
         if isinstance(packed, int):
             if packed > 0:
-                worker_id = self._names.text_of(self._connection, packed)
-                return EventContext(origin="worker", worker_id=worker_id)
+                return EventContext(origin="worker", worker_id=self._reader.name(packed))
             origin, source = _CONTEXTS[-1 - packed]
             return EventContext(origin=origin, source=source)
         origin, source, worker = packed
         return EventContext(origin=origin, source=source, worker_id=worker)
 
     def _task_body(
-        self, record: Record, at: datetime, row: _TaskContext
-    ) -> tuple[EventBody, str | None]:
-        values = record.properties
-        ids = {"task_id": row.id, "job_id": row.job_id}
-        if isinstance(values, str):
-            return _json_body(record, {"requestId": row.id, "jobId": row.job_id})
+        self, spec: TaskSpec, result: Document | None, record: Record, at: datetime
+    ) -> EventBody:
+        ids = {"task_id": spec.id, "job_id": spec.job_id}
         if record.type == PENDING:
-            round_, due_ms = values
+            round_, due_ms = record.properties
             return e.TaskPending(
                 **ids,
-                name=row.definition,
-                depends_on=row.parents,
+                name=spec.definition,
+                depends_on=spec.parents,
                 round=round_,
                 due_at=None if due_ms is None else from_ms(due_ms),
-            ), None
+            )
         if record.type == STARTED:
-            worker, late_ms, lease_ms, process_id, attempt, fence = values
+            worker, late_ms, lease_ms, process_id, attempt, fence = record.properties
             started_at = at - timedelta(milliseconds=late_ms)
             return e.TaskProcessingStarted(
                 **ids,
                 started_at=started_at,
                 effective_until=started_at + timedelta(milliseconds=lease_ms),
-                worker_id=self._names.text_of(self._connection, worker),
+                worker_id=self._reader.name(worker),
                 process_id=process_id,
                 attempt_number=attempt,
                 fence=fence,
-            ), None
-        attempt, duration_ms, exit_code, last_output, usage = values
+            )
+        attempt, duration_ms, exit_code, last_output, usage = record.properties
         return e.TaskCompleted(
             **ids,
             attempt_number=attempt,
-            output=row.result,
+            output=result,
             duration=timedelta(milliseconds=duration_ms),
             exit_code=exit_code,
             last_output=last_output,
-            usage=NO_USAGE
-            if usage is None
-            else Usage(**dict(zip(_USAGE_FIELDS, usage, strict=True))),
-        ), None
-
-    def _job_body(
-        self, record: Record, job_no: int, job_id: str, request_id: str
-    ) -> tuple[EventBody, str | None]:
-        values = record.properties
-        if isinstance(values, str):
-            return _json_body(record, {"jobId": job_id})
-        total = values[0]
-        first = job_no << NUMBER_BITS
-        tasks = rows(
-            self._connection,
-            "SELECT key, kind, parents, input FROM tasks WHERE no >= ? AND no < ? ORDER BY no",
-            (first, first + total),
+            usage=Usage(**dict(zip(_USAGE_FIELDS, usage, strict=True))) if usage else NO_USAGE,
         )
+
+    def _job_body(self, spec: JobSpec, job_no: int, record: Record, _: datetime) -> EventBody:
+        total, first = record.properties[0], job_no << NUMBER_BITS
+        sql = "SELECT key, kind, parents, input FROM tasks WHERE no >= ? AND no < ? ORDER BY no"
+        tasks = self._reader.select(sql, (first, first + total))
         if record.type == JOB_COMPLETED:
-            statuses: dict[str, str | None] = dict.fromkeys(
-                [task[0] for task in tasks], TaskState.COMPLETED.value
-            )
+            statuses: dict[str, str | None] = {key: TaskState.COMPLETED.value for key, *_ in tasks}
             return e.JobCompleted(
-                job_id=job_id, total_tasks=total, task_statuses=statuses, round=values[1]
-            ), None
+                job_id=spec.id,
+                total_tasks=total,
+                task_statuses=statuses,
+                round=record.properties[1],
+            )
         summaries = tuple(
             e.TaskSummary(
                 key=key,
-                name=self._names.kind(self._connection, kind).definition,
+                name=self._reader.kind(kind).definition,
                 depends_on=self._keys(unpack_document(parents)),
                 input=unpack_document(input_),
             )
             for key, kind, parents, input_ in tasks
         )
         return e.JobCreated(
-            job_id=job_id, request_id=request_id, tasks=summaries, total_tasks=total
-        ), None
+            job_id=spec.id, request_id=spec.request_id, tasks=summaries, total_tasks=total
+        )
 
     def _keys(self, document: Document | None) -> tuple[str, ...]:
         if document is None:
             return ()
         text = self._read_blob(document.key) if document.key is not None else document.text
         return tuple(json.loads(text or "[]"))
-
-
-class _Entity(NamedTuple):
-    """The task or job that has a history."""
-
-    type: EntityType
-    id: str
-    app: str
-    number: int  # of the task, or the negated number of the job
-
-
-class _TaskContext(NamedTuple):
-    """What the events of a task do not repeat."""
-
-    id: str
-    job_id: str
-    definition: str
-    parents: Document | None
-    result: Document | None
-
-
-def _json_body(record: Record, ids: dict[str, str]) -> tuple[EventBody, str | None]:
-    properties = codec.value_from_json(record.properties)
-    return body_from_properties(EVENT_NAMES[record.type], {**ids, **properties})

@@ -7,16 +7,18 @@ scans are short, because the reading thread has other callers to serve.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Unpack
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite.commit import Commit, CreateJobs
+from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite.creation import create_jobs
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
     JOB_STATES,
@@ -24,22 +26,18 @@ from longshore.adapters.sqlite.rows import (
     NUMBER_MASK,
     SELECT_JOB,
     SELECT_TASK,
-    TASK_NO,
-    TASK_NOS,
     TASK_STATE_NUMBERS,
-    TASK_STATES,
-    RowReader,
     ended_numbers,
     from_ms,
-    pack_job_id,
     to_ms,
     unpack_job_id,
     unpack_numbers,
 )
 from longshore.adapters.sqlite.store_file import Row
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.ids import ID_BYTES, JOB_PREFIX, parse_id, split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
-from longshore.core.tasks.changes import Effect
+from longshore.core.tasks.changes import Effect, Enqueue, Wake
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, TaskRow
@@ -55,8 +53,6 @@ _PENDING, _PARKED, _COMPLETED, _FAILED = (
     TASK_STATE_NUMBERS[state]
     for state in (TaskState.PENDING, TaskState.PARKED, TaskState.COMPLETED, TaskState.FAILED)
 )
-_TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
-_TASKS_BY_KEYS = f"{SELECT_TASK} WHERE t.no IN ({TASK_NOS})"
 # The index is named because SQLite may otherwise choose one with tasks of every state.
 _IDS_OF_PARKED = (
     "SELECT t.key, j.id FROM tasks AS t INDEXED BY tasks_parked JOIN jobs AS j ON j.no = t.no >> 20"
@@ -64,10 +60,14 @@ _IDS_OF_PARKED = (
 )
 # A damaged field must not hide that its task failed.
 _FAILED_TASKS = (
-    "SELECT t.key, j.id, t.queue, iif(json_valid(t.rest), t.rest ->> '$.failure.category', NULL),"
+    "SELECT t.key, j.id, n.text, iif(json_valid(t.rest), t.rest ->> '$.failure.category', NULL),"
     " coalesce(t.finished_ms, 0) FROM tasks AS t INDEXED BY tasks_failed"
-    " JOIN jobs AS j ON j.no = t.no >> 20"
+    " JOIN jobs AS j ON j.no = t.no >> 20 JOIN names AS n ON n.no = t.queue"
     f" WHERE t.tenant = ? AND t.state = {_FAILED} ORDER BY t.finished_ms DESC, t.no DESC LIMIT ?"
+)
+_UPSERT_WAKEUP = (
+    "INSERT INTO wakeups (worker_id, count) VALUES (?, 1)"
+    " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
 )
 # Jumps from one tenant to the next without reading the tasks in between.
 _NEXT_TENANT = (
@@ -97,43 +97,61 @@ class SqliteLedger:
         return self._database.epoch
 
     async def get_task(self, task_id: str) -> TaskRow | None:
-        job_id, key = split_task_id(task_id)
-        matches = self._database.point(_TASK_BY_ID, (pack_job_id(job_id), key))
-        return self._database.point_reader.task(matches[0]) if matches else None
+        return self._database.look(lambda reader: reader.task(task_id))
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         keys_by_job: dict[str, list[str]] = {}
-        for task_id in task_ids:
-            job_id, key = split_task_id(task_id)
+        for job_id, key in map(split_task_id, task_ids):
             keys_by_job.setdefault(job_id, []).append(key)
-        read = self._database.point_reader.task
-        stored = {
-            row.id: row
-            for job_id, keys in keys_by_job.items()
-            for row in map(
-                read, self._database.point(_TASKS_BY_KEYS, (pack_job_id(job_id), json.dumps(keys)))
-            )
-        }
+        stored = self._database.look(
+            lambda reader: {
+                row.id: row
+                for job_id, keys in keys_by_job.items()
+                for row in reader.tasks(job_id, keys)
+            }
+        )
         return [stored[task_id] for task_id in task_ids if task_id in stored]
 
     async def get_job(self, job_id: str) -> JobRow | None:
-        sql = f"{SELECT_JOB} WHERE id = ? AND version > 0"
-        matches = self._database.point(sql, (pack_job_id(job_id),))
-        return self._database.point_reader.job(matches[0]) if matches else None
+        return self._database.look(lambda reader: reader.job(job_id))
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
-        if len(changes) > 1 and len({change.row.id for change in changes}) < len(changes):
+        if len({change.row.id for change in changes}) < len(changes):
             message = "two changes of one row in one commit"
             raise UsageError(message)
-        work = Commit(changes, self._database.names)
-        await self._database.write(work, durable=work.durable, topics=work.topics)
+        effects = [effect for change in changes for effect in change.effects]
+        woken = [(effect.worker_id,) for effect in effects if isinstance(effect, Wake)]
+        topics = {Topic.QUEUE} if any(isinstance(effect, Enqueue) for effect in effects) else set()
+        topics |= {Topic.WAKEUP} if woken else set()
+        if any(isinstance(change.row, TaskRow) and change.row.state.terminal for change in changes):
+            topics.add(Topic.ENDS)  # its job has to record it
+
+        def work(transaction: StoreTransaction) -> None:
+            written = 0
+            for change in changes:  # jobs first, because tasks refer to them
+                if isinstance(change.row, JobRow):
+                    written += transaction.write_job(change)
+            for change in changes:
+                if isinstance(change.row, TaskRow):
+                    written += transaction.write_task(change)
+            if not written:
+                return  # the answer to an earlier commit of these changes was lost
+            if written < len(changes):
+                # Some rows had their change already: these changes never were one commit.
+                raise VersionConflict(changes[0].row.id, changes[0].expected_version)
+            reach("write.rows_written")
+            transaction.connection.executemany(_UPSERT_WAKEUP, woken)
+
+        durable = any(change.durable for change in changes)
+        await self._database.write(work, durable=durable, topics=topics)
         return ()
 
     async def create_jobs(
         self, creations: Sequence[JobCreation]
     ) -> list[tuple[Effect, ...] | VersionConflict]:
-        work = CreateJobs(creations, self._database.names)
-        return list(await self._database.write(work, topics=work.topics))
+        # Some task of a new job has no parents.
+        work = partial(create_jobs, creations=creations)
+        return list(await self._database.write(work, topics=(Topic.QUEUE,)))
 
     async def list_tasks(
         self,
@@ -156,36 +174,49 @@ class SqliteLedger:
             for index, operator in (("tasks_completed", "="), ("tasks_open", "<>"))
             if state is None or (state is TaskState.COMPLETED) == (operator == "=")
         ]
-        matches = await self._database.scan(
-            f"{' UNION ALL '.join(walks)} ORDER BY t.created_us DESC, t.no DESC LIMIT ?5",
-            (self._database.find_name(tenant), *position, number, limit + 1),
+        return await self._page(
+            f"{' UNION ALL '.join(walks)} ORDER BY t.created_us DESC, t.no DESC",
+            (self._database.find_name(tenant), *position, number),
+            limit,
+            StoreReader.task_row,
+            lambda match: encode_cursor("tasks", match[6], match[0]),
         )
-        rows = await self._database.read_rows(RowReader.task, matches[:limit])
-        return _page(rows, matches, limit, "tasks", lambda match: (match[6], match[0]))
+
+    async def _page(
+        self,
+        sql: str,
+        values: Sequence[Any],
+        limit: int,
+        read: Callable[[StoreReader, Row], Any],
+        cursor_after: Callable[[Row], str],
+    ) -> Page[Any]:
+        """The first rows of a statement, and the cursor after the last of them."""
+
+        def scan(reader: StoreReader) -> Page[Any]:
+            matches = reader.select(f"{sql} LIMIT ?", (*values, limit + 1))
+            cursor = cursor_after(matches[limit - 1]) if len(matches) > limit else None
+            return Page(tuple(read(reader, match) for match in matches[:limit]), cursor)
+
+        return await self._database.scan_with(scan)
 
     async def _tasks_of_job(
         self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
     ) -> Page[TaskRow]:
         after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
         first = self._job_no(job_id) << NUMBER_BITS
-        matches = await self._database.scan(
-            f"{SELECT_TASK} WHERE t.no > ?1 AND t.no < ?2 AND +t.tenant = ?3"
-            " AND (?4 IS NULL OR +t.state = ?4) ORDER BY t.no LIMIT ?5",
-            (
-                first + after,
-                first + (1 << NUMBER_BITS),
-                self._database.find_name(tenant),
-                None if state is None else TASK_STATE_NUMBERS[state],
-                limit + 1,
-            ),
+        number = None if state is None else TASK_STATE_NUMBERS[state]
+        owner = self._database.find_name(tenant)
+        return await self._page(
+            f"{SELECT_TASK} WHERE t.no > ?1 AND t.no <= ?2 AND +t.tenant = ?3"
+            " AND (?4 IS NULL OR +t.state = ?4) ORDER BY t.no",
+            (first + after, first | NUMBER_MASK, owner, number),
+            limit,
+            StoreReader.task_row,
+            lambda match: encode_cursor("job-tasks", match[0] - first),
         )
-        rows = await self._database.read_rows(RowReader.task, matches[:limit])
-        return _page(rows, matches, limit, "job-tasks", lambda match: (match[0] - first,))
 
     def _job_no(self, job_id: str) -> int:
-        """The number of a job; 0 if there is none."""
-        sql = "SELECT no FROM jobs WHERE id = ?"
-        return self._database.point_value(sql, (pack_job_id(job_id),)) or 0
+        return self._database.look(lambda reader: reader.job_no(job_id))
 
     def _newest_position(self, listing: str, cursor: str | None) -> tuple[int, int]:
         """The position after which a list begins that has the newest row first."""
@@ -210,34 +241,26 @@ class SqliteLedger:
         # The indexes are ordered by state, so jobs of all states are one range for each.
         states = JOB_STATES if state is None else (state,)
         index = "jobs_by_state" if name is None else "jobs_by_name"
-        named = "" if name is None else "AND name IS NOT NULL AND name = ?6"
+        named = "" if name is None else "AND name IS NOT NULL AND name = ?5"
         ranges = [
             f"{SELECT_JOB} INDEXED BY {index} WHERE tenant = ?1 {named}"
             f" AND state = {JOB_STATE_NUMBERS[item]} AND (created_us, no) < (?2, ?3)"
-            " AND created_us >= ?5 AND version > 0"
+            " AND created_us >= ?4 AND version > 0"
             for item in states
         ]
-        sql = f"{' UNION ALL '.join(ranges)} ORDER BY created_us DESC, no DESC LIMIT ?4"
         first = codec.to_us(conditions.get("created_from") or _LONG_AGO)
         find = self._database.find_name
-        values = (
-            find(tenant),
-            *position,
-            limit + 1,
-            first,
-            *([] if name is None else [find(name)]),
+        values = [find(tenant), *position, first, *([] if name is None else [find(name)])]
+        return await self._page(
+            f"{' UNION ALL '.join(ranges)} ORDER BY created_us DESC, no DESC",
+            values,
+            limit,
+            StoreReader.job_row,
+            lambda match: encode_cursor("jobs", match[7], match[0]),
         )
-        matches = await self._database.scan(sql, values)
-        rows = await self._database.read_rows(RowReader.job, matches[:limit])
-        return _page(rows, matches, limit, "jobs", lambda match: (match[7], match[0]))
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
-        first = self._job_no(job_id) << NUMBER_BITS
-        matches = await self._database.scan(
-            "SELECT key, state FROM tasks WHERE no >= ? AND no < ? ORDER BY no",
-            (first, first + (1 << NUMBER_BITS)),
-        )
-        return {key: TASK_STATES[state] for key, state in matches}
+        return await self._database.scan_with(lambda reader: reader.task_states(job_id))
 
     async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
         owner = self._database.find_name(tenant)
@@ -264,13 +287,11 @@ class SqliteLedger:
     ) -> list[str]:
         """Ids of the tasks of a job whose keys begin with a prefix."""
         first = job_no << NUMBER_BITS
+        numbers, range_ = (first, first | NUMBER_MASK), (prefix, prefix + _LAST_CHARACTER)
         keys = await self._database.scan_column(
-            "SELECT key FROM tasks WHERE no >= ?1 AND no < ?2 AND +tenant = ?3"
+            "SELECT key FROM tasks WHERE no >= ?1 AND no <= ?2 AND +tenant = ?3"
             " AND key >= ?4 AND key < ?5 ORDER BY key LIMIT ?6",
-            (
-                *(first, first + (1 << NUMBER_BITS), tenant),
-                *(prefix, prefix + _LAST_CHARACTER, limit),
-            ),
+            (*numbers, tenant, *range_, limit),
         )
         return [task_id_of(job_id, key) for key in keys]
 
@@ -283,16 +304,14 @@ class SqliteLedger:
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[tuple[str, Lease]]:
         latest = to_ms(expired_by or self._database.clock.now() + _FAR_FUTURE)
-        matches = await self._database.scan(
-            f"{SELECT_TASK} WHERE t.lease_ms <= ? ORDER BY t.lease_ms, t.no LIMIT ?",
-            (latest, limit),
+        sql = f"{SELECT_TASK} WHERE t.lease_ms <= ? ORDER BY t.lease_ms, t.no LIMIT ?"
+        leased = await self._database.scan_with(
+            lambda reader: [reader.task_row(row) for row in reader.select(sql, (latest, limit))]
         )
-        rows = await self._database.read_rows(RowReader.task, matches)
-        leases = [(row.id, row.lease) for row in rows if row.lease]
         return [
-            (task_id, lease)
-            for task_id, lease in leases
-            if expired_by is None or lease.expires_at <= expired_by
+            (row.id, row.lease)
+            for row in leased
+            if row.lease and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
 
     async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
@@ -308,7 +327,7 @@ class SqliteLedger:
         return [
             FailedTask(
                 task_id=task_id_of(unpack_job_id(job), key),
-                queue=self._database.name(queue),
+                queue=queue,
                 category=ErrorCategory(category) if category in _CATEGORIES else None,
                 failed_at=from_ms(finished_ms),
             )
@@ -403,12 +422,3 @@ def _id_ranges(prefix: str) -> list[tuple[str | bytes, str | bytes]]:
                 (low.to_bytes(ID_BYTES, "big"), above[1:] if not above[0] else b"\xff" * 16)
             )
     return ranges
-
-
-def _page(
-    rows: list[Any], matches: list[Row], limit: int, listing: str, position: Any
-) -> Page[Any]:
-    """A page; ``position`` returns the place of a match in the listing."""
-    more = len(matches) > limit
-    cursor = encode_cursor(listing, *position(matches[limit - 1])) if more else None
-    return Page(tuple(rows), cursor)

@@ -43,7 +43,8 @@ class Topic(Enum):
 
 _BY_BYTE = {topic.value[0]: topic for topic in Topic}
 _WORD = {topic: index for index, topic in enumerate(Topic)}
-_CHANGES_BEGUN, _CHANGES_ENDED, _COMMITS = range(len(Topic), len(Topic) + 3)
+# Odd while a change is under way, and after one that has failed.
+_COMMITS, _DEFINITIONS = range(len(Topic), len(Topic) + 2)
 
 
 class Notifier:
@@ -91,9 +92,19 @@ class Notifier:
         """The file is about to change; under the write lock."""
         self._words[_COMMITS] |= 1
 
+    def definition_change_begun(self) -> None:
+        """A definition is about to change; under the write lock."""
+        self._words[_DEFINITIONS] |= 1
+
     def commit_ended(self) -> None:
-        """The commit that was begun last has succeeded; under the write lock."""
+        """The commit that was begun last has succeeded; under the write lock.
+
+        With it, a change of a definition has ended too: also one whose process has died, or did not
+        learn whether it was committed. Nothing is under way beside this commit.
+        """
         self._words[_COMMITS] += 1
+        if self._words[_DEFINITIONS] % 2:
+            self._words[_DEFINITIONS] += 1
 
     @property
     def commits(self) -> int | None:
@@ -107,21 +118,8 @@ class Notifier:
 
         A cached definition is the stored one while this is unchanged.
         """
-        begun = self._words[_CHANGES_BEGUN]
-        return begun if begun == self._words[_CHANGES_ENDED] else None
-
-    def definition_change_begun(self) -> int:
-        """A definition is about to change; under the write lock. Returns the change's number.
-
-        If the process dies before the change has ended, no process caches definitions until a
-        later change has ended or a process has opened the folder.
-        """
-        self._words[_CHANGES_BEGUN] += 1
-        return self._words[_CHANGES_BEGUN]
-
-    def definition_change_ended(self, number: int) -> None:
-        """The change is committed, or certainly never will be."""
-        self._words[_CHANGES_ENDED] = max(self._words[_CHANGES_ENDED], number)
+        number = self._words[_DEFINITIONS]
+        return None if number % 2 else number
 
     def wake_others(self, topics: Iterable[Topic]) -> None:
         """Wake the other processes; on the thread that has committed.

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import apsw
-
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.rows import TASK_NO, pack_job_id
-from longshore.adapters.sqlite.store_file import rows
-from longshore.core.ids import split_task_id
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
 
 _INSERT = (
@@ -30,7 +26,7 @@ _STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
 _STREAM_NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
 
 
-def chunk_values(chunk: OutputChunk) -> tuple[Any, ...]:
+def _chunk_values(chunk: OutputChunk) -> tuple[Any, ...]:
     """The columns of a chunk after the number of its task."""
     return (
         chunk.attempt,
@@ -42,13 +38,6 @@ def chunk_values(chunk: OutputChunk) -> tuple[Any, ...]:
     )
 
 
-def task_number(connection: apsw.Connection, task_id: str) -> int | None:
-    """The number of a task; None if it has no row."""
-    job_id, key = split_task_id(task_id)
-    matches = rows(connection, TASK_NO, (pack_job_id(job_id), key))
-    return matches[0][0] if matches else None
-
-
 @dataclass(eq=False)
 class SqliteOutputLog:
     """See ``ports.output.OutputLog``."""
@@ -56,10 +45,10 @@ class SqliteOutputLog:
     _database: Database
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
-        def work(connection: apsw.Connection) -> None:
-            names = self._database.names
-            task = task_number(connection, task_id) or -names.number_of(connection, task_id)
-            connection.executemany(_INSERT, [(task, *chunk_values(chunk)) for chunk in chunks])
+        def work(transaction: StoreTransaction) -> None:
+            task = transaction.task_no(task_id) or -transaction.number_of(task_id)
+            values = [(task, *_chunk_values(chunk)) for chunk in chunks]
+            transaction.connection.executemany(_INSERT, values)
 
         # Not durable by itself: the later commit of the outcome, which names the last sequence, is.
         await self._database.write(work, durable=False, topics=(Topic.OUTPUT,))
@@ -86,9 +75,8 @@ class SqliteOutputLog:
         ]
 
     def _number_of(self, task_id: str) -> int:
-        database = self._database
-        number = task_number(database.point_connection, task_id)
-        return number or -database.find_name(task_id)
+        number = self._database.look(lambda reader: reader.task_no(task_id))
+        return number or -self._database.find_name(task_id)
 
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta

@@ -8,28 +8,20 @@ say, so that every row can be stored and the usual row has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, get_type_hints
 
-import apsw
 import msgspec
 
 from longshore.adapters.shared.codec import decode_other, encode_other, from_us, to_us
-from longshore.adapters.sqlite.names import Names
-from longshore.adapters.sqlite.store_file import rows
-from longshore.core.budgets import NO_BUDGET
 from longshore.core.documents import Document
-from longshore.core.events.types import NO_USAGE
 from longshore.core.ids import (
     ID_BYTES,
     JOB_PREFIX,
-    REQUEST_PREFIX,
     format_id,
     parse_id,
-    task_id_of,
 )
-from longshore.core.jobs.graph import graph_of_one_task
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.tasks.lease import Lease
 from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
@@ -71,34 +63,14 @@ SELECT_TASK = (
     f"SELECT {', '.join(f't.{name}' for name in TASK_COLUMNS)}, j.id"
     " FROM tasks AS t JOIN jobs AS j ON j.no = t.no >> 20"
 )
-"""Selects what ``TaskReader`` reads: the columns of a task, and the id of its job."""
+"""Selects what ``StoreReader.task_row`` reads: the columns of a task, and the id of its job."""
 SELECT_JOB = f"SELECT {', '.join(JOB_COLUMNS)} FROM jobs"
-
-TASK_NO = (
-    "SELECT t.no FROM jobs AS j JOIN tasks AS t ON t.no = j.no << 20 AND t.key = ?2"
-    " WHERE j.id = ?1 UNION ALL"
-    " SELECT t.no FROM jobs AS j JOIN tasks AS t INDEXED BY tasks_by_key"
-    " ON t.no >> 20 = +j.no AND t.key = ?2 AND (t.no & 1048575) > 0 WHERE j.id = ?1"
-)
-TASK_NOS = (
-    "SELECT t.no FROM jobs AS j CROSS JOIN tasks AS t ON t.no = j.no << 20"
-    " AND t.key IN (SELECT value FROM json_each(?2)) WHERE j.id = ?1 UNION ALL"
-    " SELECT t.no FROM jobs AS j CROSS JOIN json_each(?2) AS k"
-    " CROSS JOIN tasks AS t INDEXED BY tasks_by_key"
-    " ON t.no >> 20 = +j.no AND t.key = k.value AND (t.no & 1048575) > 0 WHERE j.id = ?1"
-)
-"""The number of a task, and the numbers of several tasks, by the id of their job and their keys.
-
-The index of an expression has no type affinity: it is searched only for a value that has none
-either, as ``+j.no``. For ``j.no`` all of it would be scanned.
-"""
-
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 _CHANGE_ID_LENGTH = 16
-_HASH_LENGTH = 32
+HASH_LENGTH = 32
 
 
 def to_ms(moment: datetime) -> int:
@@ -152,7 +124,7 @@ def unpack_job_id(value: str | bytes) -> str:
     return unpack_id(JOB_PREFIX, value)
 
 
-def _pack_hex(text: str, length: int) -> str | bytes:
+def pack_hex(text: str, length: int) -> str | bytes:
     if len(text) == length:
         try:
             packed = bytes.fromhex(text)
@@ -163,13 +135,13 @@ def _pack_hex(text: str, length: int) -> str | bytes:
     return text
 
 
-def _unpack_hex(value: str | bytes) -> str:
+def unpack_hex(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.hex()
 
 
 def pack_change_id(text: str) -> str | bytes:
     """A change id as its bytes; the text if it has another form."""
-    return _pack_hex(text, _CHANGE_ID_LENGTH)
+    return pack_hex(text, _CHANGE_ID_LENGTH)
 
 
 def pack_numbers(numbers: NumberSet) -> bytes | None:
@@ -186,8 +158,13 @@ def unpack_numbers(value: bytes | None) -> NumberSet:
 # Fields that columns cannot express, by name.
 _TASK_REST = {**get_type_hints(TaskRow), "not_before": get_type_hints(TaskSpec)["not_before"]}
 _JOB_REST = {**get_type_hints(JobRow), "budget": get_type_hints(JobSpec)["budget"]}
-_TASK_FIELDS = tuple(field.name for field in fields(TaskRow) if field.name != "spec")
-_JOB_FIELDS = tuple(field.name for field in fields(JobRow) if field.name not in ("spec", "graph"))
+
+
+def _defaults(of: type[Any]) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(of) if field.default is not MISSING}
+
+
+_TASK_DEFAULTS, _JOB_DEFAULTS = _defaults(TaskRow), _defaults(JobRow)
 
 
 def _rest_decoder(name: str, types: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
@@ -196,10 +173,20 @@ def _rest_decoder(name: str, types: dict[str, Any]) -> Callable[[str], dict[str,
     return msgspec.json.Decoder(kind, dec_hook=decode_other).decode
 
 
-_decode_task_rest = _rest_decoder("TaskRest", _TASK_REST)
-_decode_job_rest = _rest_decoder("JobRest", _JOB_REST)
-encode_rest = msgspec.json.Encoder(enc_hook=encode_other).encode
-"""Writes the column ``rest``."""
+decode_task_rest = _rest_decoder("TaskRest", _TASK_REST)
+decode_job_rest = _rest_decoder("JobRest", _JOB_REST)
+_encode_rest = msgspec.json.Encoder(enc_hook=encode_other).encode
+
+
+def pack_rest(rest: dict[str, Any]) -> str | None:
+    """The column ``rest``: fields that differ from what the columns say."""
+    return _encode_rest(rest).decode() if rest else None
+
+
+def _differing(row: TaskRow | JobRow, implied: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a row that differ from these."""
+    stored = row.__dict__
+    return {name: stored[name] for name, value in implied.items() if stored[name] != value}
 
 
 def _ms(moment: datetime | None) -> int | None:
@@ -238,22 +225,18 @@ def task_values(row: TaskRow, worker: int | None, *, unsettled: bool, history: b
         int(unsettled),
         history,
     ]
-    implied = _implied_task_fields(values, "" if lease is None else lease.worker_id)
-    fields_of_row = row.__dict__
-    rest = {
-        name: fields_of_row[name] for name in _TASK_FIELDS if fields_of_row[name] != implied[name]
-    }
+    implied = implied_task_fields(values, "" if lease is None else lease.worker_id)
+    rest = _differing(row, implied)
     if row.spec.not_before is not None:
         rest["not_before"] = row.spec.not_before
-    values.append(encode_rest(rest).decode() if rest else None)
-    return values
+    return [*values, pack_rest(rest)]
 
 
-def _implied_task_fields(values: Sequence[Any], worker_id: str) -> dict[str, Any]:
+def implied_task_fields(values: Sequence[Any], worker_id: str) -> dict[str, Any]:
     """The fields of a task's row as its columns say."""
     state_number, version, change, updated_ms, event_ms, sequence, attempt, fence = values[:8]
     lease_ms, due_us, awaits, started_ms, finished_ms, ran_us, last_output, result = values[9:17]
-    state, change_id = TASK_STATES[state_number], _unpack_hex(change)
+    state, change_id = TASK_STATES[state_number], unpack_hex(change)
     updated_at, started_at = from_ms(updated_ms), _moment(started_ms)
     lease = None
     if lease_ms is not None:
@@ -267,13 +250,12 @@ def _implied_task_fields(values: Sequence[Any], worker_id: str) -> dict[str, Any
     last_event_at = updated_at if event_ms is None else from_ms(event_ms)
     ended_well = state is TaskState.COMPLETED or state is TaskState.IN_REVIEW
     return {
+        **_TASK_DEFAULTS,
         "state": state,
         "version": version,
         "change_id": change_id,
         "updated_at": updated_at,
-        "round": 1,
         "attempt": attempt,
-        "attempts_used": 0,
         "fence": fence,
         "lease": lease,
         "awaits": unpack_numbers(awaits),
@@ -284,16 +266,7 @@ def _implied_task_fields(values: Sequence[Any], worker_id: str) -> dict[str, Any
         "ran_for": None if ran_us is None else timedelta(microseconds=ran_us),
         "result": unpack_document(result),
         "exit_code": 0 if ended_well else None,
-        "failure": None,
         "last_output": last_output,
-        "checkpoint": None,
-        "revision": 0,
-        "feedback": None,
-        "previous_result": None,
-        "cancel": None,
-        "usage": NO_USAGE,
-        "parked": None,
-        "allowance": None,
         "last_sequence": sequence,
         "last_event_at": last_event_at if sequence else None,
     }
@@ -318,18 +291,13 @@ def job_values(row: JobRow, *, graph: str | bytes | None, history: bytes) -> lis
         graph,
         history,
     ]
-    implied = _implied_job_fields(values)
-    fields_of_row = row.__dict__
-    rest = {
-        name: fields_of_row[name] for name in _JOB_FIELDS if fields_of_row[name] != implied[name]
-    }
+    rest = _differing(row, implied_job_fields(values))
     if row.spec.budget:
         rest["budget"] = row.spec.budget
-    values.append(encode_rest(rest).decode() if rest else None)
-    return values
+    return [*values, pack_rest(rest)]
 
 
-def _implied_job_fields(values: Sequence[Any]) -> dict[str, Any]:
+def implied_job_fields(values: Sequence[Any]) -> dict[str, Any]:
     """The fields of a job's row, except its graph, as its columns say."""
     state_number, version, change, updated_ms, event_ms, sequence, total = values[:7]
     completed, finished_ms = values[7:9]
@@ -337,22 +305,13 @@ def _implied_job_fields(values: Sequence[Any]) -> dict[str, Any]:
     last_event_at = updated_at if event_ms is None else from_ms(event_ms)
     whole = state is JobState.COMPLETED and completed is None
     return {
+        **_JOB_DEFAULTS,
         "version": version,
-        "change_id": _unpack_hex(change),
+        "change_id": unpack_hex(change),
         "updated_at": updated_at,
         "total": total,
-        "round": 1,
         "completed": NumberSet.below(total) if whole else unpack_numbers(completed),
-        "failed": NO_NUMBERS,
-        "cancelled": NO_NUMBERS,
-        "blocked": NO_NUMBERS,
-        "with_added_dependents": NO_NUMBERS,
-        "failure_emitted_round": 0,
         "end_emitted_round": int(state is JobState.COMPLETED),
-        "intents": (),
-        "cancel": None,
-        "allowance": None,
-        "usage": NO_USAGE,
         "finished_at": _moment(finished_ms),
         "last_sequence": sequence,
         "last_event_at": last_event_at if sequence else None,
@@ -364,105 +323,7 @@ def ended_numbers(state: int, total: int, completed: bytes | None, rest: str | N
     if completed is None and JOB_STATES[state] is JobState.COMPLETED:
         return NumberSet.below(total)
     ended = unpack_numbers(completed)
-    for name, numbers in ({} if rest is None else _decode_job_rest(rest)).items():
+    for name, numbers in ({} if rest is None else decode_job_rest(rest)).items():
         if name in ("failed", "cancelled"):
             ended |= numbers
     return ended
-
-
-class RowReader:
-    """Reads rows from columns; the connection is for names that are not in memory yet."""
-
-    def __init__(self, names: Names, connection: apsw.Connection) -> None:
-        self._names = names
-        self._connection = connection
-
-    def name(self, number: int) -> str:
-        """The name with a number."""
-        return self._names.text_of(self._connection, number)
-
-    def task(self, values: Sequence[Any]) -> TaskRow:
-        """The row from the values of ``SELECT_TASK``."""
-        no, key, kind_number, tenant, _, _, created_us, input_, parents, dependents = values[:10]
-        state_values, job = values[10:-1], values[-1]
-        job_id = unpack_job_id(job)
-        names, connection = self._names, self._connection
-        worker = state_values[8]
-        worker_id = "" if worker is None else names.text_of(connection, worker)
-        implied = _implied_task_fields(state_values, worker_id)
-        not_before = None
-        if state_values[-1] is not None:
-            implied.update(_decode_task_rest(state_values[-1]))
-            not_before = implied.pop("not_before", None)
-        spec = TaskSpec(
-            id=task_id_of(job_id, key),
-            tenant=names.text_of(connection, tenant),
-            job_id=job_id,
-            key=key,
-            number=no & NUMBER_MASK,
-            created_at=from_us(created_us),
-            not_before=not_before,
-            input=unpack_document(input_),
-            parents=unpack_document(parents),
-            dependents=unpack_document(dependents),
-            **names.kind(connection, kind_number).fields,
-        )
-        return TaskRow(spec=spec, **implied)
-
-    def job(self, values: Sequence[Any]) -> JobRow:
-        """The row from the values of ``SELECT_JOB``."""
-        no, job, tenant, app, name, request, body_hash, created_us = values[:8]
-        state_values = values[8:]
-        implied = _implied_job_fields(state_values)
-        names, connection = self._names, self._connection
-        budget = NO_BUDGET
-        if state_values[-1] is not None:
-            implied.update(_decode_job_rest(state_values[-1]))
-            budget = implied.pop("budget", NO_BUDGET)
-        graph = unpack_document(state_values[-3])
-        spec = JobSpec(
-            id=unpack_job_id(job),
-            tenant=names.text_of(connection, tenant),
-            app=names.text_of(connection, app),
-            request_id=unpack_id(REQUEST_PREFIX, request),
-            body_hash=_unpack_hex(body_hash),
-            created_at=from_us(created_us),
-            name=None if name is None else names.text_of(connection, name),
-            budget=budget,
-        )
-        return JobRow(spec=spec, graph=graph or self._graph_of_only_task(no), **implied)
-
-    def _graph_of_only_task(self, job_no: int) -> Document:
-        sql = "SELECT key, kind FROM tasks WHERE no = ?"
-        key, kind = rows(self._connection, sql, (job_no << NUMBER_BITS,))[0]
-        return graph_of_one_task(key, self._names.kind(self._connection, kind).definition)
-
-
-def task_spec_values(spec: TaskSpec, job_no: int, names: Names, connection: apsw.Connection) -> Any:
-    """The values of ``TASK_SPEC_COLUMNS``."""
-    return (
-        job_no << NUMBER_BITS | spec.number,
-        spec.key,
-        names.kind_number_of(connection, spec),
-        names.number_of(connection, spec.tenant),
-        names.number_of(connection, spec.queue),
-        int(spec.priority),
-        to_us(spec.created_at),
-        pack_document(spec.input),
-        pack_document(spec.parents),
-        pack_document(spec.dependents),
-    )
-
-
-def job_spec_values(spec: JobSpec, job_no: int, names: Names, connection: apsw.Connection) -> Any:
-    """The values of ``JOB_SPEC_COLUMNS``."""
-    return (
-        job_no,
-        pack_job_id(spec.id),
-        names.number_of(connection, spec.tenant),
-        names.number_of(connection, spec.app),
-        None if spec.name is None else names.number_of(connection, spec.name),
-        pack_id(REQUEST_PREFIX, spec.request_id),
-        _pack_hex(spec.body_hash, _HASH_LENGTH),
-        to_us(spec.created_at),
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -22,7 +22,6 @@ import apsw
 
 from longshore.adapters.shared import codec
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.commit import write_job, write_task
 from longshore.adapters.sqlite.configuration import active_pauses
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.history import (
@@ -31,30 +30,23 @@ from longshore.adapters.sqlite.history import (
     JOB_COMPLETED,
     STARTED,
     pack_record,
-    pack_started,
 )
-from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
     NUMBER_BITS,
-    NUMBER_MASK,
     SELECT_JOB,
     SELECT_TASK,
     TASK_COLUMNS,
-    TASK_NO,
     TASK_STATE_NUMBERS,
-    TASK_STATES,
-    RowReader,
     from_ms,
     pack_change_id,
     pack_document,
-    pack_job_id,
     to_ms,
     unpack_document,
     unpack_job_id,
 )
-from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.claims import (
     Candidate,
@@ -65,7 +57,7 @@ from longshore.core.claims import (
 )
 from longshore.core.documents import Document
 from longshore.core.events.types import NO_USAGE
-from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.ids import task_id_of
 from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
@@ -125,8 +117,7 @@ def _update(*names: str) -> tuple[str, Callable[[Values], Values]]:
     return sql, itemgetter(*map(_COLUMN.__getitem__, names), _NO)
 
 
-_TASK_BY_ID = f"{SELECT_TASK} WHERE t.no = ({TASK_NO} LIMIT 1)"
-
+_TASK_BY_NO = f"{SELECT_TASK} WHERE t.no = ?"
 _READY = (
     f"{SELECT_TASK.replace('tasks AS t', 'tasks AS t INDEXED BY tasks_ready', 1)}"
     f" WHERE t.state = {_PENDING} AND t.queue = ? AND t.lane = ? AND t.tenant = ?"
@@ -167,12 +158,12 @@ class SqliteClaimedTask:
     """See ``ports.task_source.ClaimedTask``; the row is decoded when it is needed."""
 
     def __init__(
-        self, values: Values, due_us: int, definition: DefinitionVersion, reader: RowReader
+        self, values: Values, due_us: int, definition: DefinitionVersion, database: Database
     ) -> None:
         self.values = values
         self.definition = definition
         self._due_us = due_us
-        self._reader = reader
+        self._database = database
         self.job_id = unpack_job_id(values[-1])
         self.task_id = task_id_of(self.job_id, values[_KEY])
         self.fence: int = values[_FENCE]
@@ -180,7 +171,7 @@ class SqliteClaimedTask:
 
     @cached_property
     def row(self) -> TaskRow:
-        return self._reader.task(self.values)
+        return self._database.reader.task_row(self.values)
 
     @property
     def due_at(self) -> datetime:
@@ -209,17 +200,17 @@ class SqliteClaimedTask:
 class LazilyApplied(Applied):
     """The answer to a command whose row is decoded when it is needed."""
 
-    _reader: RowReader
+    _database: Database
     _values: Values
 
-    def __init__(self, reader: RowReader, values: Values) -> None:
-        object.__setattr__(self, "_reader", reader)
+    def __init__(self, database: Database, values: Values) -> None:
+        object.__setattr__(self, "_database", database)
         object.__setattr__(self, "_values", values)
 
     @property
     def row(self) -> TaskRow:
         """The row after the command."""
-        return self._reader.task(self._values)
+        return self._database.reader.task_row(self._values)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Applied) and self.row == other.row
@@ -238,24 +229,23 @@ class SqliteTaskSource:
     claims_with_commands = True
 
     async def join(self, worker: WorkerInstance) -> WorkerInstance:
-        def work(connection: apsw.Connection) -> int:
-            name = self._database.names.number_of(connection, worker.worker_id)
-            connection.execute(
+        def work(transaction: StoreTransaction) -> int:
+            name = transaction.number_of(worker.worker_id)
+            transaction.execute(
                 "INSERT INTO workers (name, instance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE"
                 " SET instance = instance + 1, turn = '', claim = '', ended = 0",
                 (name,),
             )
             sql = "SELECT instance FROM workers WHERE name = ?"
-            return int(rows(connection, sql, (name,))[0][0])
+            return int(transaction.value(sql, (name,)))
 
-        number = await self._database.write(work, durable=False)
-        return replace(worker, number=number)
+        return replace(worker, number=await self._database.write(work, durable=False))
 
     async def leave(self, worker: WorkerInstance) -> None:
-        def work(connection: apsw.Connection) -> None:
-            name = self._database.names.number_of(connection, worker.worker_id)
+        def work(transaction: StoreTransaction) -> None:
+            name = transaction.number_of(worker.worker_id)
             sql = "UPDATE workers SET ended = 1 WHERE name = ? AND instance = ?"
-            connection.execute(sql, (name, worker.number))
+            transaction.execute(sql, (name, worker.number))
 
         await self._database.write(work, durable=False)
 
@@ -312,30 +302,19 @@ class SqliteTaskSource:
             self._database.write(work, durable=False, topics=(Topic.QUEUE,))
 
     def _anything_ready(self, worker: WorkerInstance) -> bool | None:
-        if self._is_gone(self._database.point_connection, worker):
+        reader, now = self._database.reader, self._database.clock.now()
+        if _is_gone(reader, worker):
             return True  # the claim reports it
-        limit = _due_limit_us(self._database.clock.now())
-        return True if min(self._due_times(worker), default=limit) < limit else None
-
-    def _due_times(self, worker: WorkerInstance) -> list[int]:
-        """When the first task of each line is due."""
-        connection, now = self._database.point_connection, self._database.clock.now()
-        return [line.due_us for line in _lines(self._database.names, connection, worker, now)]
-
-    def _is_gone(self, connection: apsw.Connection, worker: WorkerInstance) -> bool:
-        name = self._database.names.find(connection, worker.worker_id)
-        sql = "SELECT instance, ended FROM workers WHERE name = ?"
-        matches = rows(connection, sql, (name,))
-        return not matches or matches[0] != (worker.number, 0)
+        limit = _due_limit_us(now)
+        return True if any(line.due_us < limit for line in _lines(reader, worker, now)) else None
 
     def _next_change(self, worker: WorkerInstance) -> timedelta | None:
         """The time until a task is due or a hold ends."""
-        connection, now = self._database.point_connection, self._database.clock.now()
-        paused = active_pauses(connection, now).values()
-        ends = [pause.until for pause in paused if pause.until and pause.name in worker.queues]
-        times = [codec.from_us(due_us) - now for due_us in self._due_times(worker)]
-        times += [end - now for end in ends]
-        return max(min(times), _MILLISECOND) if times else None
+        reader, now = self._database.reader, self._database.clock.now()
+        paused = active_pauses(reader, now)
+        times = [pause.until for pause in paused if pause.until and pause.name in worker.queues]
+        times += [codec.from_us(line.due_us) for line in _lines(reader, worker, now)]
+        return max(min(times) - now, _MILLISECOND) if times else None
 
     # Turns --------------------------------------------------------------------------------------
 
@@ -373,14 +352,12 @@ class SqliteTaskSource:
     ) -> list[TaskRow]:
         now = self._database.clock.now()
 
-        def work(connection: apsw.Connection) -> list[TaskRow]:
-            transaction = StoreTransaction(connection, self._database.names)
-            reader = RowReader(self._database.names, connection)
+        def work(transaction: StoreTransaction) -> list[TaskRow]:
             name = transaction.number_of(worker_id)
-            connection.execute("UPDATE workers SET ended = 1 WHERE name = ?", (name,))
+            transaction.execute("UPDATE workers SET ended = 1 WHERE name = ?", (name,))
             ended = []
             for values in transaction.select(_LEASED_TO, (name,)):
-                row = reader.task(values)
+                row = transaction.task_row(values)
                 command = c.LeaseEnded(
                     fence=row.fence,
                     margin=timedelta(0),
@@ -390,9 +367,8 @@ class SqliteTaskSource:
                 change_id = f"{worker_id}.{row.fence}.ended"
                 change = tasks.apply(row, command, now=now, change_id=change_id)
                 if not isinstance(change, Refusal):
-                    write_task(transaction, change)
+                    transaction.write_task(change)
                     ended.append(change.row)
-            transaction.close()
             return ended
 
         return await self._database.write(work, topics=(Topic.ENDS, Topic.QUEUE))
@@ -411,6 +387,11 @@ class SqliteTaskSource:
         return QueueDepth(ready=ready, hidden=later + leased, dead_letters=0)
 
 
+def _is_gone(reader: StoreReader, worker: WorkerInstance) -> bool:
+    sql = "SELECT instance, ended FROM workers WHERE name = ?"
+    return reader.select(sql, (reader.find_name(worker.worker_id),)) != [(worker.number, 0)]
+
+
 def _due_limit_us(now: datetime) -> int:
     """Tasks that are due before this are due now, in whole milliseconds."""
     return (to_ms(now) + 1) * 1000
@@ -426,18 +407,16 @@ class _OpenLine(NamedTuple):
     due_us: int  # when the first of them is due
 
 
-def _lines(
-    names: Names, connection: apsw.Connection, worker: WorkerInstance, now: datetime
-) -> Iterator[_OpenLine]:
+def _lines(reader: StoreReader, worker: WorkerInstance, now: datetime) -> Iterator[_OpenLine]:
     """The lines of the worker's queues that are not paused, each found by a jump in the index."""
-    paused = active_pauses(connection, now)
+    paused = {pause.name for pause in active_pauses(reader, now)}
     for name in worker.queues:
-        if name in paused or (queue := names.find(connection, name)) is None:
+        if name in paused or (queue := reader.find_name(name)) is None:
             continue
         lane, tenant = -1, 0
-        while matches := rows(connection, _NEXT_LINE, (queue, lane, tenant)):
+        while matches := reader.select(_NEXT_LINE, (queue, lane, tenant)):
             ((lane, tenant, due_us),) = matches
-            text, numbers = names.text_of(connection, tenant), (queue, lane, tenant)
+            text, numbers = reader.name(tenant), (queue, lane, tenant)
             yield _OpenLine(name, Priority(lane), text, numbers, due_us)
 
 
@@ -482,15 +461,12 @@ class TurnWork:
         )
         self.topics: set[Topic] = set()  # of what the turn has changed
 
-    def __call__(self, connection: apsw.Connection) -> Turn:
+    def __call__(self, transaction: StoreTransaction) -> Turn:
         self.position = self._start
-        database = self._database
-        self._transaction = StoreTransaction(connection, database.names)
-        self._reader = RowReader(database.names, connection)
-        self._late_reader = database.point_reader  # for after the turn
-        self._now = database.clock.now()
+        self._transaction = transaction
+        self._now = self._database.clock.now()
         self._now_ms = to_ms(self._now)
-        self._name = self._transaction.number_of(self._worker.worker_id)
+        self._name = transaction.number_of(self._worker.worker_id)
         self._facts: dict[tuple[int, int], _Facts] = {}  # by kind and tenant
         self._completions: dict[int, list[Any]] = {}  # rows, not yet written, by task
         self._ended: dict[int, list[Values]] = {}  # tasks that ended now, by job
@@ -522,9 +498,8 @@ class TurnWork:
             claimed = self._claim(self._room)
         if last is not None and not self.repeated and (claimed or self._column == "turn"):
             sql = f"UPDATE workers SET {self._column} = ? WHERE name = ?"
-            connection.execute(sql, (self._turn_id, self._name))
+            transaction.execute(sql, (self._turn_id, self._name))
         reach("turn.rows_written")
-        self._transaction.close()
         return Turn(answers, claimed)
 
     def _last_turn(self) -> str | None:
@@ -567,28 +542,26 @@ class TurnWork:
         values = self.claimed_rows.pop(item.task_id, None)
         if values is None:
             self._write_completions()  # one of them may be of this task
-            job_id, key = split_task_id(item.task_id)
-            matches = self._transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
-            if not matches:
+            values = self._transaction.task_values(item.task_id)
+            if values is None:
                 return Refusal(RefusalReason.UNKNOWN, "there is no such task")
-            values = matches[0]
         if values[_CHANGE] == pack_change_id(item.change_id):
-            return Applied(self._reader.task(values))
+            return Applied(self._transaction.task_row(values))
         if self._is_usual_completion(values, item.command):
             return self._complete(values, item)
-        row = self._reader.task(values)
+        row = self._transaction.task_row(values)
         change = tasks.apply(row, item.command, now=self._now, change_id=item.change_id)
         if isinstance(change, Refusal):
             return change
         with self._transaction.undoable():
             self._write_task(change)
         if change.row.state.terminal:
-            ended = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))
+            ended = self._transaction.select(_TASK_BY_NO, (values[_NO],))
             self._ended.setdefault(values[_NO] >> NUMBER_BITS, []).append(ended[0])
         return Applied(change.row)
 
     def _write_task(self, change: TaskChange) -> None:
-        write_task(self._transaction, change)
+        self._transaction.write_task(change)
         if change.row.state is TaskState.PENDING:
             self.topics.add(Topic.QUEUE)
 
@@ -607,11 +580,9 @@ class TurnWork:
         key = (values[_KIND], values[_TENANT])
         facts = self._facts.get(key)
         if facts is None:
-            names, connection = self._database.names, self._transaction.connection
-            kind = names.kind(connection, key[0])
-            tenant = names.text_of(connection, key[1])
+            kind, tenant = self._transaction.kind(key[0]), self._transaction.name(key[1])
             version = tenant, kind.definition, kind.definition_version
-            app = names.number_of(connection, kind.app)
+            app = self._transaction.number_of(kind.app)
             facts = self._facts[key] = _Facts(version, app, kind.requires_review)
         return facts
 
@@ -631,7 +602,7 @@ class TurnWork:
         row[_UNSETTLED] = 1
         self._completions[row[_NO]] = row
         self._ended.setdefault(row[_NO] >> NUMBER_BITS, []).append(row)
-        return LazilyApplied(self._late_reader, row)
+        return LazilyApplied(self._database, row)
 
     def _change(
         self, row: list[Any], type_: int, change_id: str | bytes, worker: int, properties: Values
@@ -707,9 +678,9 @@ class TurnWork:
         try:
             with transaction.undoable():
                 changes = settle(
-                    self._reader.job(jobs[0]),
-                    [self._reader.task(values) for values in ended],
-                    _SettleReader(transaction, self._reader),
+                    transaction.job_row(jobs[0]),
+                    [transaction.task_row(values) for values in ended],
+                    transaction,
                     now=self._now,
                     change_id=f"{self._worker.worker_id}.{self._turn_id}.settle",
                 )
@@ -719,7 +690,7 @@ class TurnWork:
                     if isinstance(change.row, TaskRow):
                         self._write_task(change)
                     else:
-                        write_job(transaction, change)
+                        transaction.write_job(change)
         except apsw.Error:
             raise
         except Exception:  # the outcomes stay, and the dispatcher tries again
@@ -730,9 +701,8 @@ class TurnWork:
     # Claims -------------------------------------------------------------------------------------
 
     def _claim(self, room: Room) -> tuple[ClaimedTask, ...]:
-        connection, names = self._transaction.connection, self._database.names
         due_us = _due_limit_us(self._now)
-        pending = _lines(names, connection, self._worker, self._now)
+        pending = _lines(self._transaction, self._worker, self._now)
         lines = [line for line in pending if line.due_us < due_us]
         if len(lines) == 1:
             ready = self._read_ready(lines[0], due_us, _FIRST_READY, room.total)
@@ -742,7 +712,7 @@ class TurnWork:
         self._leased: list[Values] = []
         self._packed_claim_id = pack_change_id(self._claim_id)
         claimed = tuple([task for values in chosen if (task := self._try_lease(values))])
-        connection.executemany(_CLAIM, map(_claim_values, self._leased))
+        self._transaction.connection.executemany(_CLAIM, map(_claim_values, self._leased))
         self._record_events()
         return claimed
 
@@ -810,11 +780,11 @@ class TurnWork:
     def _lease(self, values: Values) -> ClaimedTask:
         """Claim a pending task; see ``core.tasks.task.claim``."""
         worker, due_us = self._worker, values[_DUE]
-        definition, reader = self._facts_of(values).definition, self._late_reader
+        definition = self._facts_of(values).definition
         if values[_REST] is not None or not worker.local:
             self._lease_by_core(values)
-            leased = self._transaction.select(f"{SELECT_TASK} WHERE t.no = ?", (values[_NO],))[0]
-            return SqliteClaimedTask(leased, due_us, definition, reader)
+            ((*leased,),) = self._transaction.select(_TASK_BY_NO, (values[_NO],))
+            return SqliteClaimedTask(leased, due_us, definition, self._database)
         row, now_ms = list(values), self._now_ms
         row[_STATE] = _PROCESSING
         row[_ATTEMPT] += 1
@@ -823,18 +793,12 @@ class TurnWork:
         row[_LEASE] = now_ms + worker.lease_duration // _MILLISECOND
         row[_STARTED] = now_ms
         row[_DUE] = row[_RAN] = row[_LAST_OUTPUT] = None
-        started = pack_started(
-            self._name,
-            self._event_ms(row[_SEQUENCE], row[_UPDATED], row[_EVENT]),
-            started_ms=now_ms,
-            until_ms=row[_LEASE],
-            process_id=worker.process_id,
-            attempt=row[_ATTEMPT],
-            fence=row[_FENCE],
-        )
+        late = self._event_ms(row[_SEQUENCE], row[_UPDATED], row[_EVENT]) - now_ms
+        numbers = worker.process_id, row[_ATTEMPT], row[_FENCE]
+        started = self._name, late, row[_LEASE] - now_ms, *numbers
         self._change(row, STARTED, self._packed_claim_id, self._name, started)
         self._leased.append(row)
-        return SqliteClaimedTask(row, due_us, definition, reader)
+        return SqliteClaimedTask(row, due_us, definition, self._database)
 
     def _lease_by_core(self, values: Values) -> None:
         worker = self._worker
@@ -845,11 +809,11 @@ class TurnWork:
             epoch=self._database.epoch,
             local=worker.local,
         )
-        row = self._reader.task(values)
+        row = self._transaction.task_row(values)
         change = tasks.apply(row, command, now=self._now, change_id=self._claim_id)
         if not isinstance(change, Refusal):  # it is pending and due
             with self._transaction.undoable():
-                write_task(self._transaction, change)
+                self._transaction.write_task(change)
 
     @property
     def _claim_id(self) -> str:
@@ -864,29 +828,7 @@ class TurnWork:
                 matches,
                 matches[_UPDATED] * 1000,
                 self._facts_of(matches).definition,
-                self._late_reader,
+                self._database,
             )
             for matches in self._transaction.select(_CLAIMED_IN, values)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _SettleReader:
-    """Reads rows for ``settle``."""
-
-    transaction: StoreTransaction
-    reader: RowReader
-
-    def task(self, task_id: str) -> TaskRow | None:
-        job_id, key = split_task_id(task_id)
-        matches = self.transaction.select(_TASK_BY_ID, (pack_job_id(job_id), key))
-        return self.reader.task(matches[0]) if matches else None
-
-    def task_states(self, job_id: str) -> Mapping[str, TaskState]:
-        jobs = self.transaction.select("SELECT no FROM jobs WHERE id = ?", (pack_job_id(job_id),))
-        first = jobs[0][0] << NUMBER_BITS
-        matches = self.transaction.select(
-            "SELECT key, state FROM tasks WHERE no >= ? AND no <= ? ORDER BY no",
-            (first, first | NUMBER_MASK),
-        )
-        return {key: TASK_STATES[state] for key, state in matches}

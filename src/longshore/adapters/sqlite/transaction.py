@@ -10,16 +10,76 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
-from longshore.adapters.sqlite.history import SEGMENT_BYTES, unpack_records
-from longshore.adapters.sqlite.names import Names
-from longshore.adapters.sqlite.rows import NUMBER_BITS
-from longshore.adapters.sqlite.store_file import Bindings, Row, rows
+from longshore.adapters.shared.codec import to_us
+from longshore.adapters.sqlite.history import (
+    EVENT_NUMBERS,
+    SEGMENT_BYTES,
+    pack_event,
+    unpack_records,
+)
+from longshore.adapters.sqlite.reader import Names, StoreReader
+from longshore.adapters.sqlite.rows import (
+    HASH_LENGTH,
+    JOB_COLUMNS,
+    JOB_STATE_COLUMNS,
+    NUMBER_BITS,
+    TASK_COLUMNS,
+    TASK_STATE_COLUMNS,
+    TASK_STATES,
+    ended_numbers,
+    job_values,
+    pack_change_id,
+    pack_document,
+    pack_hex,
+    pack_id,
+    pack_job_id,
+    task_values,
+)
+from longshore.core.events.types import JobCompleted
+from longshore.core.ids import REQUEST_PREFIX
+from longshore.core.jobs.job import JobChange
+from longshore.core.tasks.changes import TaskChange
+from longshore.core.tasks.rows import JobRow, JobSpec, TaskKind, TaskRow, TaskSpec
+from longshore.errors import VersionConflict
+from longshore.ports.ledger import AnyChange
 
+_KIND_FIELDS = tuple(TaskKind.__dataclass_fields__)
+_kind_values = attrgetter(*_KIND_FIELDS)
+_encode_kind = msgspec.json.Encoder().encode
+
+_INSERT_TASK = (
+    f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({','.join('?' * len(TASK_COLUMNS))})"
+)
+_UPDATE_TASK = (
+    f"UPDATE tasks SET {', '.join(f'{name}=?' for name in TASK_STATE_COLUMNS)} WHERE no=?"
+)
+_INSERT_JOB = (
+    f"INSERT INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({','.join('?' * len(JOB_COLUMNS))})"
+)
+_REPLACE_JOB = _INSERT_JOB.replace("INSERT", "REPLACE", 1)
+_UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in JOB_STATE_COLUMNS)} WHERE no=?"
+# A number for a job whose row is not written yet; its version is 0.
+_RESERVE_JOB = (
+    "INSERT INTO jobs (id, tenant, app, request_id, body_hash, created_us, state, version,"
+    " change_id, updated_ms, sequence, total, intents, unreported, history)"
+    " VALUES (?, 0, 0, '', '', 0, 0, 0, '', 0, 0, 0, 0, 0, x'')"
+)
+_STORED_JOB = (
+    "SELECT no, version, change_id, sequence, history, state, total, completed, rest, graph"
+    " FROM jobs WHERE id = ?"
+)
+_STORED_TASK = (
+    "SELECT no, version, change_id, sequence, history, state, unsettled, worker FROM tasks"
+    " WHERE no = ?"
+)
+_TERMINAL = frozenset(number for number, state in enumerate(TASK_STATES) if state.terminal)
 _INSERT_SEGMENT = "INSERT INTO history_segments (entity, first_sequence, body) VALUES (?,?,?)"
 _INSERT_TYPE = (
     "INSERT INTO feed_types (tenant, type, app, block) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
@@ -50,43 +110,52 @@ class FeedEntry(NamedTuple):
         return -self.entity if self.entity < 0 else self.entity >> NUMBER_BITS
 
 
-class StoreTransaction:
-    """Writes of one item of work; ``close`` adds its row to the feed."""
+class StoreTransaction(StoreReader):
+    """Reads and writes of one item of work; ``close`` adds its row to the feed."""
 
-    __slots__ = ("_position", "_recorded", "connection", "execute", "names")
-
-    def __init__(self, connection: apsw.Connection, names: Names, *, position: int = 0) -> None:
-        self.connection = connection
+    def __init__(self, connection: apsw.Connection, names: Names) -> None:
+        super().__init__(connection, names)
         self.execute = connection.execute
-        self.names = names
-        self._position = position  # 0: not read yet
         # Type, tenant, app and sequence of events, and their entities.
         self._recorded: list[tuple[int, int, int, int, Sequence[int]]] = []
 
-    @property
+    @cached_property
     def position(self) -> int:
         """The position of this item's events in the feed."""
-        if not self._position:
-            ((last,),) = self.select("SELECT max(position) FROM feed")
-            self._position = (last or 0) + 1
-        return self._position
-
-    def select(self, sql: str, values: Bindings = ()) -> list[Row]:
-        """All rows of a statement."""
-        return rows(self.connection, sql, values)
+        last: int | None = self.value("SELECT max(position) FROM feed")
+        return (last or 0) + 1
 
     def number_of(self, text: str) -> int:
-        """The number of a name."""
-        return self.names.number_of(self.connection, text)
+        """The number of a name, given now if it has none."""
+        number = self.names.numbers.get(text) or self.find_name(text)
+        return number or self._give_number("names (text)", text)
 
-    def record(self, type_: int, tenant: int, app: int, entity: int, sequence: int) -> None:
-        """An event was added to a history; ``entity`` as in ``FeedEntry``, 0 for other entities."""
-        self._recorded.append((type_, tenant, app, sequence, (entity,)))
+    def kind_number_of(self, spec: TaskSpec | TaskKind) -> int:
+        """The number of a task's kind, given now if it has none."""
+        values = _kind_values(spec)
+        number = self.names.kind_numbers.get(values)
+        if number is None:
+            kind = TaskKind(**dict(zip(_KIND_FIELDS, values, strict=True)))
+            body = _encode_kind(kind).decode()
+            number = self.value("SELECT no FROM kinds WHERE body = ?", (body,))
+            number = number or self._give_number("kinds (body)", body)
+            self.names.remember(self.names.kind_numbers, values, number, number)
+        return number
+
+    def _give_number(self, column: str, text: str) -> int:
+        self.execute(f"INSERT INTO {column} VALUES (?)", (text,))
+        number = self.connection.last_insert_rowid()
+        self.names.uncommitted.add(number)
+        return number
 
     def record_events(
         self, type_: int, tenant: int, app: int, sequence: int, entities: Sequence[int]
     ) -> None:
-        """Events of one kind, with the same sequence, were added to different histories."""
+        """Events of one kind and sequence were added to histories.
+
+        Args:
+            entities: Each as in ``FeedEntry``, but 0 for other entities.
+        """
         self._recorded.append((type_, tenant, app, sequence, entities))
 
     @contextmanager
@@ -131,6 +200,140 @@ class StoreTransaction:
             self.execute(_INSERT_SEGMENT, (entity, first, history))
             history = b""
         return b"".join((history, *records))
+
+    # Rows ---------------------------------------------------------------------------------------
+
+    def write_job(self, change: JobChange) -> bool:
+        """Write a job's row and its events. Returns False if the row has this change already.
+
+        Raises:
+            VersionConflict: the row is not at the version from which the change was decided.
+        """
+        row = change.row
+        stored = self.select(_STORED_JOB, (pack_job_id(row.id),))
+        no, version, change_id, sequence, history = stored[0][:5] if stored else (0, 0, b"", 0, b"")
+        if version and change_id == pack_change_id(row.change_id):
+            return False
+        if version != change.expected_version:
+            raise VersionConflict(row.id, change.expected_version)
+        if not version:
+            no = no or (self.value("SELECT max(no) FROM jobs") or 0) + 1
+            values = job_values(
+                row,
+                graph=pack_document(row.graph),
+                history=self._grown_by(change, -no, b"", 0),
+            )
+            sql = _REPLACE_JOB if stored else _INSERT_JOB
+            self.execute(sql, (*self.job_spec_values(row.spec, no), *values))
+            return True
+        history = self._grown_by(change, -no, history, sequence)
+        graph = stored[0][9]
+        if graph is not None or row.total > 1:
+            graph = pack_document(row.graph)
+        self.execute(_UPDATE_JOB, (*job_values(row, graph=graph, history=history), no))
+        before = ended_numbers(*stored[0][5:9])
+        first = no << NUMBER_BITS
+        self.connection.executemany(
+            "UPDATE tasks SET unsettled = 0 WHERE no = ? AND unsettled > 0",
+            [(first + number,) for number in row.ended - before],
+        )
+        return True
+
+    def write_task(self, change: TaskChange) -> bool:
+        """Write a task's row and its events. Returns False if the row has this change already.
+
+        Raises:
+            VersionConflict: the row is not at the version from which the change was decided.
+        """
+        row = change.row
+        stored = self.select(_STORED_TASK, (self.task_no(row.id),))
+        if not stored:
+            if change.expected_version:
+                raise VersionConflict(row.id, change.expected_version)
+            self._insert_task(change)
+            return True
+        no, version, change_id, sequence, history, state, unsettled, holder = stored[0]
+        if change_id == pack_change_id(row.change_id):
+            return False
+        if version != change.expected_version:
+            raise VersionConflict(row.id, change.expected_version)
+        history = self._grown_by(change, no, history, sequence)
+        if not row.state.terminal:
+            unsettled = 0
+        elif state not in _TERMINAL:
+            unsettled = 1
+        by_worker = any(event.context.origin == "worker" for event in change.events)
+        if holder is not None and row.lease is None and not by_worker:
+            self.execute("UPDATE workers SET ended = 1 WHERE name = ?", (holder,))
+        values = self._task_values(row, unsettled=bool(unsettled), history=history)
+        self.execute(_UPDATE_TASK, (*values, no))
+        return True
+
+    def _insert_task(self, change: TaskChange) -> None:
+        spec = change.row.spec
+        job_no = self.job_no(spec.job_id)
+        if not job_no:
+            self.execute(_RESERVE_JOB, (pack_job_id(spec.job_id),))
+            job_no = self.connection.last_insert_rowid()
+        history = self._grown_by(change, job_no << NUMBER_BITS | spec.number, b"", 0)
+        values = self._task_values(change.row, unsettled=change.row.state.terminal, history=history)
+        self.execute(_INSERT_TASK, (*self.task_spec_values(spec, job_no), *values))
+
+    def _task_values(self, row: TaskRow, *, unsettled: bool, history: bytes) -> list[Any]:
+        worker = None if row.lease is None else self.number_of(row.lease.worker_id)
+        return task_values(row, worker, unsettled=unsettled, history=history)
+
+    def task_spec_values(self, spec: TaskSpec, job_no: int) -> tuple[Any, ...]:
+        """The values of ``TASK_SPEC_COLUMNS``."""
+        return (
+            job_no << NUMBER_BITS | spec.number,
+            spec.key,
+            self.kind_number_of(spec),
+            self.number_of(spec.tenant),
+            self.number_of(spec.queue),
+            int(spec.priority),
+            to_us(spec.created_at),
+            pack_document(spec.input),
+            pack_document(spec.parents),
+            pack_document(spec.dependents),
+        )
+
+    def job_spec_values(self, spec: JobSpec, job_no: int) -> tuple[Any, ...]:
+        """The values of ``JOB_SPEC_COLUMNS``."""
+        return (
+            job_no,
+            pack_job_id(spec.id),
+            self.number_of(spec.tenant),
+            self.number_of(spec.app),
+            None if spec.name is None else self.number_of(spec.name),
+            pack_id(REQUEST_PREFIX, spec.request_id),
+            pack_hex(spec.body_hash, HASH_LENGTH),
+            to_us(spec.created_at),
+        )
+
+    def _grown_by(self, change: AnyChange, entity: int, history: bytes, sequence: int) -> bytes:
+        """The history with the events of the change, which are added to the feed too."""
+        events, row = change.events, change.row
+        tasks_stored = any(isinstance(event.body, JobCompleted) for event in events)
+        if tasks_stored and isinstance(row, JobRow):
+            first = -entity << NUMBER_BITS
+            sql = "SELECT count(*) FROM tasks WHERE no >= ? AND no < ?"
+            tasks_stored = self.value(sql, (first, first + row.total)) == row.total
+        records = []
+        for event in events:
+            record = pack_event(
+                event,
+                row,
+                position=self.position,
+                number_of=self.number_of,
+                tasks_stored=tasks_stored,
+            )
+            records.append(record)
+            tenant, app = self.number_of(row.spec.tenant), self.number_of(row.spec.app)
+            type_ = EVENT_NUMBERS[event.type]
+            self.record_events(type_, tenant, app, event.sequence, (entity,))
+        # Also without a new event: a long history would be written again with each change.
+        return self.grown_history(entity, history, sequence, records)
 
 
 def feed_entries(data: bytes) -> Iterator[FeedEntry]:

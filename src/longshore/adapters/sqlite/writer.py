@@ -40,9 +40,10 @@ import apsw
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.errors import not_written, outcome_unknown, translate_error
-from longshore.adapters.sqlite.names import Names
 from longshore.adapters.sqlite.notifier import Notifier, Topic
+from longshore.adapters.sqlite.reader import Names
 from longshore.adapters.sqlite.store_file import BUSY_TIMEOUT_MS
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.errors import BackendUnavailable
 
@@ -55,7 +56,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(slots=True)
 class _Item:
-    work: Callable[[apsw.Connection], Any]
+    work: Callable[[StoreTransaction], Any]
     durable: bool
     topics: Collection[Topic]
     future: asyncio.Future[Any]
@@ -114,7 +115,7 @@ class DatabaseWriter:
 
     def write(
         self,
-        work: Callable[[apsw.Connection], ResultT],
+        work: Callable[[StoreTransaction], ResultT],
         *,
         durable: bool = True,
         topics: Collection[Topic] = (),
@@ -289,7 +290,7 @@ class DatabaseWriter:
         """
         before = connection.total_changes()
         try:
-            item.result = item.work(connection)
+            self._run_item(connection, item)
         except Exception as error:
             if not connection.in_transaction:
                 # SQLite has rolled back the whole transaction (disk full, I/O error).
@@ -305,13 +306,18 @@ class DatabaseWriter:
         item.result, item.error = None, None
         connection.execute("SAVEPOINT item")
         try:
-            item.result = item.work(connection)
+            self._run_item(connection, item)
         except Exception as error:
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO item")
             item.error = translate_error(error)
         connection.execute("RELEASE item")
+
+    def _run_item(self, connection: apsw.Connection, item: _Item) -> None:
+        transaction = StoreTransaction(connection, self._names)
+        item.result = item.work(transaction)
+        transaction.close()
 
     def _discard_connection(self) -> None:
         """Close the connection, whose state may be wrong. The next group opens a new one."""
