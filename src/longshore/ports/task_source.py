@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from longshore.core.claims import DefinitionVersion, Room
@@ -23,7 +24,6 @@ from longshore.errors import BackendRejected, BackendUnavailable
 __all__ = [
     "Answer",
     "Applied",
-    "ClaimedRow",
     "ClaimedTask",
     "DefinitionVersion",
     "LeaseCommand",
@@ -46,111 +46,75 @@ class WorkerInstance:
     number: int = 0  # grows each time a worker of this id joins; 0: it has not joined
 
 
-class ClaimedTask(Protocol):
-    """A task that was leased to the worker. What a worker needs of most tasks costs little."""
+class ClaimedTask:
+    """A task that was leased to the worker.
 
-    @property
+    What a worker needs of most tasks costs little: a source whose rows have another form has a
+    subclass that finds it without decoding the row.
+    """
+
+    def __init__(self, row: TaskRow, due_at: datetime) -> None:
+        self._row = row
+        self._due_at = due_at
+
+    @cached_property
     def row(self) -> TaskRow:
         """The row with the lease."""
-        ...
+        return self._row
 
-    @property
+    @cached_property
     def due_at(self) -> datetime:
         """Its place in the queue before the claim; a release before it has begun restores it."""
-        ...
+        return self._due_at
 
-    @property
+    @cached_property
     def task_id(self) -> str:
         """The task's global id."""
-        ...
-
-    @property
-    def job_id(self) -> str:
-        """The id of its job."""
-        ...
-
-    @property
-    def definition(self) -> DefinitionVersion:
-        """The tenant, name and version of its definition."""
-        ...
-
-    @property
-    def fence(self) -> int:
-        """The fence of the lease."""
-        ...
-
-    @property
-    def attempt(self) -> int:
-        """The number of the attempt."""
-        ...
-
-    @property
-    def leased_at(self) -> datetime:
-        """When the lease began, by the clock of the source."""
-        ...
-
-    @property
-    def plain_input(self) -> str | None:
-        """The JSON text of its input, if the row has it and an attempt needs nothing else but the
-        results of its parents: no saved steps, no feedback, and it is not cancelled."""
-        ...
-
-    @property
-    def parents(self) -> Document | None:
-        """The keys of its parents; None if it has none."""
-        ...
-
-    @property
-    def has_dependents(self) -> bool:
-        """Whether tasks that were submitted with it wait for its result."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedRow:
-    """A claimed task whose row is at hand."""
-
-    row: TaskRow
-    due_at: datetime
-
-    @property
-    def task_id(self) -> str:
         return self.row.id
 
-    @property
+    @cached_property
     def job_id(self) -> str:
+        """The id of its job."""
         return self.row.spec.job_id
 
-    @property
+    @cached_property
     def definition(self) -> DefinitionVersion:
+        """The tenant, name and version of its definition."""
         spec = self.row.spec
         return spec.tenant, spec.definition, spec.definition_version
 
-    @property
+    @cached_property
     def fence(self) -> int:
+        """The fence of the lease."""
         return self.row.fence
 
-    @property
+    @cached_property
     def attempt(self) -> int:
+        """The number of the attempt."""
         return self.row.attempt
 
-    @property
+    @cached_property
     def leased_at(self) -> datetime:
+        """When the lease began, by the clock of the source."""
         return self.row.lease.acquired_at if self.row.lease else self.row.updated_at
 
-    @property
+    @cached_property
     def plain_input(self) -> str | None:
+        """The JSON text of its input, if the row has it and an attempt needs nothing else but the
+        results of its parents: no saved steps, no feedback, and it is not cancelled."""
         row = self.row
         if row.checkpoint is not None or row.feedback is not None or row.cancel is not None:
             return None
         return "null" if row.spec.input is None else row.spec.input.text
 
-    @property
+    @cached_property
     def parents(self) -> Document | None:
+        """The keys of its parents; None if it has none."""
         return self.row.spec.parents
 
-    @property
+    @cached_property
     def has_dependents(self) -> bool:
+        """Whether tasks that were submitted with it wait for its result."""
         return self.row.spec.dependents is not None
 
 

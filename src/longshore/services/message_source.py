@@ -42,7 +42,6 @@ from longshore.ports.task_queue import Message, TaskQueue
 from longshore.ports.task_source import (
     Answer,
     Applied,
-    ClaimedRow,
     ClaimedTask,
     LeaseCommand,
     Room,
@@ -195,14 +194,14 @@ class MessageTaskSource:
             raise
         return tuple(task for task in claimed if task is not None)
 
-    async def _undo(self, claimed: Sequence[ClaimedRow]) -> None:
+    async def _undo(self, claimed: Sequence[ClaimedTask]) -> None:
         """Release tasks that no worker will run."""
         for task in claimed:
             reason = "the worker stopped before the task had begun"
             release = c.Release(fence=task.row.fence, reason=reason, due_at=task.due_at)
             await self._carry_out([LeaseCommand(task.row.id, release, self.transitions.new_id())])
 
-    async def _handle(self, worker: WorkerInstance, message: Message) -> ClaimedRow | None:
+    async def _handle(self, worker: WorkerInstance, message: Message) -> ClaimedTask | None:
         """Handle one message. Returns the task that it led to, leased; no error is raised."""
         try:
             if message.queue not in self._active_queues(worker):
@@ -219,7 +218,7 @@ class MessageTaskSource:
             logger.exception("message.failed", extra={"message_id": message.id})
         return None
 
-    async def _triage(self, worker: WorkerInstance, message: Message) -> ClaimedRow | None:
+    async def _triage(self, worker: WorkerInstance, message: Message) -> ClaimedTask | None:
         task_id = parse_message(message.body)
         if isinstance(task_id, MalformedMessage):
             await self._reject(worker, message, task_id.reason, task_id.excerpt)
@@ -261,7 +260,7 @@ class MessageTaskSource:
 
     async def _try_claim(
         self, worker: WorkerInstance, row: TaskRow, message: Message
-    ) -> ClaimedRow | None:
+    ) -> ClaimedTask | None:
         """Claim the task. Returns None if another worker was faster."""
         claim = c.Claim(
             worker_id=worker.worker_id,
@@ -278,7 +277,7 @@ class MessageTaskSource:
         # If the row has changed since it was read, its place is unknown: a release uses the time.
         is_current = claimed.version == row.version + 1
         due_at = row.due_at if is_current else None
-        return ClaimedRow(claimed, due_at or self.backend.clock.now() + worker.lease_duration)
+        return ClaimedTask(claimed, due_at or self.backend.clock.now() + worker.lease_duration)
 
     async def _reject(
         self, worker: WorkerInstance, message: Message, reason: str, excerpt: str | None

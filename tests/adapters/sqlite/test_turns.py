@@ -37,7 +37,7 @@ from longshore.core.tasks.changes import Change, Refusal, RefusalReason
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.core.tasks.states import Priority, TaskState
-from longshore.ports.task_source import Applied, ClaimedRow, LeaseCommand, WorkerInstance
+from longshore.ports.task_source import Applied, ClaimedTask, LeaseCommand, WorkerInstance
 from longshore.testing.contracts.samples import events_to_wire
 from tests.factories import NOON
 
@@ -522,7 +522,7 @@ class Expected:
                 self.core_calls.jobs.add(job_id)
             self.store.settle(job_id, ended, f"w1.{TURN}.settle")
 
-    def claim(self, room: Room) -> list[ClaimedRow]:
+    def claim(self, room: Room) -> list[ClaimedTask]:
         store = self.store
         now = store.now
         limit = task_source._due_limit_us(now)
@@ -550,11 +550,11 @@ class Expected:
             change = tasks.apply(row, command, now=now, change_id=CLAIMS)
             assert isinstance(change, Change)
             store.note(change)
-            claimed.append(ClaimedRow(change.row, candidate.due_at))
+            claimed.append(ClaimedTask(change.row, candidate.due_at))
         return claimed
 
 
-def check_claimed(task: Any, expected: ClaimedRow) -> None:
+def check_claimed(task: Any, expected: ClaimedTask) -> None:
     names = ("row", "due_at", "task_id", "job_id", "definition", "fence", "attempt", "leased_at")
     for name in (*names, "parents", "has_dependents"):
         assert getattr(task, name) == getattr(expected, name), name

@@ -26,7 +26,13 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.ports.task_source import Answer, ClaimedRow, LeaseCommand, TaskSource, WorkerInstance
+from longshore.ports.task_source import (
+    Answer,
+    ClaimedTask,
+    LeaseCommand,
+    TaskSource,
+    WorkerInstance,
+)
 from longshore.services.budgets import BudgetOperations, BudgetReservations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
@@ -265,7 +271,7 @@ class ServiceHarness:
 
         context = self.worker_context()
         attempts = Attempts(context, units=1, post=post, on_change=lambda: None)
-        attempts.add(ClaimedRow(row, row.updated_at), self.clock.elapsed())
+        attempts.add(ClaimedTask(row, row.updated_at), self.clock.elapsed())
         await attempts.wait_until_empty()
 
     async def advance(self, duration: timedelta) -> None:

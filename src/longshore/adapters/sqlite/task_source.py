@@ -154,8 +154,8 @@ _LEASED_TO = f"{SELECT_TASK} WHERE t.lease_ms IS NOT NULL AND t.worker = ?"
 _CLAIMED_IN = f"{_LEASED_TO} AND t.change_id = ? ORDER BY t.due_us, t.no"
 
 
-class SqliteClaimedTask:
-    """See ``ports.task_source.ClaimedTask``; the row is decoded when it is needed."""
+class SqliteClaimedTask(ClaimedTask):
+    """A claimed task whose row is decoded when it is needed."""
 
     def __init__(
         self, values: Values, due_us: int, definition: DefinitionVersion, database: Database
@@ -173,26 +173,26 @@ class SqliteClaimedTask:
     def row(self) -> TaskRow:
         return self._database.reader.task_row(self.values)
 
-    @property
+    @cached_property
     def due_at(self) -> datetime:
         return codec.from_us(self._due_us)
 
-    @property
+    @cached_property
     def leased_at(self) -> datetime:
         return from_ms(self.values[_STARTED])
 
-    @property
+    @cached_property
     def plain_input(self) -> str | None:
         text = self.values[_INPUT]
         if self.values[_REST] is not None or isinstance(text, bytes):
             return None
         return "null" if text is None else text
 
-    @property
+    @cached_property
     def parents(self) -> Document | None:
         return unpack_document(self.values[_PARENTS])
 
-    @property
+    @cached_property
     def has_dependents(self) -> bool:
         return self.values[_DEPENDENTS] is not None
 

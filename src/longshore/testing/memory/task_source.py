@@ -24,7 +24,6 @@ from longshore.errors import BackendRejected, OutcomeUnknown, WorkerGone
 from longshore.ports.task_source import (
     Answer,
     Applied,
-    ClaimedRow,
     ClaimedTask,
     LeaseCommand,
     Turn,
@@ -129,7 +128,7 @@ class MemoryTaskSource:
             change = tasks.apply(row, command, now=now, change_id=change_id)
             if not isinstance(change, Refusal):
                 self.store.commit([change])
-                claimed.append(ClaimedRow(change.row, candidate.due_at))
+                claimed.append(ClaimedTask(change.row, candidate.due_at))
         return tuple(claimed)
 
     # Turns --------------------------------------------------------------------------------------
