@@ -16,21 +16,19 @@ DEFINITION_FAULTS = (
     _fault(
         name="a deleted definition is listed",
         at="adapters.sqlite.configuration:SqliteDefinitions.list",
-        do=Text("AND d.version > coalesce(h.version, 0)", ""),
+        do=Text("AND deleted = 0", ""),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
     _fault(
         name="a deleted definition is found",
         at="adapters.sqlite.configuration:_NEWEST_DEFINITION",
-        do=Text("AND d.version > coalesce(h.version, 0)", ""),
+        do=Text("AND deleted = 0", ""),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
     _fault(
         name="every version of a deleted definition is gone",
         at="adapters.sqlite.configuration:SqliteDefinitions.get",
-        do=Text(
-            "version = ?", "version = ? AND name NOT IN (SELECT name FROM deleted_definitions)"
-        ),
+        do=Text("version = ?", "version = ? AND deleted = 0"),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
     _fault(
@@ -90,13 +88,13 @@ DEFINITION_FAULTS = (
     _fault(
         name="the listing has every tenant",
         at="adapters.sqlite.configuration:SqliteDefinitions.list",
-        do=Text("d.tenant = ?", "? IS NOT NULL"),
+        do=Text("tenant = ?", "? IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_tenants_do_not_meet",
     ),
     _fault(
         name="the listing is in no order",
         at="adapters.sqlite.configuration:SqliteDefinitions.list",
-        do=Text("ORDER BY d.name", "ORDER BY d.name DESC"),
+        do=Text("ORDER BY name", "ORDER BY name DESC"),
         caught_by=f"{_SQLITE}::test_the_newest_versions_are_listed_by_name",
     ),
     _fault(

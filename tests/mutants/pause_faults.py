@@ -31,21 +31,21 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a shorter hold takes the place of a longer one",
-        at="adapters.sqlite.configuration:_UPSERT_HOLD",
+        at="adapters.sqlite.configuration:_LONGER_HOLD",
         do=Text("until_us < excluded.until_us OR until_us > ?", "? > 0"),
         caught_by=f"{_SQLITE_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
     ),
     _fault(
         name="a hold of a clock that was ahead keeps others away",
-        at="adapters.sqlite.configuration:_UPSERT_HOLD",
+        at="adapters.sqlite.configuration:_LONGER_HOLD",
         do=Text("until_us > ?", "? < 0"),
         caught_by=f"{_SQLITE_HOLDS}::"
         "test_a_hold_of_a_clock_that_was_far_ahead_is_nothing_and_gives_way",
     ),
     _fault(
         name="a resume leaves the hold",
-        at="adapters.sqlite.configuration:SqliteQueueControls.resume.work",
-        do=Text("held_queues WHERE name =", "held_queues WHERE name || '' <>"),
+        at="adapters.sqlite.configuration:_RESUME",
+        do=Text("name = ?", "name = ? AND hold = 0"),
         caught_by=f"{_SQLITE_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
     ),
     _fault(
@@ -132,8 +132,8 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a resume ends every pause",
-        at="adapters.sqlite.configuration:SqliteQueueControls.resume.work",
-        do=Text("paused_queues WHERE name = ?", "paused_queues WHERE ?1 = ?1"),
+        at="adapters.sqlite.configuration:_RESUME",
+        do=Text("name = ?", "?1 = ?1"),
         caught_by=f"{_SQLITE}::test_resume_returns_the_pause_that_ended",
     ),
     _fault(

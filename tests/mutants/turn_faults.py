@@ -186,7 +186,7 @@ TURN_FAULTS = (
     _fault(
         name="a worker whose leases were ended may still renew",
         at=f"{_TURN}._last_turn",
-        do=Drop("not _ends_only"),
+        do=Drop("not all()"),
         caught_by=f"{_CONTRACT}::test_a_worker_whose_leases_were_ended_must_join_again",
     ),
     _fault(
@@ -270,13 +270,13 @@ TURN_FAULTS = (
     _fault(
         name="an outcome may be lost in a power loss",
         at=f"{_TURN}.__init__",
-        do=Value("= durable len()", "not worker.local"),
+        do=Value("= durable", "not worker.local"),
         caught_by=f"{_SQLITE}::test_outcomes_are_promised_and_leases_of_this_machine_are_not",
     ),
     _fault(
         name="reported usage may be lost in a power loss",
         at=f"{_TURN}.__init__",
-        do=Drop("|= durable"),
+        do=Drop("!= NO_USAGE"),
         caught_by=f"{_SQLITE}::test_outcomes_are_promised_and_leases_of_this_machine_are_not",
     ),
     _fault(

@@ -21,18 +21,6 @@ from longshore.core.tasks.commands import FencedCommand
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendRejected, BackendUnavailable
 
-__all__ = [
-    "Answer",
-    "Applied",
-    "ClaimedTask",
-    "DefinitionVersion",
-    "LeaseCommand",
-    "Room",
-    "TaskSource",
-    "Turn",
-    "WorkerInstance",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInstance:

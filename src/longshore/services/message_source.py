@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from longshore.core.claims import Room
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import MessageRejected
 from longshore.core.queues import (
@@ -44,7 +45,6 @@ from longshore.ports.task_source import (
     Applied,
     ClaimedTask,
     LeaseCommand,
-    Room,
     Turn,
     WorkerInstance,
 )

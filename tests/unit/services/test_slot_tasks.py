@@ -12,13 +12,13 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from longshore.core.claims import Room
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.output import Stream
-from longshore.ports.task_source import Room
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.simulated_slots import Behaviour, ChildCrash, SimulatedTask, TaskError
 from tests.unit.services.harness import (

@@ -27,9 +27,8 @@ from longshore.errors import AlreadyExists, VersionConflict
 _MAX_CACHED_DEFINITIONS = 1_000
 
 _NEWEST_DEFINITION = (
-    "SELECT d.body FROM definitions AS d LEFT JOIN deleted_definitions AS h USING (tenant, name)"
-    " WHERE d.tenant = ? AND d.name = ? AND d.version > coalesce(h.version, 0)"
-    " ORDER BY d.version DESC LIMIT 1"
+    "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND deleted = 0"
+    " ORDER BY version DESC LIMIT 1"
 )
 _INSERT_BUDGET = (
     "INSERT INTO budgets (version, change_id, body, tenant, name) VALUES (?,?,?,?,?)"
@@ -40,18 +39,16 @@ _UPDATE_BUDGET = (
     " WHERE tenant = ? AND name = ? AND version = ? AND change_id <> ?2"
 )
 _BUDGET_CHANGE_ID = "SELECT change_id FROM budgets WHERE tenant = ? AND name = ?"
-_PAUSE_COLUMNS = "name, paused_by, reason, at_us, NULL AS until_us"
-_HOLD_COLUMNS = "name, held_by, reason, at_us, until_us"
-_PAUSES = (
-    f"SELECT {_PAUSE_COLUMNS} FROM paused_queues"
-    f" UNION ALL SELECT {_HOLD_COLUMNS} FROM held_queues ORDER BY name, until_us"
-)
-_UPSERT_HOLD = f"""
-    INSERT INTO held_queues ({_HOLD_COLUMNS}) VALUES (?,?,?,?,?)
-    ON CONFLICT DO UPDATE SET (held_by, reason, at_us, until_us)
-        = (excluded.held_by, excluded.reason, excluded.at_us, excluded.until_us)
+_PAUSE_COLUMNS = "name, paused_by, reason, at_us, until_us"
+_PAUSES = f"SELECT {_PAUSE_COLUMNS} FROM queue_pauses ORDER BY name, hold"
+_INSERT_PAUSE = f"INSERT INTO queue_pauses ({_PAUSE_COLUMNS}, hold) VALUES (?,?,?,?,?,?)"
+_PAUSE = f"SELECT {_PAUSE_COLUMNS} FROM queue_pauses WHERE name = ? AND hold = ?"
+_LONGER_HOLD = """
+    ON CONFLICT DO UPDATE SET (paused_by, reason, at_us, until_us)
+        = (excluded.paused_by, excluded.reason, excluded.at_us, excluded.until_us)
     WHERE until_us < excluded.until_us OR until_us > ?
 """
+_RESUME = f"DELETE FROM queue_pauses WHERE name = ? RETURNING {_PAUSE_COLUMNS}"
 
 
 class SqliteDefinitions:
@@ -100,25 +97,21 @@ class SqliteDefinitions:
 
     async def list(self, tenant: str) -> list[Definition]:
         bodies = await self._database.scan_column(
-            "SELECT d.body, max(d.version) FROM definitions AS d"
-            " LEFT JOIN deleted_definitions AS h USING (tenant, name)"
-            " WHERE d.tenant = ? AND d.version > coalesce(h.version, 0)"
-            " GROUP BY d.name ORDER BY d.name",
+            "SELECT body, max(version) FROM definitions WHERE tenant = ? AND deleted = 0"
+            " GROUP BY name ORDER BY name",
             (tenant,),
         )
         return [codec.definition_from_json(body) for body in bodies]
 
     async def delete(self, tenant: str, name: str) -> bool:
         def work(transaction: StoreTransaction) -> bool:
-            if transaction.value(_NEWEST_DEFINITION, (tenant, name)) is None:
-                return False
-            self._database.notifier.definition_change_begun()
             transaction.execute(
-                "INSERT OR REPLACE INTO deleted_definitions (tenant, name, version)"
-                " SELECT tenant, name, max(version) FROM definitions"
-                " WHERE tenant = ? AND name = ?",
+                "UPDATE definitions SET deleted = 1 WHERE tenant = ? AND name = ? AND deleted = 0",
                 (tenant, name),
             )
+            if not transaction.connection.changes():
+                return False
+            self._database.notifier.definition_change_begun()
             return True
 
         return await self._database.write(work)
@@ -215,44 +208,37 @@ class SqliteQueueControls:
     async def pause(
         self, name: str, *, by: str, reason: str | None = None, now: datetime
     ) -> QueuePause:
-        values = (name, by, reason, codec.to_us(now))
+        values = (name, by, reason, codec.to_us(now), None, 0)
 
         def work(transaction: StoreTransaction) -> Row:
-            transaction.execute(
-                "INSERT INTO paused_queues (name, paused_by, reason, at_us) VALUES (?,?,?,?)"
-                " ON CONFLICT DO NOTHING",
-                values,
-            )
-            sql = f"SELECT {_PAUSE_COLUMNS} FROM paused_queues WHERE name = ?"
-            return transaction.select(sql, (name,))[0]
+            transaction.execute(f"{_INSERT_PAUSE} ON CONFLICT DO NOTHING", values)
+            return transaction.select(_PAUSE, (name, 0))[0]
 
         return _pause_from_row(await self._database.write(work, topics=_TOPICS))
 
     async def hold(
         self, name: str, *, until: datetime, by: str, reason: str, now: datetime
     ) -> QueuePause:
-        moments = (now, capped_hold_end(until, now), now + MAX_HOLD)
-        values = (name, by, reason, *map(codec.to_us, moments))
+        at_us, until_us, latest_us = map(
+            codec.to_us, (now, capped_hold_end(until, now), now + MAX_HOLD)
+        )
+        values = (name, by, reason, at_us, until_us, 1, latest_us)
 
         def work(transaction: StoreTransaction) -> Row:
-            transaction.execute(_UPSERT_HOLD, values)
-            sql = f"SELECT {_HOLD_COLUMNS} FROM held_queues WHERE name = ?"
-            return transaction.select(sql, (name,))[0]
+            transaction.execute(_INSERT_PAUSE + _LONGER_HOLD, values)
+            return transaction.select(_PAUSE, (name, 1))[0]
 
         row = await self._database.write(work, durable=False, topics=_TOPICS)
         return _pause_from_row(row)
 
     async def resume(self, name: str) -> QueuePause | None:
         now = self._database.clock.now()
-
-        def work(transaction: StoreTransaction) -> list[Row]:
-            sql = f"DELETE FROM paused_queues WHERE name = ? RETURNING {_PAUSE_COLUMNS}"
-            paused = transaction.select(sql, (name,))
-            sql = f"DELETE FROM held_queues WHERE name = ? RETURNING {_HOLD_COLUMNS}"
-            return paused + transaction.select(sql, (name,))
-
-        ended = await self._database.write(work, topics=_TOPICS)
-        return next((pause for pause in map(_pause_from_row, ended) if pause.is_active(now)), None)
+        rows = await self._database.write(
+            lambda transaction: transaction.select(_RESUME, (name,)), topics=_TOPICS
+        )
+        ended = [pause for pause in map(_pause_from_row, rows) if pause.is_active(now)]
+        # Of a pause and a hold, the pause.
+        return min(ended, key=lambda pause: pause.until is not None, default=None)
 
     async def list_pauses(self) -> list[QueuePause]:
         return self._active_pauses()

@@ -92,29 +92,32 @@ _PENDING, _PROCESSING, _COMPLETED = (
 _JOB_RUNNING, _JOB_COMPLETED = (
     JOB_STATE_NUMBERS[state] for state in (JobState.RUNNING, JobState.COMPLETED)
 )
-_COLUMN = {name: index for index, name in enumerate(TASK_COLUMNS)}
-_NO, _KEY, _KIND, _TENANT, _QUEUE, _LANE, _INPUT, _PARENTS = (
-    _COLUMN[name] for name in ("no", "key", "kind", "tenant", "queue", "lane", "input", "parents")
+
+
+def _at(*names: str) -> tuple[int, ...]:
+    return tuple(map(TASK_COLUMNS.index, names))
+
+
+_NO, _KEY, _KIND, _TENANT, _CREATED, _INPUT = _at(
+    "no", "key", "kind", "tenant", "created_us", "input"
 )
-_CREATED, _STATE, _VERSION, _UPDATED, _EVENT, _SEQUENCE = (
-    _COLUMN[name]
-    for name in ("created_us", "state", "version", "updated_ms", "event_ms", "sequence")
+_PARENTS, _DEPENDENTS, _STATE, _VERSION, _CHANGE = _at(
+    "parents", "dependents", "state", "version", "change_id"
 )
-_ATTEMPT, _FENCE, _WORKER, _DUE, _HISTORY, _REST = (
-    _COLUMN[name] for name in ("attempt", "fence", "worker", "due_us", "history", "rest")
+_UPDATED, _EVENT, _SEQUENCE, _ATTEMPT, _FENCE = _at(
+    "updated_ms", "event_ms", "sequence", "attempt", "fence"
 )
-_CHANGE, _DEPENDENTS, _LEASE, _STARTED, _FINISHED = (
-    _COLUMN[name] for name in ("change_id", "dependents", "lease_ms", "started_ms", "finished_ms")
+_WORKER, _LEASE, _DUE, _STARTED, _FINISHED = _at(
+    "worker", "lease_ms", "due_us", "started_ms", "finished_ms"
 )
-_RAN, _LAST_OUTPUT, _RESULT, _UNSETTLED = (
-    _COLUMN[name] for name in ("ran_us", "last_output", "result", "unsettled")
-)
+_RAN, _LAST_OUTPUT, _RESULT = _at("ran_us", "last_output", "result")
+_UNSETTLED, _HISTORY, _REST = _at("unsettled", "history", "rest")
 
 
 def _update(*names: str) -> tuple[str, Callable[[Values], Values]]:
     """A statement that changes columns of a task, and what takes its bindings from a row."""
     sql = f"UPDATE tasks SET {', '.join(f'{name}=?' for name in names)} WHERE no=?"
-    return sql, itemgetter(*map(_COLUMN.__getitem__, names), _NO)
+    return sql, itemgetter(*_at(*names), _NO)
 
 
 _TASK_BY_NO = f"{SELECT_TASK} WHERE t.no = ?"
@@ -266,7 +269,7 @@ class SqliteTaskSource:
             if ready is None:
                 return ()
             work = TurnWork(self._database, worker, (), turn_id, room, self._position, waits=True)
-            claiming = self._database.write(work, durable=not worker.local, urgent=True)
+            claiming = self._database.write(work, durable=work.durable, urgent=True)
             try:
                 turn = await asyncio.shield(claiming)
             except asyncio.CancelledError:
@@ -374,15 +377,12 @@ class SqliteTaskSource:
         return await self._database.write(work, topics=(Topic.ENDS, Topic.QUEUE))
 
     async def depth(self, queue: str) -> QueueDepth:
-        number = self._database.find_name(queue)
         limit = _due_limit_us(self._database.clock.now())
-        ((ready, later),) = await self._database.scan(
-            "SELECT count(*) FILTER (WHERE due_us < ?1), count(*) FILTER (WHERE due_us >= ?1)"
+        ((ready, later, leased),) = await self._database.scan(
+            "SELECT count(*) FILTER (WHERE due_us < ?1), count(*) FILTER (WHERE due_us >= ?1),"
+            " (SELECT count(*) FROM tasks WHERE lease_ms IS NOT NULL AND queue = ?2)"
             f" FROM tasks INDEXED BY tasks_ready WHERE state = {_PENDING} AND queue = ?2",
-            (limit, number),
-        )
-        ((leased,),) = await self._database.scan(
-            "SELECT count(*) FROM tasks WHERE lease_ms IS NOT NULL AND queue = ?", (number,)
+            (limit, self._database.find_name(queue)),
         )
         return QueueDepth(ready=ready, hidden=later + leased, dead_letters=0)
 
@@ -452,12 +452,9 @@ class TurnWork:
         self.position = position
         self.claimed_rows: dict[str, Values] = {}  # of commands; they may have changed
         self.repeated = False  # whether this turn, or a later one, had been committed before
-        renewals = [item for item in commands if isinstance(item.command, c.Renew)]
-        self._ends_only = all(isinstance(item.command, c.AttemptCommand) for item in commands)
-        self.durable = len(renewals) < len(commands) or not worker.local
-        self.durable |= any(
-            isinstance(item.command, c.Renew) and item.command.usage != NO_USAGE
-            for item in renewals
+        self.durable = not worker.local or any(
+            not isinstance(item.command, c.Renew) or item.command.usage != NO_USAGE
+            for item in commands
         )
         self.topics: set[Topic] = set()  # of what the turn has changed
 
@@ -512,7 +509,8 @@ class TurnWork:
         matches = self._transaction.select(sql, (self._name,))
         if matches and matches[0][:2] == (self._worker.number, 0):
             return str(matches[0][2])
-        if self._room is not None or not self._ends_only:
+        ends = [isinstance(item.command, c.AttemptCommand) for item in self._commands]
+        if self._room is not None or not all(ends):
             raise WorkerGone(self._worker.worker_id)
         return None
 

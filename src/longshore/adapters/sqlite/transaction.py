@@ -60,10 +60,9 @@ _INSERT_TASK = (
 _UPDATE_TASK = (
     f"UPDATE tasks SET {', '.join(f'{name}=?' for name in TASK_STATE_COLUMNS)} WHERE no=?"
 )
-_INSERT_JOB = (
-    f"INSERT INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({','.join('?' * len(JOB_COLUMNS))})"
+_REPLACE_JOB = (  # its number may be reserved
+    f"REPLACE INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({','.join('?' * len(JOB_COLUMNS))})"
 )
-_REPLACE_JOB = _INSERT_JOB.replace("INSERT", "REPLACE", 1)
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in JOB_STATE_COLUMNS)} WHERE no=?"
 # A number for a job whose row is not written yet; its version is 0.
 _RESERVE_JOB = (
@@ -223,8 +222,7 @@ class StoreTransaction(StoreReader):
                 graph=pack_document(row.graph),
                 history=self._grown_by(change, -no, b"", 0),
             )
-            sql = _REPLACE_JOB if stored else _INSERT_JOB
-            self.execute(sql, (*self.job_spec_values(row.spec, no), *values))
+            self.execute(_REPLACE_JOB, (*self.job_spec_values(row.spec, no), *values))
             return True
         history = self._grown_by(change, -no, history, sequence)
         graph = stored[0][9]

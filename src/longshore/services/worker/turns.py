@@ -16,19 +16,12 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
+from longshore.core.claims import DefinitionVersion, Room
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.turns import SendTurn, StartClaim, StopClaim, TurnPlanner
 from longshore.errors import BackendUnavailable, OutcomeUnknown, WorkerGone
-from longshore.ports.task_source import (
-    Answer,
-    ClaimedTask,
-    DefinitionVersion,
-    LeaseCommand,
-    Room,
-    Turn,
-    WorkerInstance,
-)
+from longshore.ports.task_source import Answer, ClaimedTask, LeaseCommand, Turn, WorkerInstance
 from longshore.services.resilience import log_and_continue
 from longshore.services.worker.context import WorkerContext
 

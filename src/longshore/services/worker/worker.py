@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from longshore.core.claims import DefinitionVersion
 from longshore.errors import BackendUnavailable
-from longshore.ports.task_source import ClaimedTask, DefinitionVersion
+from longshore.ports.task_source import ClaimedTask
 from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempts import Attempts
 from longshore.services.worker.context import AttemptStopReason, WorkerContext

@@ -167,19 +167,14 @@ CREATE TABLE blobs (
     data BLOB
 ) STRICT;
 
+-- ``deleted`` is 1 for the versions that a definition had when it was deleted.
 CREATE TABLE definitions (
     tenant     TEXT NOT NULL,
     name       TEXT NOT NULL,
     version    INTEGER NOT NULL,
+    deleted    INTEGER NOT NULL DEFAULT 0,
     body       TEXT NOT NULL,
     PRIMARY KEY (tenant, name, version)
-) WITHOUT ROWID, STRICT;
-
-CREATE TABLE deleted_definitions (
-    tenant     TEXT NOT NULL,
-    name       TEXT NOT NULL,
-    version    INTEGER NOT NULL,
-    PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID, STRICT;
 
 CREATE TABLE api_keys (
@@ -196,22 +191,16 @@ CREATE TABLE wakeups (
     count     INTEGER NOT NULL
 ) WITHOUT ROWID, STRICT;
 
--- Queues from which no worker starts tasks. A queue that is served has no row.
-CREATE TABLE paused_queues (
-    name      TEXT PRIMARY KEY,
+-- Queues from which no worker starts tasks. A pause lasts until the queue is resumed; a hold until a
+-- moment, after which its row has no effect. It stays until the queue is held again.
+CREATE TABLE queue_pauses (
+    name      TEXT NOT NULL,
+    hold      INTEGER NOT NULL,
     paused_by TEXT NOT NULL,
     reason    TEXT,
-    at_us     INTEGER NOT NULL
-) WITHOUT ROWID, STRICT;
-
--- Queues that are held until a moment. A row whose moment has passed has no effect; it stays until
--- the queue is held again.
-CREATE TABLE held_queues (
-    name     TEXT PRIMARY KEY,
-    held_by  TEXT NOT NULL,
-    reason   TEXT NOT NULL,
-    at_us    INTEGER NOT NULL,
-    until_us INTEGER NOT NULL
+    at_us     INTEGER NOT NULL,
+    until_us  INTEGER,
+    PRIMARY KEY (name, hold)
 ) WITHOUT ROWID, STRICT;
 
 -- Budgets that several tasks share. A budget is changed only if its version is the one that the
