@@ -23,11 +23,15 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
     NoCredentialsError,
     NoRegionError,
     PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
 )
 from botocore.loaders import Loader
 
@@ -55,11 +59,22 @@ _THROTTLING_CODES = frozenset(
         "TransactionInProgressException",
     }
 )
-_NO_CREDENTIALS = (
-    "no AWS credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and"
-    " AWS_SECRET_ACCESS_KEY, or run with a role"
-)
-_NO_REGION = "no AWS region is set: set LONGSHORE_AWS_REGION, or AWS_DEFAULT_REGION"
+RENEW_CREDENTIALS = "renew them: `aws sso login`, `aws configure`, or assume the role again"
+"""What to do about credentials that AWS does not accept."""
+
+# Why no call can be made, and what to do about it.
+_MISSING_CONFIGURATION = {
+    NoRegionError: ("no AWS region is set", "set LONGSHORE_AWS_REGION, or AWS_DEFAULT_REGION"),
+    (NoCredentialsError, PartialCredentialsError): (
+        "no AWS credentials were found",
+        "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role",
+    ),
+    ProfileNotFound: ("the AWS profile does not exist", "correct AWS_PROFILE"),
+    (SSOError, TokenRetrievalError, CredentialRetrievalError): (
+        "the credentials could not be fetched ({})",
+        RENEW_CREDENTIALS,
+    ),
+}
 # Reads the service descriptions from disk once per process.
 _loader = Loader()
 
@@ -127,10 +142,8 @@ class AwsClient:
             if code in expects:
                 raise CallRefused(code, dict(error.response)) from error
             raise _backend_error(error, code, f"{service}.{operation}", alters=alters) from error
-        except NoRegionError as error:
-            raise BackendRejected(_NO_REGION) from error
-        except (NoCredentialsError, PartialCredentialsError) as error:
-            raise BackendRejected(_NO_CREDENTIALS) from error
+        except (NoRegionError, NoCredentialsError, PartialCredentialsError) as error:
+            raise BackendRejected(": ".join(missing_configuration(error))) from error
         except (BotoCoreError, HTTPClientError, OSError, TimeoutError) as error:
             text = f"{service}.{operation}: {type(error).__name__}"
             if alters and not _never_sent(error):
@@ -193,6 +206,14 @@ class AwsClient:
         """Close every connection."""
         self._clients.clear()
         await self._exit_stack.aclose()
+
+
+def missing_configuration(error: Exception) -> tuple[str, ...]:
+    """Why no call can be made, and the remedy; empty if that is not the reason of the error."""
+    for kinds, (reason, remedy) in _MISSING_CONFIGURATION.items():
+        if isinstance(error, kinds):
+            return reason.format(type(error).__name__), remedy
+    return ()
 
 
 def _never_sent(error: BaseException) -> bool:

@@ -1,8 +1,9 @@
 """Checks an installation on AWS: reads, compares with the templates, changes nothing.
 
-The expected state comes from the templates that ``longshore aws deploy`` sends. Every call has a
-timeout (see ``doctor_probe``), and a service that does not answer is not called again, so the
-doctor ends within half a minute.
+The expected state comes from the templates that ``longshore aws deploy`` sends: each property is
+read from the template and from AWS, and compared as text. Every call has a timeout (see
+``doctor_probe``), and a service that does not answer is not called again, so the doctor ends within
+half a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from longshore.adapters.aws.deploy.doctor_probe import (
     ACCESS_DENIED_CODES,
     Probe,
     ProbeResult,
-    Subject,
+    Resource,
     identity_check,
 )
 from longshore.adapters.aws.deploy.stacks.render import Json
@@ -48,22 +49,12 @@ _PUBLIC_ACCESS_BLOCKS = (
     "IgnorePublicAcls",
     "RestrictPublicBuckets",
 )
+_NO_BLOCKS = "NoSuchPublicAccessBlockConfiguration"
+_NO_ENCRYPTION = "ServerSideEncryptionConfigurationNotFoundError"
 _RECREATE_REMEDY = (
     "keys cannot be changed: use another stage, or move this table out of the way; then "
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """An SQS queue, and the problems with it."""
-
-    name: str
-    attributes: Mapping[str, str]  # empty if the queue could not be read
-    problems: Sequence[Check]
-
-    def count(self, *attributes: str) -> int:
-        """The approximate number of messages."""
-        return sum(int(self.attributes.get(attribute, 0)) for attribute in attributes)
+_WARN = CheckStatus.WARN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +88,6 @@ class AwsDoctor:
         reachable = {reply.service: reply for reply in first if reply.reachable}
         return checks + await self._check_resources(account, reachable)
 
-    def _subject(self, name: str) -> Subject:
-        return Subject(name, f"`longshore aws deploy --stage {self.names.stage}`")
-
     async def _check_resources(
         self, account: str, reachable: Mapping[str, ProbeResult]
     ) -> list[Check]:
@@ -116,179 +104,161 @@ class AwsDoctor:
             checks += [self._check_table(schema) for schema in tables.values()]
         if "s3" in reachable:
             checks.append(self._check_bucket(account, reachable["s3"]))
-        if "sqs" in reachable:
+        if "events" in reachable:
             rules = [*expected["AWS::Events::Rule"].values()]
-            checks.append(
-                self._check_messaging(expected["AWS::SQS::Queue"], rules, reachable.get("events"))
-            )
+            checks.append(self._check_bus(reachable["events"], rules))
+        if "sqs" in reachable:
+            checks.append(self._check_queues(expected["AWS::SQS::Queue"]))
         return await _gather(checks)
 
-    async def _check_messaging(
-        self, expected: Mapping[str, Json], rules: list[Json], bus: ProbeResult | None
-    ) -> list[Check]:
-        """Checks of the bus, if EventBridge has answered, and of the queues."""
-        inspected = await asyncio.gather(*(self._inspect_queue(key, expected) for key in expected))
-        queues = {queue.name: queue for queue in inspected}
-        checks = await self._check_bus(bus, rules, queues) if bus else []
-        return [*checks, *self._check_queues(queues), _check_limits(inspected)]
+    def _resource(self, kind: str, name: str) -> Resource:
+        deploy_command = f"`longshore aws deploy --stage {self.names.stage}`"
+        return Resource(kind, name, deploy_command)
 
     # Queues -------------------------------------------------------------------------------------
 
-    async def _inspect_queue(self, key: str, expected: Mapping[str, Json]) -> _Queue:
-        name = expected[key]["QueueName"]
-        reply = await self.probe.call("sqs", "get_queue_url", QueueName=name)
-        if reply.response is not None:
-            url = reply.response["QueueUrl"]
-            reply = await self.probe.call(
-                "sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"]
-            )
-        subject = self._subject(f"queue {name}")
-        if problem := subject.unavailable(reply, "a queue"):
-            return _Queue(name, {}, [problem])
-        attributes = (reply.response or {})["Attributes"]
-        return _Queue(name, attributes, [*_queue_problems(subject, key, expected, attributes)])
-
-    def _check_queues(self, queues: Mapping[str, _Queue]) -> Iterator[Check]:
+    async def _check_queues(self, expected: Mapping[str, Json]) -> list[Check]:
+        """Checks of all queues, by their names in the template."""
+        inspected = await asyncio.gather(*(self._inspect_queue(key, expected) for key in expected))
+        queues = {queue.resource.name: queue for queue in inspected}
+        checks: list[Check] = []
         for name in self.queues:
             lanes = [queues[self.names.queue(name, priority)] for priority in Priority]
             dead = [queues[self.names.dead_letter_queue(name, priority)] for priority in Priority]
             count = sum(queue.count(_VISIBLE, _IN_FLIGHT) for queue in dead)
             remedy = "see `longshore dead list`" if count else None
             detail = f"{_depth(lanes)}, {count} dead"
-            yield from _summary(f"queue {name}", [*lanes, *dead], detail, remedy)
+            checks += _summary(f"queue {name}", [*lanes, *dead], detail, remedy)
         for name in CONSUMERS:
             queue = queues[self.names.consumer(name)]
-            yield from _summary(f"events for {name}", [queue], _depth([queue]))
+            checks += _summary(f"events for {name}", [queue], _depth([queue]))
         queue = queues[self.names.consumer(UNDELIVERED)]
         count = queue.count(_VISIBLE, _IN_FLIGHT)
+        detail = f"{count} could not be delivered" if count else "none"
         remedy = "look at the log of the function eventbridge-dlq-alert, which stores them"
-        yield from _summary(
-            "undelivered events",
-            [queue],
-            f"{count} could not be delivered" if count else "none",
-            remedy if count else None,
-        )
+        checks += _summary("undelivered events", [queue], detail, remedy if count else None)
+        return [*checks, _check_limits(inspected)]
+
+    async def _inspect_queue(self, key: str, expected: Mapping[str, Json]) -> _Queue:
+        properties = expected[key]
+        name = properties["QueueName"]
+        queue = self._resource("queue", name)
+        reply = await self.probe.call("sqs", "get_queue_url", QueueName=name)
+        if reply.response is not None:
+            url = reply.response["QueueUrl"]
+            reply = await self.probe.call(
+                "sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"]
+            )
+        if (answer := queue.known(reply)) is None:
+            return _Queue(queue, {})
+        actual = answer["Attributes"]
+        for attribute, verb in _DURATIONS.items():
+            usual, there = f"{properties[attribute]} s", f"{actual.get(attribute)} s"
+            queue.expect(usual, there, f"it {verb} for {{}}", status=_WARN)
+        if actual.get("SqsManagedSseEnabled") == "false" and not actual.get("KmsMasterKeyId"):
+            queue.report("it is not encrypted", "encryption by SQS or KMS", status=_WARN)
+        if redrive := properties.get("RedrivePolicy"):
+            dead = expected[redrive["deadLetterTargetArn"]["Fn::GetAtt"][0]]["QueueName"]
+            queue.expect(
+                f"{dead} after {redrive['maxReceiveCount']} receives",
+                _redrive_text(actual),
+                "its dead letters go to {}",
+                missing="it has no dead-letter queue",
+            )
+        return _Queue(queue, actual)
 
     # The bus ------------------------------------------------------------------------------------
 
-    async def _check_bus(
-        self, bus: ProbeResult, rules: list[Json], queues: Mapping[str, _Queue]
-    ) -> list[Check]:
+    async def _check_bus(self, reply: ProbeResult, rules: list[Json]) -> list[Check]:
         """Checks of the bus, of each rule with its target, and of the schedules."""
-        subject = self._subject(f"bus {self.names.bus}")
-        if problem := subject.unavailable(bus, "a bus"):
-            return [problem]
+        bus = self._resource("bus", self.names.bus)
+        if not (answer := bus.known(reply)):
+            return bus.problems
+        queue_arns = answer["Arn"].replace(":events:", ":sqs:").rpartition(":")[0]
         checks = await _gather(
-            self._check_rule(rule, queues) if "EventPattern" in rule else self._check_schedule(rule)
+            self._check_rule(rule, f"{queue_arns}:{rule['Name']}")
+            if "EventPattern" in rule
+            else self._check_schedule(rule)
             for rule in rules
         )
-        return [subject.ok("it exists"), *checks]
+        return [*bus.checks("it exists"), *checks]
 
-    async def _check_rule(self, expected: Json, queues: Mapping[str, _Queue]) -> list[Check]:
-        rule = expected["Name"]
-        subject = self._subject(f"rule {rule}")
-        reply, targets = await asyncio.gather(
-            self.probe.call("events", "describe_rule", Name=rule, EventBusName=self.names.bus),
-            self.probe.call(
-                "events", "list_targets_by_rule", Rule=rule, EventBusName=self.names.bus
-            ),
+    async def _check_rule(self, expected: Json, queue_arn: str) -> list[Check]:
+        """Check a rule; it has the name of its target queue."""
+        name, undelivered = expected["Name"], self.names.consumer(UNDELIVERED)
+        rule = self._resource("rule", name)
+        bus = {"EventBusName": self.names.bus}
+        described, listed = await asyncio.gather(
+            self.probe.call("events", "describe_rule", Name=name, **bus),
+            self.probe.call("events", "list_targets_by_rule", Rule=name, **bus),
         )
-        if problem := subject.unavailable(reply, "a rule: without it, its consumer gets nothing"):
-            return [problem]
-        actual = reply.response or {}
-        pattern = _pattern_text(json.loads(actual.get("EventPattern") or "{}"))
-        problems = [
-            *subject.compare(
-                actual.get("State"), "ENABLED", "it is {}: its consumer receives nothing"
-            ),
-            *subject.compare(pattern, _pattern_text(expected["EventPattern"]), "it takes {}"),
-        ]
-        if targets.response is None:
-            problems.append(targets.unexpected_check(subject.name))
-        else:
-            # A rule has the name of its target queue.
-            problems += self._target_problems(
-                subject, queues[rule], targets.response.get("Targets", [])
-            )
-        return problems or [subject.ok(f"brings events to {rule}")]
-
-    def _target_problems(
-        self, subject: Subject, queue: _Queue, targets: list[Json]
-    ) -> Iterator[Check]:
-        arns = {target["Arn"]: target for target in targets}
-        target = arns.get(queue.attributes.get("QueueArn", ""))
-        if target is None:
-            to = ", ".join(arn.rpartition(":")[2] for arn in arns) or "nowhere"
-            yield subject.fail(f"its target is {to}", queue.name)
-            return
-        undelivered = self.names.consumer(UNDELIVERED)
-        dead = str(target.get("DeadLetterConfig", {}).get("Arn", "")).rpartition(":")[2]
-        if dead != undelivered:
-            target_text = f"go to {dead}" if dead else "are lost"
-            yield subject.warn(f"undelivered events {target_text}", undelivered)
+        if actual := rule.known(described):
+            state, pattern = actual.get("State"), json.loads(actual.get("EventPattern") or "{}")
+            rule.expect("ENABLED", state, "it is {}: its consumer receives nothing")
+            usual = _pattern_text(expected["EventPattern"])
+            rule.expect(usual, _pattern_text(pattern), "it takes {}")
+        if answer := rule.known(listed):
+            targets = {target["Arn"]: target for target in answer.get("Targets", [])}
+            if target := targets.get(queue_arn):
+                dead = _last_name(target.get("DeadLetterConfig", {}).get("Arn", ""))
+                lost = "undelivered events are lost"
+                rule.expect(
+                    undelivered, dead, "undelivered events go to {}", missing=lost, status=_WARN
+                )
+            else:
+                others = ", ".join(map(_last_name, targets)) or "nowhere"
+                rule.report(f"its target is {others}", name)
+        return rule.checks(f"brings events to {name}")
 
     async def _check_schedule(self, expected: Json) -> list[Check]:
-        subject = self._subject(f"schedule {expected['Name']}")
-        reply = await self.probe.call("events", "describe_rule", Name=expected["Name"])
         rate = expected["ScheduleExpression"]
-        if problem := subject.unavailable(reply, rate):
-            return [problem]
-        actual = reply.response or {}
-        state = f"{actual.get('ScheduleExpression')}, {actual.get('State')}"
-        return [*subject.compare(state, f"{rate}, ENABLED", "it is {}")] or [subject.ok(rate)]
+        schedule = self._resource("schedule", expected["Name"])
+        reply = await self.probe.call("events", "describe_rule", Name=expected["Name"])
+        if actual := schedule.known(reply):
+            state = f"{actual.get('ScheduleExpression')}, {actual.get('State')}"
+            schedule.expect(f"{rate}, ENABLED", state, "it is {}")
+        return schedule.checks(rate)
 
     # Tables and the bucket ----------------------------------------------------------------------
 
     async def _check_table(self, schema: Json) -> list[Check]:
-        table = schema["TableName"]
-        subject = self._subject(f"table {table}")
-        reply, expiry = await asyncio.gather(
-            self.probe.call("dynamodb", "describe_table", TableName=table),
-            self.probe.call("dynamodb", "describe_time_to_live", TableName=table),
+        name = schema["TableName"]
+        table = self._resource("table", name)
+        described, expiry = await asyncio.gather(
+            self.probe.call("dynamodb", "describe_table", TableName=name),
+            self.probe.call("dynamodb", "describe_time_to_live", TableName=name),
         )
-        if problem := subject.unavailable(reply, "a table"):
-            return [problem]
-        description = (reply.response or {})["Table"]
-        expected_keys, actual_keys = (_key_names(item, item) for item in (schema, description))
-        recreate = _RECREATE_REMEDY + subject.deploy_command
-        problems = [
-            *subject.compare(actual_keys, expected_keys, "its keys are {}", recreate),
-            *_index_problems(subject, schema, description),
-            *_stream_problems(subject, schema, description),
-            *_ttl_problems(subject, schema, expiry),
-        ]
-        if (status := description.get("TableStatus")) != "ACTIVE":
-            problems.append(subject.warn(f"it is {status}", "ACTIVE", "wait a little"))
-        billing = description.get("BillingModeSummary", {}).get("BillingMode")
-        throughput = description.get("ProvisionedThroughput", {})
-        if billing != "PAY_PER_REQUEST" and throughput.get("WriteCapacityUnits"):
-            detail = "its capacity is provisioned, and more is throttled"
-            problems.append(subject.warn(detail, "pay per request"))
-        return problems or [subject.ok("as deployed: keys, indexes, stream and expiry")]
+        if answer := table.known(described):
+            _compare_tables(table, schema, answer["Table"])
+        if answer := table.known(expiry):
+            _compare_expiry(table, schema, answer.get("TimeToLiveDescription", {}))
+        return table.checks("as deployed: keys, indexes, stream and expiry")
 
     async def _check_bucket(self, account: str, head: ProbeResult) -> list[Check]:
-        bucket, subject = self.names.bucket, self._subject(f"bucket {self.names.bucket}")
-        if not bucket:
-            deploy = subject.deploy_command
-            remedy = f"set LONGSHORE_AWS_BUCKET to the bucket that {deploy} prints"
+        name = self.names.bucket
+        bucket = self._resource("bucket", name)
+        if not name:
+            remedy = f"set LONGSHORE_AWS_BUCKET to the bucket that {bucket.deploy_command} prints"
             usual = f"longshore-{self.names.stage}-{account}-REGION, unless you named it yourself"
             return [Check("bucket", CheckStatus.FAIL, "aws.bucket is not set", usual, remedy)]
-        blocked, encrypted = await asyncio.gather(
-            self.probe.call("s3", "get_public_access_block", Bucket=bucket),
-            self.probe.call("s3", "get_bucket_encryption", Bucket=bucket),
-        )
         if head.code in ACCESS_DENIED_CODES:
             detail = "access denied: it is in another account, or this identity lacks s3:ListBucket"
-            return [subject.fail(detail, remedy="correct aws.bucket, or allow it")]
-        if head.code in ("301", "PermanentRedirect", "400"):
-            return [subject.fail("it is in another region", remedy="correct aws.region")]
-        if problem := subject.unavailable(head, "a bucket"):
-            return [problem]
-        problems = [
-            *_public_access_problems(subject, blocked),
-            *_encryption_problems(subject, encrypted),
-        ]
-        return problems or [subject.ok("it exists, private and encrypted")]
+            bucket.report(detail, remedy="correct aws.bucket, or allow it")
+        elif head.code in ("301", "PermanentRedirect", "400"):
+            bucket.report("it is in another region", remedy="correct aws.region")
+        elif bucket.known(head) is not None:
+            blocked, encrypted = await asyncio.gather(
+                self.probe.call("s3", "get_public_access_block", Bucket=name),
+                self.probe.call("s3", "get_bucket_encryption", Bucket=name),
+            )
+            if (access := bucket.known(blocked, absent=_NO_BLOCKS)) is not None:
+                blocks = access.get("PublicAccessBlockConfiguration", {})
+                if off := [block for block in _PUBLIC_ACCESS_BLOCKS if not blocks.get(block)]:
+                    detail = f"it can be made public: {', '.join(off)} is off"
+                    bucket.report(detail, "all public access blocked")
+            if bucket.known(encrypted, absent=_NO_ENCRYPTION) == {}:
+                bucket.report("it has no rule for encryption", "AES256 or KMS", status=_WARN)
+        return bucket.checks("it exists, private and encrypted")
 
 
 async def _gather(checks: Iterable[Awaitable[list[Check]]]) -> list[Check]:
@@ -339,33 +309,27 @@ def _check_clock(results: Sequence[ProbeResult], margin: timedelta) -> Iterator[
 # Queues -----------------------------------------------------------------------------------------
 
 
-def _queue_problems(
-    subject: Subject, key: str, expected: Mapping[str, Json], actual: Mapping[str, str]
-) -> Iterator[Check]:
-    """Differences between a queue and its properties in the template.
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """An SQS queue and its attributes; none if it could not be read."""
 
-    Args:
-        expected: The properties of all queues, by their names in the template.
-    """
-    properties = expected[key]
-    for attribute, verb in _DURATIONS.items():
-        if int(actual.get(attribute, 0)) != properties[attribute]:
-            detail = f"it {verb} for {actual.get(attribute)} s"
-            yield subject.warn(detail, f"{properties[attribute]} s")
-    if actual.get("SqsManagedSseEnabled") == "false" and not actual.get("KmsMasterKeyId"):
-        yield subject.warn("it is not encrypted", "encryption by SQS or KMS")
-    if "RedrivePolicy" not in properties:
-        return
-    redrive = properties["RedrivePolicy"]
-    dead = expected[redrive["deadLetterTargetArn"]["Fn::GetAtt"][0]]["QueueName"]
-    usual = f"{dead} after {redrive['maxReceiveCount']} receives"
-    policy = json.loads(actual.get("RedrivePolicy") or "{}")
-    there = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2]
-    if not there:
-        yield subject.fail("it has no dead-letter queue", usual)
-    elif f"{there} after {policy['maxReceiveCount']} receives" != usual:
-        detail = f"its dead letters go to {there} after {policy['maxReceiveCount']} receives"
-        yield subject.fail(detail, usual)
+    resource: Resource
+    attributes: Mapping[str, str]
+
+    def count(self, *attributes: str) -> int:
+        """The approximate number of messages."""
+        return sum(int(self.attributes.get(attribute, 0)) for attribute in attributes)
+
+
+def _redrive_text(attributes: Mapping[str, str]) -> str | None:
+    """Where dead letters go, and when; None if there is no such queue."""
+    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
+    target = _last_name(policy.get("deadLetterTargetArn", ""))
+    return f"{target} after {policy['maxReceiveCount']} receives" if target else None
+
+
+def _last_name(arn: str) -> str:
+    return arn.rpartition(":")[2]
 
 
 def _depth(queues: Iterable[_Queue]) -> str:
@@ -379,7 +343,7 @@ def _summary(
     name: str, queues: Iterable[_Queue], detail: str, remedy: str | None = None
 ) -> Iterator[Check]:
     """The problems of some queues, then their messages: a warning if there is a remedy."""
-    problems = [problem for queue in queues for problem in queue.problems]
+    problems = [problem for queue in queues for problem in queue.resource.problems]
     yield from problems
     if remedy:
         yield Check(name, CheckStatus.WARN, detail, remedy=remedy)
@@ -389,7 +353,7 @@ def _summary(
 
 def _check_limits(queues: Iterable[_Queue]) -> Check:
     """How close the installation is to the limits of AWS."""
-    count, name = max((queue.count(_IN_FLIGHT), queue.name) for queue in queues)
+    count, name = max((queue.count(_IN_FLIGHT), queue.resource.name) for queue in queues)
     detail = f"{count:,} of {IN_FLIGHT_LIMIT:,} messages in flight in {name}"
     if count < _WARNING_RATIO * IN_FLIGHT_LIMIT:
         return Check("limits", CheckStatus.OK, detail)
@@ -408,7 +372,50 @@ def _normalised(pattern: Any) -> Any:
     return sorted(pattern, key=json.dumps) if isinstance(pattern, list) else pattern
 
 
-# Tables and the bucket --------------------------------------------------------------------------
+# Tables -----------------------------------------------------------------------------------------
+
+
+def _compare_tables(table: Resource, expected: Json, actual: Json) -> None:
+    """Report how a table differs from its properties in the template."""
+    recreate = f"{_RECREATE_REMEDY}{table.deploy_command}"
+    keys, actual_keys = (_key_names(side, side) for side in (expected, actual))
+    table.expect(keys, actual_keys, "its keys are {}", remedy=recreate)
+    indexes, actual_indexes = (_index_texts(side) for side in (expected, actual))
+    for name, text in indexes.items():
+        missing = f"index {name} is missing"
+        table.expect(text, actual_indexes.get(name), f"index {name} has {{}}", missing=missing)
+    for name in actual_indexes.keys() - indexes.keys():
+        detail = f"index {name} is not used and costs a write each time"
+        table.report(detail, "no such index", "delete it", status=_WARN)
+    for index in actual.get("GlobalSecondaryIndexes", ()):
+        detail, status = f"index {index['IndexName']} is {{}}", index.get("IndexStatus", "ACTIVE")
+        table.expect("ACTIVE", status, detail, remedy="wait until it is built", status=_WARN)
+    if stream := expected.get("StreamSpecification"):
+        there = (actual.get("StreamSpecification") or {}).get("StreamViewType")
+        missing = "it has no stream: no event is published"
+        usual = f"a stream of {stream['StreamViewType']}"
+        table.expect(usual, there and f"a stream of {there}", "it has {}", missing=missing)
+    status = actual.get("TableStatus")
+    table.expect("ACTIVE", status, "it is {}", remedy="wait a little", status=_WARN)
+    billing = actual.get("BillingModeSummary", {}).get("BillingMode")
+    throughput = actual.get("ProvisionedThroughput", {})
+    if billing != "PAY_PER_REQUEST" and throughput.get("WriteCapacityUnits"):
+        detail = "its capacity is provisioned, and more is throttled"
+        table.report(detail, "pay per request", status=_WARN)
+
+
+def _compare_expiry(table: Resource, schema: Json, actual: Json) -> None:
+    """Report if a table expires items by another attribute than in the template, or none."""
+    expected = schema.get("TimeToLiveSpecification", {}).get("AttributeName")
+    on = actual.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+    there = f"expiry by {actual.get('AttributeName')}" if on else None
+    if expected:
+        missing = "nothing in it expires"
+        table.expect(f"expiry by {expected}", there, "it has {}", missing=missing, status=_WARN)
+    elif there:
+        # The template does not set it, so a deployment would not change it.
+        remedy = "disable its time to live: its items must not expire"
+        table.report(f"it has {there}", "no expiry", remedy)
 
 
 def _key_names(item: Json, table: Json) -> str:
@@ -424,74 +431,12 @@ def _key_names(item: Json, table: Json) -> str:
     )
 
 
-def _index_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
-    expected, actual = (
-        {item["IndexName"]: item for item in side.get("GlobalSecondaryIndexes", ())}
-        for side in (schema, description)
-    )
-    for index, item in expected.items():
-        text = _index_text(item, schema)
-        if index not in actual:
-            yield subject.fail(f"index {index} is missing", text)
-        elif text != (there := _index_text(actual[index], description)):
-            yield subject.fail(f"index {index} has {there}", text)
-        elif (status := actual[index].get("IndexStatus", "ACTIVE")) != "ACTIVE":
-            yield subject.warn(f"index {index} is {status}", "ACTIVE", "wait until it is built")
-    for index in actual.keys() - expected.keys():
-        detail = f"index {index} is not used and costs a write each time"
-        yield subject.warn(detail, "no such index", "delete it")
-
-
-def _index_text(index: Json, table: Json) -> str:
-    projection = index["Projection"]
-    others = sorted(projection.get("NonKeyAttributes") or ())
-    attributes = " ".join([projection["ProjectionType"], *others])
-    return f"{_key_names(index, table)} ({attributes})"
-
-
-def _stream_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
-    if "StreamSpecification" not in schema:
-        return
-    expected = schema["StreamSpecification"]["StreamViewType"]
-    stream = description.get("StreamSpecification") or {}
-    if not stream.get("StreamEnabled"):
-        detail = "it has no stream: no event is published"
-        yield subject.fail(detail, f"a stream of {expected}")
-    else:
-        yield from subject.compare(stream["StreamViewType"], expected, "its stream shows {}")
-
-
-def _ttl_problems(subject: Subject, schema: Json, result: ProbeResult) -> Iterator[Check]:
-    if result.response is None:
-        yield result.unexpected_check(subject.name)
-        return
-    expected = schema.get("TimeToLiveSpecification", {}).get("AttributeName")
-    described = result.response.get("TimeToLiveDescription", {})
-    on = described.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    actual = described.get("AttributeName") if on else None
-    if actual == expected:
-        return
-    detail = f"it expires by {actual}" if on else "nothing in it expires"
-    if expected is None:
-        # The template does not set it, so a deployment would not change it.
-        remedy = "disable its time to live: its items must not expire"
-        yield subject.fail(detail, "no expiry", remedy)
-    else:
-        yield subject.warn(detail, f"expiry by {expected}")
-
-
-def _public_access_problems(subject: Subject, result: ProbeResult) -> Iterator[Check]:
-    if result.response is None and result.code != "NoSuchPublicAccessBlockConfiguration":
-        yield result.unexpected_check(subject.name)
-        return
-    actual: Mapping[str, bool] = (result.response or {}).get("PublicAccessBlockConfiguration", {})
-    if open_ := [block for block in _PUBLIC_ACCESS_BLOCKS if not actual.get(block)]:
-        detail = f"it can be made public: {', '.join(open_)} is off"
-        yield subject.fail(detail, "all public access blocked")
-
-
-def _encryption_problems(subject: Subject, result: ProbeResult) -> Iterator[Check]:
-    if result.code == "ServerSideEncryptionConfigurationNotFoundError":
-        yield subject.warn("it has no rule for encryption", "AES256 or KMS")
-    elif result.response is None:
-        yield result.unexpected_check(subject.name)
+def _index_texts(table: Json) -> dict[str, str]:
+    """The keys and the projection of each index."""
+    texts = {}
+    for index in table.get("GlobalSecondaryIndexes", ()):
+        projection = index["Projection"]
+        others = sorted(projection.get("NonKeyAttributes") or ())
+        attributes = " ".join([projection["ProjectionType"], *others])
+        texts[index["IndexName"]] = f"{_key_names(index, table)} ({attributes})"
+    return texts

@@ -7,27 +7,19 @@ answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    NoCredentialsError,
-    NoRegionError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-    TokenRetrievalError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
-from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.client import (
+    RENEW_CREDENTIALS,
+    AwsClient,
+    missing_configuration,
+)
 from longshore.core.inspection import Check, CheckStatus
 from longshore.ports.clock import Clock
 
@@ -47,7 +39,6 @@ _INVALID_CREDENTIALS_CODES = {
     *("AuthFailure", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException"),
     *("SignatureDoesNotMatch", "UnrecognizedClientException"),
 }
-_RENEW_REMEDY = "renew them: `aws sso login`, `aws configure`, or assume the role again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,33 +82,67 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A resource that is checked."""
+class Resource:
+    """A resource that is checked, and the problems with it."""
 
+    kind: str
     name: str
     deploy_command: str  # the usual remedy
+    problems: list[Check] = field(default_factory=list)
 
-    def unavailable(self, result: ProbeResult, expected: str | None = None) -> Check | None:
-        """The check for a resource that is missing or could not be read."""
+    def known(self, result: ProbeResult, *, absent: str | None = None) -> dict[str, Any] | None:
+        """The answer of a call, or None after reporting that it is missing or was not read.
+
+        Args:
+            absent: The code with which AWS says that a property is not set: the answer is empty.
+        """
+        if absent is not None and result.code == absent:
+            return {}
         if result.code in _NOT_FOUND_CODES:
-            return self.fail("it does not exist", expected)
-        return result.unexpected_check(self.name) if result.response is None else None
+            self.report("it does not exist", f"a {self.kind}")
+        elif result.response is None:
+            self._add(result.unexpected_check(f"{self.kind} {self.name}"))
+        return result.response
 
-    def ok(self, detail: str) -> Check:
-        return Check(self.name, CheckStatus.OK, detail)
+    def expect(
+        self,
+        expected: str,
+        actual: str | None,
+        detail: str,
+        *,
+        missing: str = "",
+        remedy: str | None = None,
+        status: CheckStatus = CheckStatus.FAIL,
+    ) -> None:
+        """Report a property that is not as expected.
 
-    def warn(self, detail: str, expected: str | None = None, remedy: str | None = None) -> Check:
-        return Check(self.name, CheckStatus.WARN, detail, expected, remedy or self.deploy_command)
-
-    def fail(self, detail: str, expected: str | None = None, remedy: str | None = None) -> Check:
-        return Check(self.name, CheckStatus.FAIL, detail, expected, remedy or self.deploy_command)
-
-    def compare(
-        self, actual: str | None, expected: str, detail: str, remedy: str | None = None
-    ) -> Iterator[Check]:
-        """A failure if a property is not as expected; ``{}`` in the detail is what it is."""
+        Args:
+            detail: Of the problem; ``{}`` is what the property is.
+            missing: The detail if there is no such property.
+        """
         if actual != expected:
-            yield self.fail(detail.format(actual), expected, remedy)
+            detail = detail.format(actual) if actual else missing
+            self.report(detail, expected, remedy, status=status)
+
+    def report(
+        self,
+        detail: str,
+        expected: str | None = None,
+        remedy: str | None = None,
+        *,
+        status: CheckStatus = CheckStatus.FAIL,
+    ) -> None:
+        """Report a problem."""
+        name = f"{self.kind} {self.name}"
+        self._add(Check(name, status, detail, expected, remedy or self.deploy_command))
+
+    def _add(self, check: Check) -> None:
+        if check not in self.problems:  # several calls may find that it does not exist
+            self.problems.append(check)
+
+    def checks(self, ok: str) -> list[Check]:
+        """The problems; without any, that it is sound."""
+        return self.problems or [Check(f"{self.kind} {self.name}", CheckStatus.OK, ok)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,28 +184,10 @@ def _parse_date(text: str | None) -> datetime | None:
     return None
 
 
-# Why no call was made: the configuration lacks something.
-_UNCONFIGURED: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
-    ((NoRegionError,), "no AWS region is set", "set LONGSHORE_AWS_REGION, or AWS_REGION"),
-    (
-        (NoCredentialsError, PartialCredentialsError),
-        "no AWS credentials were found",
-        "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role",
-    ),
-    ((ProfileNotFound,), "the AWS profile does not exist", "correct AWS_PROFILE"),
-    (
-        (SSOError, TokenRetrievalError, CredentialRetrievalError),
-        "the credentials could not be fetched ({})",
-        _RENEW_REMEDY,
-    ),
-)
-
-
 def _unreachable(error: Exception) -> dict[str, Any]:
-    for kinds, reason, remedy in _UNCONFIGURED:
-        if isinstance(error, kinds):
-            reason = reason.format(type(error).__name__)
-            return {"unreachable_reason": reason, "remedy": remedy, "unconfigured": True}
+    if missing := missing_configuration(error):
+        reason, remedy = missing
+        return {"unreachable_reason": reason, "remedy": remedy, "unconfigured": True}
     if isinstance(error, TimeoutError):
         reason = f"no answer within {PROBE_TIMEOUT_S:.0f} s"
         remedy = "check the network: routes, proxies, VPC endpoints"
@@ -196,7 +203,9 @@ def identity_check(result: ProbeResult) -> Check:
         detail = f"account {result.response.get('Account')}, {result.response.get('Arn')}"
         return Check("identity", CheckStatus.OK, detail)
     if reason := result.credentials_error:
-        return Check("identity", CheckStatus.FAIL, reason, remedy=result.remedy or _RENEW_REMEDY)
+        return Check(
+            "identity", CheckStatus.FAIL, reason, remedy=result.remedy or RENEW_CREDENTIALS
+        )
     # Only this check needs STS; other services may be reachable.
     detail = f"unknown: {result.code or result.unreachable_reason}"
     return Check("identity", CheckStatus.WARN, detail, remedy=result.remedy)
