@@ -10,10 +10,11 @@ import pytest
 
 from longshore.errors import UsageError
 from longshore.interfaces.lambdas.container import (
+    CONTAINERS,
+    Batch,
     Container,
     InvocationTimeout,
-    process_each,
-    process_together,
+    handler,
 )
 from tests.aws.functions.mappings import Invocation, failed_ids
 
@@ -168,16 +169,34 @@ def records(*ids: str) -> dict[str, Any]:
     return {"Records": [{"messageId": id_, "body": id_} for id_ in ids]}
 
 
+def run_batch(resources: Resources, event: Any, process: Callable[..., Any]) -> Any:
+    """Answer a batch in an invocation with little time."""
+
+    async def handle(opened: Any, batch: Batch) -> Any:
+        await process(batch)
+        return batch.answer()
+
+    invoke = handler(resources.open, read=Batch, after_timeout=Batch.answer)(handle)
+    try:
+        return invoke(event, Invocation(SHORT))
+    finally:
+        CONTAINERS.pop("handle").close()
+
+
 def test_failed_and_late_records_of_a_batch_are_answered_and_the_others_are_done(
-    container: Container[Any],
+    resources: Resources,
 ) -> None:
-    async def deal(opened: Any, record: Any) -> None:
+    async def deal(record: Any) -> None:
         if record["body"] == "late":
             await asyncio.Event().wait()
         if record["body"] == "broken":
             raise RuntimeError
 
-    answer = process_each(container, records("a", "late", "broken", "b"), Invocation(SHORT), deal)
+    async def process(batch: Batch) -> None:
+        await batch.process_each(deal)
+
+    event = records("a", "late", "broken", "b")
+    answer = run_batch(resources, event, process)
 
     assert failed_ids(answer) == ["late", "broken"]
 
@@ -186,37 +205,33 @@ def test_failed_and_late_records_of_a_batch_are_answered_and_the_others_are_done
     ("deal_fails", "answered"), [((), ["odd"]), (("b",), ["odd", "b"])], ids=["none", "one"]
 )
 def test_unreadable_and_failed_records_of_a_batch_processed_together_are_answered(
-    container: Container[Any], deal_fails: tuple[str, ...], answered: list[str]
+    resources: Resources, deal_fails: tuple[str, ...], answered: list[str]
 ) -> None:
     def read(record: Any) -> str:
         if record["body"] == "odd":
             raise UsageError("odd")
         return str(record["body"])
 
-    async def deal(opened: Any, result: Any) -> tuple[str, ...]:
-        assert result == {"a": "a", "b": "b"}
-        return deal_fails
+    async def process(batch: Batch) -> None:
+        contents = batch.read(read)
+        assert contents == {"a": "a", "b": "b"}
+        batch.done.update(contents.keys() - deal_fails)
 
-    answer = process_together(container, records("a", "odd", "b"), Invocation(), read, deal)
+    answer = run_batch(resources, records("a", "odd", "b"), process)
 
     assert failed_ids(answer) == answered
 
 
-def test_all_records_of_a_batch_that_times_out_are_answered(container: Container[Any]) -> None:
-    async def deal(opened: Any, result: Any) -> tuple[str, ...]:
+def test_all_records_of_a_batch_that_times_out_are_answered(resources: Resources) -> None:
+    async def process(batch: Batch) -> None:
         await asyncio.Event().wait()
-        return ()
 
-    answer = process_together(
-        container, records("a", "b"), Invocation(SHORT), lambda record: record, deal
-    )
+    answer = run_batch(resources, records("a", "b"), process)
 
     assert failed_ids(answer) == ["a", "b"]
 
 
 @pytest.mark.parametrize("event", [{}, None, {"Records": "none"}, []])
-def test_an_event_that_is_no_batch_is_refused(container: Container[Any], event: Any) -> None:
-    deal: Callable[..., Any] = works
-
+def test_an_event_that_is_no_batch_is_refused(resources: Resources, event: Any) -> None:
     with pytest.raises(UsageError, match="event source mapping"):
-        process_each(container, event, Invocation(), deal)
+        run_batch(resources, event, works)

@@ -13,14 +13,13 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message
 
 from longshore.errors import UsageError
-from longshore.interfaces.lambdas.container import Container, LambdaContext, handler, seconds_left
+from longshore.interfaces.lambdas.container import Answer, handler
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.errors import ApiProblem, problem_response
 from longshore.wiring.lambdas import open_services_with_secrets
@@ -59,108 +58,86 @@ async def open_app() -> AsyncIterator[ASGIApp]:
 
 
 @handler(open_app)
-def api(container: Container[ASGIApp], event: Any, context: LambdaContext) -> dict[str, Any]:
+async def api(app: ASGIApp, event: Any) -> Answer:
     """Answer one request."""
-    timeout_s = seconds_left(context)
-    return container.run(lambda app: handle_request(app, event, timeout_s=timeout_s), context)
+    return await handle_request(app, event)
 
 
-async def handle_request(app: ASGIApp, event: Any, *, timeout_s: float) -> dict[str, Any]:
+async def handle_request(
+    app: ASGIApp, event: Any, *, timeout_s: float = _GATEWAY_TIMEOUT_S
+) -> Answer:
     """The app's response to a request, in the form that the gateway expects.
 
     Raises:
         UsageError: the event is not a request of a gateway with payload 2.0.
     """
     scope, body = _scope_of(event)
-    response = _Response()
     # After the body the app waits for a disconnect: the gateway never disconnects before the end.
-    messages: asyncio.Queue[Message] = asyncio.Queue()
-    messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
-    request = asyncio.ensure_future(app(scope, messages.get, response.send))
+    received: asyncio.Queue[Message] = asyncio.Queue()
+    received.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    sent: asyncio.Queue[Message | None] = asyncio.Queue()
+    request = asyncio.ensure_future(app(scope, received.get, sent.put))
+    request.add_done_callback(lambda _: sent.put_nowait(None))
     try:
-        await _wait_for_response(request, response, min(timeout_s, _GATEWAY_TIMEOUT_S))
+        response = await _response_of(sent, timeout_s)
+    except ApiProblem as problem:
+        answer = problem_response(event["requestContext"].get("requestId", ""), problem)
+        return _document(answer.status_code, answer.headers, bytes(answer.body))
+    else:
+        if request.done():
+            request.result()  # an error of the app is an error of the function
+        return response
     finally:
-        late = not request.done()
         request.cancel()
         await asyncio.wait({request}, timeout=_CANCEL_TIMEOUT_S)
-    request_id = event["requestContext"].get("requestId", "")
-    if response.too_large:
-        return _problem_document(_TOO_LARGE, request_id)
-    if late and not response.is_stream:
-        return _problem_document(_TIMED_OUT, request_id)
-    if not late:
-        request.result()  # an error of the app is an error of the function
-    if response.is_stream:
-        response.headers.pop("content-length", None)
-    return _document(response.status, response.headers, bytes(response.body))
 
 
-async def _wait_for_response(
-    request: asyncio.Future[Any], response: _Response, timeout_s: float
-) -> None:
+async def _response_of(sent: asyncio.Queue[Message | None], timeout_s: float) -> Answer:
+    """The response in the messages that an app sends, the last of which is None.
+
+    Raises:
+        ApiProblem: it takes too long or is too large.
+    """
     now = asyncio.get_running_loop().time
     started = now()
-    while not request.done() and not response.too_large and not response.full:
-        limit_s = min(timeout_s, _STREAM_LIMIT_S) if response.is_stream else timeout_s
-        left_s = started + limit_s - now()
-        if response.is_stream and response.body:
-            left_s = min(left_s, _STREAM_IDLE_S)
-        if left_s <= 0:
-            return
-        response.changed.clear()
-        changed = asyncio.ensure_future(response.changed.wait())
-        await asyncio.wait({request, changed}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        changed.cancel()
-        if response.is_stream and response.body and not response.changed.is_set():
-            return  # the stream is idle
-
-
-@dataclass(slots=True)
-class _Response:
-    """What the app has sent so far."""
-
-    status: int = 500
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytearray = field(default_factory=bytearray)
-    too_large: bool = False
-    full: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def is_stream(self) -> bool:
-        return self.headers.get("content-type", "").startswith(_EVENT_STREAM)
-
-    async def send(self, message: Message) -> None:
+    status, headers, body = 500, dict[str, str](), bytearray()
+    is_stream = False
+    while True:
+        limit = started + (min(timeout_s, _STREAM_LIMIT_S) if is_stream else timeout_s)
+        if is_stream and body:
+            limit = min(limit, now() + _STREAM_IDLE_S)
+        try:
+            async with asyncio.timeout_at(limit):
+                message = await sent.get()
+        except TimeoutError:
+            if is_stream:
+                break
+            raise _TIMED_OUT from None
+        if message is None:
+            break
         if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self.headers = {
-                name.decode().lower(): value.decode() for name, value in message["headers"]
-            }
-        else:
-            self._add(message.get("body", b""))
-        self.changed.set()
-
-    def _add(self, chunk: bytes) -> None:
-        if self.full or len(self.body) + len(chunk) > _BODY_LIMIT_BYTES:
-            # The client resumes a stream after the last chunk that fitted.
-            self.full = self.is_stream and bool(self.body)
-            self.too_large = not self.full
-        else:
-            self.body += chunk
+            status = message["status"]
+            headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
+            is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
+            continue
+        chunk = message.get("body", b"")
+        if len(body) + len(chunk) > _BODY_LIMIT_BYTES:
+            if is_stream and body:
+                break  # the client resumes it after the last chunk that fitted
+            raise _TOO_LARGE
+        body += chunk
+    if is_stream:
+        headers.pop("content-length", None)
+    return _document(status, headers, bytes(body))
 
 
-def _document(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+def _document(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """A response in the form that the gateway expects."""
-    document: dict[str, Any] = {"statusCode": status, "headers": dict(headers)}
+    document: Answer = {"statusCode": status, "headers": dict(headers)}
     if len(body) <= _TEXT_LIMIT_BYTES and "content-encoding" not in headers:
         with contextlib.suppress(UnicodeDecodeError):
             return {**document, "body": body.decode(), "isBase64Encoded": False}
     return {**document, "body": base64.b64encode(body).decode(), "isBase64Encoded": True}
-
-
-def _problem_document(problem: ApiProblem, request_id: str) -> dict[str, Any]:
-    response = problem_response(request_id, problem)
-    return _document(response.status_code, response.headers, bytes(response.body))
 
 
 def _scope_of(event: Any) -> tuple[Message, bytes]:

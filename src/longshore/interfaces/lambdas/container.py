@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 ResultT = TypeVar("ResultT")
 ContentT = TypeVar("ContentT")
 Record = Mapping[str, Any]
-BatchResponse = dict[str, list[dict[str, str]]]
+Answer = dict[str, Any]
 
 _CONCURRENT_RECORDS = 10
 # Reserved at the end of an invocation to cancel tasks and to answer.
@@ -73,7 +73,8 @@ class Container(Generic[T]):
             self._reset()
             self._runner = asyncio.Runner()
         try:
-            return self._runner.run(self._run_with_timeout(work, seconds_left(context)))
+            seconds = max(context.get_remaining_time_in_millis() / 1000 - _MARGIN_S, _MIN_TIMEOUT_S)
+            return self._runner.run(self._run_with_timeout(work, seconds))
         except Exception:
             raise
         except BaseException:
@@ -125,11 +126,6 @@ class Container(Generic[T]):
         self._has_leftover_tasks = False
 
 
-def seconds_left(context: LambdaContext) -> float:
-    """How long an invocation may work."""
-    return max(context.get_remaining_time_in_millis() / 1000 - _MARGIN_S, _MIN_TIMEOUT_S)
-
-
 async def _cancel_other_tasks() -> bool:
     """Cancel all other tasks. Returns True if they have ended."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -178,25 +174,89 @@ def _set_log_invocation(invocation: str) -> None:
 CONTAINERS: dict[str, Container[Any]] = {}
 """The container of each handler, by the handler's name."""
 
-_Handle = Callable[[Container[T], Any, LambdaContext], ResultT]
-_Handler = Callable[[Any, LambdaContext], ResultT]
-
 
 def handler(
     open_resources: Callable[[], AbstractAsyncContextManager[T]],
-) -> Callable[[_Handle[T, ResultT]], _Handler[ResultT]]:
-    """Make a Lambda handler of a function whose first argument is a container."""
+    *,
+    read: Callable[[Any], Any] = lambda event: event,
+    after_timeout: Callable[[Any], Answer] | None = None,
+) -> Callable[[Callable[[T, Any], Awaitable[Answer]]], Callable[[Any, LambdaContext], Answer]]:
+    """Make a Lambda handler of a function that gets resources and the event of an invocation.
 
-    def decorate(handle: _Handle[T, ResultT]) -> _Handler[ResultT]:
+    Args:
+        read: Returns what the function gets instead of the event.
+        after_timeout: Answers, from the same, if the time was too short; None: the invocation
+            fails.
+    """
+
+    def decorate(
+        handle: Callable[[T, Any], Awaitable[Answer]],
+    ) -> Callable[[Any, LambdaContext], Answer]:
         container = CONTAINERS[handle.__name__] = Container(open_resources)
 
         @functools.wraps(handle)
-        def invoke(event: Any, context: LambdaContext) -> ResultT:
-            return handle(container, event, context)
+        def invoke(event: Any, context: LambdaContext) -> Answer:
+            content = read(event)
+            try:
+                return container.run(lambda resources: handle(resources, content), context)
+            except InvocationTimeout as error:
+                if after_timeout is None:
+                    raise
+                logger.warning("invocation.timed_out", extra={"error": str(error)})
+                return after_timeout(content)
 
         return invoke
 
     return decorate
+
+
+class Batch:
+    """Records of a queue, by message id. Those that are not done are delivered again."""
+
+    def __init__(self, event: Any) -> None:
+        self.records = {record["messageId"]: record for record in records_of(event)}
+        self.done: set[str] = set()
+
+    def answer(self) -> Answer:
+        """The response after which AWS delivers the records again that are not done."""
+        return failure_response([name for name in self.records if name not in self.done])
+
+    async def process_each(self, process: Callable[[Record], Awaitable[object]]) -> None:
+        """Process the records concurrently and independently."""
+        slots = asyncio.Semaphore(_CONCURRENT_RECORDS)
+
+        async def process_record(message_id: str, record: Record) -> None:
+            async with slots:
+                with _log_failure(message_id):
+                    await process(record)
+                    self.done.add(message_id)
+
+        await asyncio.gather(*(process_record(*item) for item in self.records.items()))
+
+    def read(self, read: Callable[[Record], ContentT]) -> dict[str, ContentT]:
+        """The contents of the records that can be read.
+
+        The others are delivered again, until the queue gives up and moves them to the undelivered
+        events.
+        """
+        contents: dict[str, ContentT] = {}
+        for message_id, record in self.records.items():
+            with _log_failure(message_id):
+                contents[message_id] = read(record)
+        return contents
+
+
+@contextlib.contextmanager
+def _log_failure(message_id: str) -> Iterator[None]:
+    """Log the error of a record, which must not fail the others."""
+    try:
+        yield
+    except Exception as error:
+        extra = {"message_id": message_id, "error": str(error)}
+        if isinstance(error, BackendUnavailable | UsageError):
+            logger.warning("record.failed", extra=extra)
+        else:
+            logger.exception("record.failed", extra=extra)
 
 
 def records_of(event: Any) -> Sequence[Record]:
@@ -212,83 +272,6 @@ def records_of(event: Any) -> Sequence[Record]:
     return records
 
 
-def failure_response(ids: Collection[str]) -> BatchResponse:
+def failure_response(ids: Iterable[str]) -> Answer:
     """The response after which AWS delivers these records again."""
     return {"batchItemFailures": [{"itemIdentifier": record_id} for record_id in ids]}
-
-
-def process_each(
-    container: Container[T],
-    event: Any,
-    context: LambdaContext,
-    process: Callable[[T, Record], Awaitable[object]],
-) -> BatchResponse:
-    """Process the records of a queue concurrently and independently."""
-
-    async def process_all(resources: T, records: Mapping[str, Record], done: set[str]) -> None:
-        slots = asyncio.Semaphore(_CONCURRENT_RECORDS)
-
-        async def process_record(message_id: str) -> None:
-            async with slots:
-                try:
-                    await process(resources, records[message_id])
-                except Exception as error:  # noqa: BLE001 - a record must not fail the others
-                    _log_failure(message_id, error)
-                else:
-                    done.add(message_id)
-
-        await asyncio.gather(*(process_record(message_id) for message_id in records))
-
-    return _run_batch(container, event, context, process_all)
-
-
-def process_together(
-    container: Container[T],
-    event: Any,
-    context: LambdaContext,
-    read: Callable[[Record], ContentT],
-    process: Callable[[T, Mapping[str, ContentT]], Awaitable[Collection[str]]],
-) -> BatchResponse:
-    """Process all records of a queue in one call.
-
-    Args:
-        read: Returns the content of a record. If it raises UsageError, the record is delivered
-            again, until the queue gives up and moves it to the undelivered events.
-        process: Gets the contents by message id, and returns the ids to deliver again.
-    """
-
-    async def process_all(resources: T, records: Mapping[str, Record], done: set[str]) -> None:
-        contents: dict[str, ContentT] = {}
-        for message_id, record in records.items():
-            try:
-                contents[message_id] = read(record)
-            except UsageError as error:
-                _log_failure(message_id, error)
-        failed = await process(resources, contents)
-        done.update(contents.keys() - failed)
-
-    return _run_batch(container, event, context, process_all)
-
-
-def _run_batch(
-    container: Container[T],
-    event: Any,
-    context: LambdaContext,
-    process_all: Callable[[T, Mapping[str, Record], set[str]], Awaitable[None]],
-) -> BatchResponse:
-    """The response to a batch whose finished records ``process_all`` adds to a set."""
-    records = {record["messageId"]: record for record in records_of(event)}
-    done: set[str] = set()
-    try:
-        container.run(lambda resources: process_all(resources, records, done), context)
-    except InvocationTimeout as error:
-        logger.warning("batch.timed_out", extra={"error": str(error)})
-    return failure_response([message_id for message_id in records if message_id not in done])
-
-
-def _log_failure(message_id: str, error: Exception) -> None:
-    extra = {"message_id": message_id, "error": str(error)}
-    if isinstance(error, BackendUnavailable | UsageError):
-        logger.warning("record.failed", extra=extra)
-    else:
-        logger.error("record.failed", extra=extra, exc_info=error)
