@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import BackendUnavailable
-from longshore.execution.host.attempt import AttemptSlot
+from longshore.execution.host.forkserver_client import ForkedReaper
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.process_table import descendants
 from longshore.ports.runner import AttemptSpec
@@ -69,7 +69,7 @@ async def test_an_attempt_whose_reaper_cannot_be_reached_is_not_started(
 ) -> None:
     await run_attempt(runner, a_command("true"))
     with monkeypatch.context() as patch:
-        patch.setattr(AttemptSlot, "give", lambda *_: False)
+        patch.setattr(ForkedReaper, "wake", lambda _: False)
         with pytest.raises(BackendUnavailable):
             await runner.start(a_command("true"), deadline_ns=NEVER_NS)
     await wait_until(lambda: not reapers_of(runner))

@@ -1,6 +1,7 @@
 """Children of slots: what a task sees, what it sends, and how it ends."""
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -21,7 +22,7 @@ from longshore.ports.output import Stream
 from longshore.ports.runner import StepReport, SummaryReport
 from longshore.testing.contracts.child_slots import BOTH, ONE_HOUR_NS
 from tests.execution.conftest import scenario, wait_until
-from tests.execution.slots import DEFINITIONS, ENVIRONMENT, Harness, a_task, harness
+from tests.execution.slots import DEFINITIONS, ENVIRONMENT, ROOT, Harness, a_task, harness
 from tests.interfaces.command_line import is_alive
 
 NO_GRACE = timedelta(0)
@@ -350,7 +351,9 @@ async def test_what_was_not_begun_is_taken_back_under_load(tmp_path: Path) -> No
 
 
 @scenario
-async def test_the_definition_of_a_task_that_was_taken_back_is_sent_again(tmp_path: Path) -> None:
+async def test_a_task_after_one_that_was_taken_back_has_its_definition(
+    tmp_path: Path,
+) -> None:
     async with harness(tmp_path) as here:
         slot = await here.open()
         await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
@@ -384,18 +387,21 @@ async def test_a_child_that_takes_a_task_while_the_one_before_is_taken_back_has_
     async with harness(tmp_path) as here:
         slot = await here.open()
         await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
-        other = replace(DEFINITIONS[Isolation.POOL], name="other")
+        options = {"path": [ROOT], "function": "builtins:str"}
+        other = replace(DEFINITIONS[Isolation.POOL], name="other", options=options)
         for number in (2, 3):
-            assert here.slots.give(slot, a_task("echo", number, number=number, definition=other))
-        child_slot = here.slots._slots[slot]
-        end = child_slot._tasks_end
-        child_slot._tasks_end = _ChildBetweenTwoReads(end)  # type: ignore[assignment]
+            task_input = json.dumps({"args": [number]})
+            task = a_task("", number=number, definition=other, input=task_input)
+            assert here.slots.give(slot, task)
+        reaper = here.slots._slots[slot].reaper
+        end = reaper.tasks_end
+        reaper.tasks_end = _ChildBetweenTwoReads(end)  # type: ignore[assignment]
         assert here.slots.take_back(slot) == [2]
-        child_slot._tasks_end = end
+        reaper.tasks_end = end
         (tmp_path / "end").touch()
         await here.recorder.until(lambda: 3 in here.recorder.accounted)
 
-        assert here.recorder.result(3) == 3
+        assert here.recorder.result(3) == "3"
 
 
 @pytest.mark.parametrize("isolation", BOTH)

@@ -7,7 +7,7 @@ that is the installed one shows them (see ``trial``).
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import After, Argument, Condition, Drop, Replace
+from tests.planting import Argument, Condition, Drop, Replace
 
 _NASTY = "execution/test_misbehaving_children.py"
 _STOPPING = "execution/test_runner_stopping.py"
@@ -65,13 +65,13 @@ CHILD_FAULTS = (
     _fault(
         name="the deadline of an attempt is not moved",
         at="execution.host.attempt:ProcessAttempt.trust_until",
-        do=Condition("done()", False),
+        do=Condition("_status", False),
         caught_by=f"{_DEADLINES}::test_a_deadline_that_is_moved_is_not_enforced",
     ),
     _fault(
         name="a request to end kills",
-        at="execution.forkserver.reaper:Reaper._supervise",
-        do=Replace("signal_group()", "return"),
+        at="execution.forkserver.reaper:Reaper._end_at",
+        do=Replace("signal_group()", "setattr(processes, 'kill_at_ns', 1)"),
         caught_by=f"{_STOPPING}::test_stopping_first_sends_sigterm_to_the_whole_group",
     ),
     _fault(
@@ -138,13 +138,13 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="unread output is lost at the end",
-        at="execution.host.attempt:ProcessAttempt.handle_end",
+        at="execution.host.attempt:ProcessAttempt._handle_status",
         do=Drop("for file"),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
     _fault(
         name="the pipes of an attempt stay open after its end",
-        at="execution.host.attempt:ProcessAttempt.handle_end",
+        at="execution.host.attempt:ProcessAttempt._handle_status",
         do=Drop("_close_pipes()"),
         caught_by=f"{_FOREIGN_PROCESSES}::test_an_attempt_ends_although_another_process_holds_its_pipes_open",
     ),
@@ -158,7 +158,7 @@ CHILD_FAULTS = (
     _fault(
         name="a killed child is reported as ended by itself",
         at="execution.host.attempt:ProcessAttempt.stop",
-        do=Drop("= SIGKILL"),
+        do=Condition("was_killed", False),
         caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
     ),
     _fault(
@@ -248,10 +248,16 @@ CHILD_FAULTS = (
         "test_a_child_of_a_pool_serves_one_tenant",
     ),
     _fault(
-        name="a definition that was sent counts as received",
-        at="execution.host.slots:_ChildSlot.give",
-        do=After("send()", "self._received.add(definition)"),
+        name="a task gets the options of another definition",
+        at="execution.host.slots:_ChildSlot._options_of",
+        do=Replace("get()", "next(iter(self._options.values()), None)"),
         caught_by=f"{_SLOTS}::test_a_child_that_takes_a_task_while_the_one_before_is_taken_back_"
         "has_its_definition",
+    ),
+    _fault(
+        name="the grace period of a stopped child does not end",
+        at="execution.forkserver.reaper:Reaper._supervise",
+        do=Condition("kill_at_ns", False),
+        caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
     ),
 )

@@ -1,10 +1,9 @@
 """The protocol between a worker, its fork server and a child.
 
-A private socket carries JSON packets between the worker and its fork server. The worker chooses a
-number for every reaper that it requests, and sends ``{"number": 7, "files": 7, "slot": {…}}`` with
-the reaper's end of a socket and the files of its slot; see ``execution.slot_protocol``. The fork
-server sends ``{"number": 0}`` when everything is loaded, ``{"number": 7}`` when a reaper has ended
-and nothing is left below it, and ``{"number": 7, "error": "…"}`` when it cannot fork one.
+A private socket carries requests from the worker to its fork server: the settings of a slot as
+JSON, with the ends of its files; see ``execution.slot_protocol``. The fork server sends one byte
+when everything is loaded. For each reaper it holds an end of a pipe, which it closes when nothing
+is left below the reaper; if it cannot fork the reaper, it writes the error there first.
 
 The socket between the worker and a reaper carries fixed-size records: requests down, the start of
 the reaper and the end of each child up. When the socket closes, the reaper kills its child.
@@ -20,11 +19,10 @@ Every child imports this module first: its import must stay cheap.
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Literal
 
 TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
 ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
@@ -59,9 +57,9 @@ ChildMessage = Literal[
 """The type of a message on the channel; standard output and error are only output."""
 
 FDS_PER_ATTEMPT = 5
-FDS_PER_SLOT = 7
+FDS_PER_SLOT = 8
 MESSAGE_LIMIT_BYTES = 64 * 1024
-READY_NUMBER = 0
+ERROR_LIMIT_BYTES = 4096
 EXIT_CANNOT_LOAD = 78
 """The fork server's exit code when one of its modules cannot be loaded."""
 
@@ -82,37 +80,9 @@ KILL_MESSAGES: dict[str, str] = {
 """The failure of an attempt that was killed for a cause."""
 
 
-def encode_message(number: int, **content: Any) -> bytes:
-    """Returns a message of the worker or the fork server as one packet."""
-    return json.dumps({"number": number, **content}).encode()
-
-
-class ReaperRequest(IntEnum):
-    """What a worker asks of a reaper."""
-
-    WAKE = 0  # a limit in the page was changed
-    TERMINATE = 1
-    KILL = 2
-
-
-_REQUEST = struct.Struct("<Bq")
-REQUEST_BYTES = _REQUEST.size
-
-
-def encode_request(request: ReaperRequest, generation: int) -> bytes:
-    """Returns a request about a child as one packet.
-
-    Args:
-        generation: The number of the child among those of its reaper.
-    """
-    return _REQUEST.pack(request, generation)
-
-
-def decode_request(packet: bytes) -> tuple[ReaperRequest, int]:
-    """Returns the request and the generation of the child."""
-    request, generation = _REQUEST.unpack(packet)
-    return ReaperRequest(request), generation
-
+REQUEST = struct.Struct("<qq")
+"""A request to end a child: its number among those of its reaper, and when to send SIGKILL to all
+that it has started (``CLOCK_BOOTTIME``); SIGTERM is sent at once. The number 0: read the page."""
 
 _STATUS = struct.Struct("<?iiq8s")
 STATUS_BYTES = _STATUS.size

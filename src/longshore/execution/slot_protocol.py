@@ -44,8 +44,7 @@ class TaskRecord(_Part, tag=0):
     generation: int
     number: int
     fence: int
-    definition: int  # the number of the definition in this child
-    options: str | None  # of the definition; None: the child has received them before
+    options: str  # of the definition
     task_id: str
     job_id: str
     attempt: int

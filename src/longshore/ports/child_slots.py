@@ -34,7 +34,7 @@ def runs_in_slot(definition: Definition) -> bool:
 class SlotTask:
     """A task to be given to a slot. JSON is passed as the text that is stored.
 
-    The definition object is sent to a child once: use one object for all tasks of a version.
+    Use one definition object for all tasks of a version: its options are encoded once.
     """
 
     number: int  # identifies the task on this machine; positive, below 2**63

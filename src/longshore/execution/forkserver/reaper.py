@@ -46,13 +46,7 @@ from longshore.execution.forkserver.slot_child import (
     SlotSettings,
 )
 from longshore.execution.process_table import descendants
-from longshore.execution.protocol import (
-    REQUEST_BYTES,
-    ChildStatus,
-    KillCause,
-    ReaperRequest,
-    decode_request,
-)
+from longshore.execution.protocol import REQUEST, ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage, clock_ns
 
 # Above the numbers that a child uses for itself.
@@ -76,6 +70,7 @@ class ReapedProcesses:
         self.wait_status: int | None = None  # None: the child has not ended
         self.peak_bytes = 0
         self.cause = KillCause.NONE
+        self.kill_at_ns = 0  # the moment that the worker has requested; 0: none
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to the child's process group."""
@@ -216,14 +211,19 @@ class Reaper:
                 os.rename(self._folder, f"{self._folder}.{generation}")
         self._report(processes.end(), processes)
 
-    def _check_interval_ms(self) -> int | None:
-        """Returns how long ``_kill_cause`` need not be called; None: until something happens."""
-        left_ns = self._page.deadline_ns - clock_ns()
-        if left_ns <= 0:
+    def _check_interval_ms(self, processes: ReapedProcesses) -> int | None:
+        """Returns how long the child need not be looked at; None: until something happens."""
+        now_ns = clock_ns()
+        left_ns = [
+            moment - now_ns
+            for moment in (self._page.deadline_ns, processes.kill_at_ns)
+            if moment > now_ns
+        ]
+        if not left_ns:
             return None
         # More than is left, as a child that has just begun may not be visible at the deadline.
         longest_ms = _MEMORY_CHECK_MS if self._page.memory_bytes else _MAX_WAIT_MS
-        return min(left_ns // 1_000_000 + 2, longest_ms)
+        return min(min(left_ns) // 1_000_000 + 2, longest_ms)
 
     def _kill_cause(self, processes: ReapedProcesses) -> KillCause:
         """Returns why the child has to be killed now, if it has to."""
@@ -297,20 +297,26 @@ class Reaper:
         self._poll.register(pidfd, select.POLLIN)
         try:
             while processes.wait_status is None and processes.cause is KillCause.NONE:
-                request = self._wait(self._check_interval_ms(), processes)
-                if request == (ReaperRequest.KILL, generation):
+                request = self._wait(self._check_interval_ms(processes), processes)
+                if request is not None and request[0] == generation:
+                    self._end_at(processes, request[1])
+                if processes.kill_at_ns and clock_ns() >= processes.kill_at_ns:
                     return
-                if request == (ReaperRequest.TERMINATE, generation):
-                    processes.signal_group(signal.SIGTERM)
                 processes.reap()
                 processes.cause = self._kill_cause(processes)
         finally:
             self._poll.unregister(pidfd)
             os.close(pidfd)
 
+    @staticmethod
+    def _end_at(processes: ReapedProcesses, kill_at_ns: int) -> None:
+        if not processes.kill_at_ns:
+            processes.signal_group(signal.SIGTERM)
+        processes.kill_at_ns = min(kill_at_ns, processes.kill_at_ns or kill_at_ns)
+
     def _wait(
         self, timeout_ms: int | None, processes: ReapedProcesses | None = None
-    ) -> tuple[ReaperRequest, int] | None:
+    ) -> tuple[int, int] | None:
         """Wait until something happened. Returns the worker's request, if it was one.
 
         Exits this process if the worker or the fork server has ended.
@@ -321,12 +327,13 @@ class Reaper:
         if self._control.fileno() not in ready:
             return None
         try:
-            packet = self._control.recv(REQUEST_BYTES)
+            packet = self._control.recv(REQUEST.size)
         except ConnectionError:
             packet = b""
         if not packet:
             self._exit(processes)
-        return decode_request(packet)
+        generation, kill_at_ns = REQUEST.unpack(packet)
+        return generation, kill_at_ns
 
     def _report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
         """Report the start or end of a child to the worker; exit if the worker has ended."""

@@ -17,19 +17,13 @@ import select
 import signal
 import socket
 import time
-from typing import Any
 
 from longshore.execution.forkserver.child import run_in_fork
 from longshore.execution.forkserver.linux import become_subreaper, die_with_parent
 from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, Reaper
 from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
 from longshore.execution.process_table import descendants
-from longshore.execution.protocol import (
-    FDS_PER_SLOT,
-    MESSAGE_LIMIT_BYTES,
-    READY_NUMBER,
-    encode_message,
-)
+from longshore.execution.protocol import FDS_PER_SLOT, MESSAGE_LIMIT_BYTES
 
 
 class ForkServer:
@@ -38,7 +32,7 @@ class ForkServer:
     def __init__(self, worker: socket.socket, inherited_fds: tuple[int, ...]) -> None:
         self._worker = worker
         self._inherited_fds = inherited_fds  # open while any process of an attempt is alive
-        self._reapers: dict[int, int] = {}  # process id to the number of the worker's request
+        self._reapers: dict[int, int] = {}  # process id to the pipe that tells the worker its end
         # It closes when this process ends, and only then: no other process has its writing end.
         self._end_pipe, self._end_pipe_writer = os.pipe()
 
@@ -58,7 +52,8 @@ class ForkServer:
         # Loaded modules are never freed: a garbage collection would only make children copy pages.
         gc.collect()
         gc.freeze()
-        self._send(READY_NUMBER)
+        with contextlib.suppress(ConnectionError):
+            self._worker.send(b"\0")
         serving = True
         while serving:
             ready = {file for file, _ in poll.poll()}
@@ -91,19 +86,15 @@ class ForkServer:
             process_id = os.fork()
             if process_id == 0:
                 fds = (self._end_pipe, self._inherited_fds)
-                run_in_fork(lambda: Reaper(files, *fds).run(request["slot"]))
-            self._reapers[process_id] = request["number"]
+                run_in_fork(lambda: Reaper(files[1:], *fds).run(request["slot"]))
+            self._reapers[process_id] = files.pop(0)
         except OSError as error:
-            self._send(request["number"], error=str(error))
+            with contextlib.suppress(OSError, IndexError):
+                os.write(files[0], str(error).encode())
         finally:
             for file in files:
                 os.close(file)
         return True
-
-    def _send(self, number: int, **content: Any) -> None:
-        # If the worker has ended, the next read of the socket reports it.
-        with contextlib.suppress(ConnectionError):
-            self._worker.send(encode_message(number, **content))
 
     def _wait_for_reapers(self, wakeup_fd: int) -> None:
         """Wait for reapers that have ended, and report it when nothing is left of their children.
@@ -119,10 +110,10 @@ class ForkServer:
                 return
             if process_id == 0:
                 return
-            if (number := self._reapers.pop(process_id, None)) is not None:
+            if (end := self._reapers.pop(process_id, None)) is not None:
                 if status != 0:
                     self._kill_orphans()
-                self._send(number)
+                os.close(end)
 
     def _kill_orphans(self) -> None:
         """Kill all descendants that are below no live reaper, until none is left."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Isolation
@@ -146,7 +147,6 @@ class SlotChild:
         self._close_fds = close_fds
         self._token = bytes.fromhex(settings.token)
         self._in_pool = settings.isolation == Isolation.POOL
-        self._definitions: dict[int, dict[str, Any]] = {}
         self._buffer = memoryview(bytearray(RECORD_LIMIT_BYTES + 1))
         self._send_lock = threading.Lock()
         self.request_lock = threading.Lock()
@@ -189,8 +189,6 @@ class SlotChild:
                 exit_process(EXIT_OK)
             if isinstance(record, FileRecord):
                 record = _read_record(record.path)
-            if record.options is not None:
-                self._definitions[record.definition] = _decode(record.options)
             if self._page.begin(record.number, record.fence):
                 return record
             self._end_output(record.number)
@@ -268,7 +266,7 @@ class SlotChild:
 
     def _call(self, record: TaskRecord, task: _RunningTask) -> str:
         """Call the function. Returns its result as JSON."""
-        options = self._definitions[record.definition]
+        options = _decode_options(record.options)
         task_input = _decode(record.input)
         settings = python_settings(options, task_input)
         variables: dict[bytes, bytes] = {}
@@ -312,7 +310,7 @@ def warm_up_slots(times: int) -> None:
     """
     null_fd = os.open(os.devnull, os.O_RDWR)
     settings = SlotSettings(isolation=Isolation.FORK, child_folder=os.getcwd())
-    task = TaskRecord(0, 1, 1, 0, '{"function":"os:getpid","path":[]}', "a", "a", 1, "null")
+    task = TaskRecord(0, 1, 1, '{"function":"os:getpid","path":[]}', "a", "a", 1, "null")
     for _ in range(times):
         near, far = socket.socketpair()
         page = SlotPage(-1)
@@ -332,6 +330,10 @@ def _decode(text: str | None) -> Any:
     except ValueError:
         return json.loads(text)
     return value if end == len(text) else json.loads(text)
+
+
+# The tasks of a child have few definitions.
+_decode_options = lru_cache(_decode)
 
 
 def _read_record(path: str) -> TaskRecord:

@@ -13,9 +13,10 @@ import json
 import os
 import signal
 import socket
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,8 +33,8 @@ from longshore.core.tasks.failures import (
 )
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import NOT_STARTED, ForkServerClient
-from longshore.execution.host.pipes import ChildPipes
+from longshore.execution.host.forkserver_client import NOT_STARTED, ForkedReaper
+from longshore.execution.host.pipes import open_reading, open_writing
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
 from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
@@ -42,9 +43,7 @@ from longshore.execution.protocol import (
     LINE_LIMIT_BYTES,
     ChildStatus,
     KillCause,
-    ReaperRequest,
 )
-from longshore.execution.slot_page import PAGE_BYTES, SlotPage
 from longshore.execution.slot_protocol import ATTEMPT, LineDecoder
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
@@ -63,131 +62,81 @@ _MAX_READS_AT_END = 64
 _MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
 
 
-class AttemptSlot:
-    """A slot whose children take one attempt each. Its files come and go with the attempt, so that
-    another process that holds them open has nothing of a later attempt.
-
-    Args:
-        on_free: Called when nothing of an attempt is left, and the slot can be used again.
-    """
-
-    def __init__(self, on_free: Callable[[AttemptSlot], None]) -> None:
-        self._on_free = on_free
-        self._resources = contextlib.ExitStack()
-        self._attempt: ProcessAttempt | None = None
-        self._generation = 1
-        self._is_closed = False
-
-    async def open(self, forkserver: ForkServerClient) -> None:
-        """Request its reaper.
-
-        Raises:
-            OSError: there are not enough files.
-            BackendUnavailable: no process can be forked.
-        """
-        with contextlib.ExitStack() as theirs:
-            page_file = os.memfd_create("longshore-slot-page")
-            theirs.callback(os.close, page_file)
-            os.posix_fallocate(page_file, 0, PAGE_BYTES)
-            self.page = SlotPage(page_file)
-            self._resources.callback(self.page.close)
-            self._tasks, tasks_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._resources.enter_context(self._tasks).setblocking(False)
-            theirs.enter_context(tasks_end)
-            try:
-                self.reaper = await forkserver.fork_reaper(
-                    self._handle_status, self.page, slot={}, fds=(tasks_end.fileno(), page_file)
-                )
-            except BaseException:
-                self._resources.close()
-                raise
-
-    def give(
-        self, attempt: ProcessAttempt, spec: bytes, child_ends: Sequence[int], deadline_ns: int
-    ) -> bool:
-        """Give an attempt to the child. Returns False if the reaper has ended."""
-        if self._is_closed:
-            return False
-        self.page.memory_bytes = attempt.spec.definition.resources.memory_bytes or 0
-        self.page.deadline_ns = deadline_ns
-        # Its child may be alive a moment longer than the reaper.
-        if not self.reaper.request(ReaperRequest.WAKE, 0):
-            return False
-        with open(os.memfd_create("longshore-spec"), "wb", buffering=0) as file:
-            file.write(spec)
-            packet = ATTEMPT.pack(self._generation, attempt.spec.fence)
-            try:
-                socket.send_fds(self._tasks, [packet], [file.fileno(), *child_ends])
-            except OSError:
-                return False
-        self._attempt = attempt
-        return True
-
-    def request(self, request: ReaperRequest) -> None:
-        """Request the end of the child or, with ``KILL``, of everything that it has started."""
-        self.reaper.request(request, self._generation)
-
-    def close(self) -> None:
-        """Make the reaper kill the child and end; its attempt learns nothing more."""
-        self._attempt = None
-        self.reaper.end()
-
-    def _handle_status(self, status: ChildStatus) -> None:
-        if not status.ended:
-            return  # the reaper has started
-        attempt, self._attempt = self._attempt, None
-        self._generation += 1
-        self.page.deadline_ns = self.page.memory_bytes = 0
-        if status.cause is KillCause.LOST:
-            self._is_closed = True
-            self._resources.close()
-        elif attempt is not None:
-            self._on_free(self)
-        if attempt is not None:
-            attempt.handle_end(status)
-
-
 @dataclass(eq=False, repr=False)
 class ProcessAttempt:
-    """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
+    """See ``ports.runner.RunningAttempt``.
+
+    Args:
+        on_free: Called with the slot's reaper when nothing of the attempt is left, and the slot can
+            be used again.
+    """
 
     spec: AttemptSpec
-    slot: AttemptSlot
-    pipes: ChildPipes
     _: KW_ONLY
+    on_free: Callable[[ForkedReaper], None]
     folder: Path
     cleaner: FolderCleaner
     clock: Clock
     process_id: int = 0
-    _reports_closed: bool = False  # the consumer has stopped reading
+    _reaper: ForkedReaper | None = None
+    _status: ChildStatus | None = None  # None: the child has not ended
     _result: dict[str, Any] | None = None
     _failure: Failure | None = None
-    _stopped_by: str | None = None
     _is_reading: bool = False
-    _replies: int | None = None
+    _reports_closed: bool = False  # the consumer has stopped reading
+    _lines: LineDecoder = field(default_factory=LineDecoder)
+    _files: ExitStack = field(default_factory=ExitStack)
+    # What the consumer has not read; None: nothing follows.
+    _reports: asyncio.Queue[ChildReport | None] = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[None] = loop.create_future()
-        self._exited: asyncio.Future[ChildStatus] = loop.create_future()  # nothing is left of it
-        self._finished = asyncio.Event()
-        self._reports: deque[ChildReport] = deque()
-        self._changed = asyncio.Event()
-        self._lines = LineDecoder()
-        self._replies = self.pipes.replies
-        self._readers: dict[int, Callable[[bytes], None]] = {
-            self.pipes.channel: self._handle_lines,
-            self.pipes.output: lambda data: self._report(OutputReport(Stream.STDOUT, data)),
-        }
-        if self.pipes.errors is not None:
-            self._readers[self.pipes.errors] = lambda data: self._report(
-                OutputReport(Stream.STDERR, data)
-            )
+        self._ended: asyncio.Future[ChildStatus] = loop.create_future()  # and its reports are read
         # The ids of the entries that are stored or were reported, by conversation.
         self._reported_ids = defaultdict[str, set[str]](set)
         for name, conversation in self.spec.conversations.items():
             for entries in (conversation.earlier_entries, conversation.entries):
                 self._reported_ids[name] |= set(map(entry_id, entries))
+
+    def open_pipes(self, theirs: ExitStack) -> tuple[int, int, int, int]:
+        """Open its pipes. Returns the child's ends, which ``theirs`` closes."""
+        files, pty = self._files, self.spec.definition.pty
+        output, child_output = open_reading(files, theirs, pty=pty)
+        # On a terminal, output and errors are one stream.
+        errors, child_errors = (output, child_output) if pty else open_reading(files, theirs)
+        channel, child_channel = open_reading(files, theirs)
+        self._replies, child_replies = open_writing(files, theirs)
+        self._readers: dict[int, Callable[[bytes], None]] = {
+            channel: self._handle_lines,
+            errors: lambda data: self._report(OutputReport(Stream.STDERR, data)),
+            output: lambda data: self._report(OutputReport(Stream.STDOUT, data)),
+        }
+        return child_output, child_errors, child_channel, child_replies
+
+    def start_in(
+        self, reaper: ForkedReaper, spec: bytes, child_ends: Sequence[int], deadline_ns: int
+    ) -> None:
+        """Give the attempt to the child of a slot.
+
+        Its files come and go with the attempt, so that another process that holds them open has
+        nothing of a later attempt.
+
+        Raises:
+            OSError: there are not enough files, or the slot's reaper has ended.
+        """
+        self._reaper = reaper
+        reaper.on_status = self._handle_status
+        reaper.page.memory_bytes = self.spec.definition.resources.memory_bytes or 0
+        reaper.page.deadline_ns = deadline_ns
+        # Its child may be alive a moment longer than the reaper.
+        if not reaper.wake():
+            raise BrokenPipeError(NOT_STARTED)
+        with open(os.memfd_create("longshore-spec"), "wb", buffering=0) as file:
+            file.write(spec)
+            packet = ATTEMPT.pack(reaper.generation, self.spec.fence)
+            socket.send_fds(reaper.tasks, [packet], [file.fileno(), *child_ends])
+        self.set_reading(reading=True)
 
     def set_reading(self, *, reading: bool) -> None:
         """Read what the child sends, or let it wait when it prints."""
@@ -202,8 +151,8 @@ class ProcessAttempt:
 
     def abandon(self) -> None:
         """Kill the child, which may not have begun, and release its pipes without an ending."""
-        if not self._exited.done():
-            self.slot.close()
+        if self._reaper is not None and self._status is None:
+            self._reaper.abandon()
         self._close_pipes()
 
     def _read(self, file: int) -> bool:
@@ -217,10 +166,9 @@ class ProcessAttempt:
         if not data:
             asyncio.get_running_loop().remove_reader(file)
             del self._readers[file]
-            os.close(file)
             return False
         self._readers[file](data)
-        if len(self._reports) >= _MAX_WAITING_REPORTS:
+        if self._reports.qsize() >= _MAX_WAITING_REPORTS:
             self.set_reading(reading=False)
         return True
 
@@ -250,13 +198,18 @@ class ProcessAttempt:
 
     def _report(self, report: ChildReport) -> None:
         if not self._reports_closed:
-            self._reports.append(report)
-            self._changed.set()
+            self._reports.put_nowait(report)
 
-    def handle_end(self, status: ChildStatus) -> None:
-        """Nothing is left of the child: read what it has written."""
-        self._exited.set_result(status)
+    def _handle_status(self, status: ChildStatus) -> None:
+        if not status.ended:
+            return  # the reaper has started
+        reaper, self._status = self._reaper, status
         self.set_reading(reading=False)
+        if reaper is not None and status.cause is not KillCause.LOST:
+            reaper.page.deadline_ns = reaper.page.memory_bytes = 0
+            reaper.on_status = None
+            self.on_free(reaper)
+        # Nothing is left of the child: read what it has written.
         for file in list(self._readers):
             for _ in range(_MAX_READS_AT_END):
                 if not self._read(file):
@@ -265,22 +218,23 @@ class ProcessAttempt:
         self._close_pipes()
         reach("attempt.child_ended")
         if not self.begun.done():
-            self.begun.set_exception(BackendUnavailable(self.slot.reaper.error or NOT_STARTED))
+            error = reaper.error if reaper is not None else ""
+            self.begun.set_exception(BackendUnavailable(error or NOT_STARTED))
         if self.spec.definition.runner is RunnerKind.AGENT:
-            self._reporting = asyncio.ensure_future(self._report_unreported_transcripts())
+            self._reporting = asyncio.ensure_future(self._report_unreported(status))
         else:
-            self._finish()
+            self._finish(status)
 
-    def _finish(self) -> None:
-        self._finished.set()
-        self._changed.set()
+    def _finish(self, status: ChildStatus) -> None:
+        self._ended.set_result(status)
+        self._reports.put_nowait(None)
 
-    async def _report_unreported_transcripts(self) -> None:
+    async def _report_unreported(self, status: ChildStatus) -> None:
         try:
             for report in await asyncio.to_thread(self._read_unreported):
                 self._report(report)
         finally:
-            self._finish()
+            self._finish(status)
 
     def _read_unreported(self) -> list[ConversationReport]:
         """Returns the conversation entries that a killed agent had written but not reported.
@@ -300,29 +254,18 @@ class ProcessAttempt:
 
     def _close_pipes(self) -> None:
         self.set_reading(reading=False)
-        while self._readers:
-            os.close(self._readers.popitem()[0])
-        if self._replies is not None:
-            os.close(self._replies)
-            # The descriptor may be reused for another file from here on.
-            self._replies = None
+        self._files.close()
 
     async def reports(self) -> AsyncIterator[ChildReport]:
         try:
-            while True:
-                self._changed.clear()
-                while self._reports:
-                    report = self._reports.popleft()
-                    if len(self._reports) <= _MAX_WAITING_REPORTS // 2:
-                        self.set_reading(reading=not self._exited.done())
-                    yield report
-                if self._finished.is_set():
-                    return
-                await self._changed.wait()
+            while (report := await self._reports.get()) is not None:
+                if self._reports.qsize() <= _MAX_WAITING_REPORTS // 2:
+                    self.set_reading(reading=self._status is None)
+                yield report
         finally:
             self._reports_closed = True
-            self._reports.clear()
-            self.set_reading(reading=not self._exited.done())
+            self._reports = asyncio.Queue()
+            self.set_reading(reading=self._status is None)
 
     async def confirm_step(self, name: str) -> None:
         self._reply({"stored": name})
@@ -331,7 +274,7 @@ class ProcessAttempt:
         self._reply({"request": number, "refusal": refusal})
 
     def _reply(self, document: dict[str, Any]) -> None:
-        if self._replies is not None:
+        if self._status is None:
             line = json.dumps(document) + "\n"
             reach("attempt.step_answering")
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
@@ -339,8 +282,7 @@ class ProcessAttempt:
             reach("attempt.step_answered")
 
     async def ending(self) -> AttemptEnding:
-        await self._finished.wait()
-        status = self._exited.result()
+        status = await asyncio.shield(self._ended)
         lost = status.cause is KillCause.LOST
         code = None if lost else os.waitstatus_to_exitcode(status.wait_status)
         build = partial(AttemptEnding, peak_rss_bytes=status.peak_bytes or None)
@@ -370,23 +312,16 @@ class ProcessAttempt:
         )
 
     async def stop(self, *, grace: timedelta) -> str:
-        if not self._finished.is_set():
-            if self._stopped_by is None:
-                self._stopped_by = signal.SIGTERM.name
-                reach("attempt.child_stopping")
-                self.slot.request(ReaperRequest.TERMINATE)
-            # A second caller may pass a shorter grace period than the first.
-            await asyncio.wait((self._exited,), timeout=grace.total_seconds())
-            if not self._exited.done():
-                self._stopped_by = signal.SIGKILL.name
-                reach("attempt.child_killing")
-                self.slot.request(ReaperRequest.KILL)
-        await self._finished.wait()
-        return self._stopped_by or signal.SIGTERM.name
+        if self._reaper is not None and self._status is None:
+            reach("attempt.child_stopping")
+            self._reaper.end_child(self._reaper.generation, grace)
+        status = await asyncio.shield(self._ended)
+        was_killed = os.WTERMSIG(status.wait_status) == signal.SIGKILL
+        return (signal.SIGKILL if was_killed else signal.SIGTERM).name
 
     def trust_until(self, deadline_ns: int) -> None:
-        if not self._exited.done():
-            self.slot.reaper.trust_until(deadline_ns)
+        if self._reaper is not None and self._status is None:
+            self._reaper.trust_until(deadline_ns)
 
     def rss_bytes(self) -> int:
         return rss_bytes_of(self.process_id)

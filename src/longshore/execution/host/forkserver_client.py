@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.execution.host.pipes import wait_writable
+from longshore.execution.host.pipes import open_reading, open_sockets
 from longshore.execution.protocol import (
+    ERROR_LIMIT_BYTES,
     EXIT_CANNOT_LOAD,
-    MESSAGE_LIMIT_BYTES,
-    READY_NUMBER,
+    REQUEST,
     STATUS_BYTES,
     ChildStatus,
     KillCause,
-    ReaperRequest,
     decode_status,
-    encode_message,
-    encode_request,
 )
 from longshore.execution.slot_page import SlotPage, clock_ns
 
@@ -44,46 +41,80 @@ _SERVER_ENDED = "the fork server has ended"
 NOT_STARTED = "the child ended before it started"
 
 
+OnStatus = Callable[[ChildStatus], None]
+
+
 class ForkedReaper:
-    """The worker's view of a reaper.
+    """The worker's view of a slot's reaper and of the child that it has now.
 
     Attributes:
+        tasks: What is sent here is received by the child, or taken back from ``tasks_end``.
+        generation: The number of the child among those of its reaper.
+        error: Why it was not forked or has ended, if so.
         ended: Done when nothing is left of the reaper and its children.
 
     Args:
+        page: The slot's page, which is closed at the end.
         on_status: Called with what the reaper reports, and a last time, with ``LOST``, when nothing
             is left of the reaper and its children.
     """
 
-    def __init__(
-        self, control: socket.socket, on_status: Callable[[ChildStatus], None], page: SlotPage
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self._on_status: Callable[[ChildStatus], None] | None = on_status
-        self._page = page
-        self.error = ""  # why it was not forked or has ended, if so
-        self._control = control
-        control.setblocking(False)
-        loop.add_reader(control, self._read)
+    def __init__(self, page: SlotPage, on_status: OnStatus | None) -> None:
+        self.page = page
+        self.on_status = on_status
+        self.generation = 1
+        self.error = ""
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._files = contextlib.ExitStack()
+        self._files.callback(page.close)
+        self._open_files: set[int] = set()
 
-    def request(self, request: ReaperRequest, generation: int) -> bool:
-        """Send a request about a child. Returns False if the reaper ends, and with it its child."""
+    def open(self, theirs: contextlib.ExitStack) -> tuple[int, int, int]:
+        """Open its files. Returns the other ends, which ``theirs`` closes or this reaper.
+
+        One belongs to the fork server, and closes when nothing is left of the reaper's children.
+        """
+        self.tasks, self.tasks_end = open_sockets(self._files, self._files)
+        self._control, control_end = open_sockets(self._files, theirs)
+        self._end, end = open_reading(self._files, theirs)
+        self._open_files = {self._control.fileno(), self._end}
+        self._loop.add_reader(self._control, self._read_status)
+        self._loop.add_reader(self._end, self._read_end)
+        return end, control_end.fileno(), self.tasks_end.fileno()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether neither it nor its fork server has ended."""
+        return len(self._open_files) == 2
+
+    def end_child(self, generation: int, grace: timedelta) -> None:
+        """Send a child SIGTERM, and SIGKILL after ``grace`` to all that it has started.
+
+        Nothing happens if that child has ended. The shortest grace period counts.
+        """
+        self._request(generation, clock_ns() + int(grace.total_seconds() * 1e9))
+
+    def wake(self) -> bool:
+        """Make it read the page. Returns False if it ends, and with it its child."""
+        return self._request(0, 0)
+
+    def _request(self, generation: int, kill_at_ns: int) -> bool:
         try:
-            self._control.send(encode_request(request, generation))
+            self._control.send(REQUEST.pack(generation, kill_at_ns))
         except OSError:
             return False
         return True
 
     def trust_until(self, deadline_ns: int) -> None:
         """Set the moment until which tasks may begin and run."""
-        previous, self._page.deadline_ns = self._page.deadline_ns, deadline_ns
+        previous, self.page.deadline_ns = self.page.deadline_ns, deadline_ns
         if deadline_ns < previous or previous < clock_ns() + _WAKE_MARGIN_NS:
-            self.request(ReaperRequest.WAKE, 0)
+            self.wake()
 
     def abandon(self) -> None:
         """Make it kill its child and end, and report nothing more; also if it is not forked yet."""
-        self._on_status = None
+        self.on_status = None
         self.end()
 
     def end(self) -> None:
@@ -91,7 +122,7 @@ class ForkedReaper:
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
-    def _read(self) -> None:
+    def _read_status(self) -> None:
         try:
             packet = self._control.recv(STATUS_BYTES)
         except BlockingIOError:
@@ -101,26 +132,36 @@ class ForkedReaper:
         if packet:
             self._report(decode_status(packet))
         else:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._control.close()
-            self._end_if_over()
+            self._handle_closed(self._control.fileno())
 
-    def server_reported(self, error: str) -> None:
-        """Note that the reaper was not forked, or has ended, or has no fork server any more."""
-        self.error = error
-        self._end_if_over()
+    def _read_end(self) -> None:
+        if error := os.read(self._end, ERROR_LIMIT_BYTES):
+            self.error = f"no child could be started: {error.decode()}"
+        else:
+            self.error = self.error or NOT_STARTED
+            self._handle_closed(self._end)
 
-    def _end_if_over(self) -> None:
+    def _handle_closed(self, file: int) -> None:
         # A reaper that was killed has closed its socket before its fork server has killed what is
         # left of its child; one whose fork server has ended closes it when nothing is left.
-        if self.error and self._control.fileno() < 0:
-            self.ended.set_result(None)
+        self._loop.remove_reader(file)
+        self._open_files.discard(file)
+        if not self._open_files:
             lost = ChildStatus(ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST)
             self._report(lost)
+            self.close()
 
     def _report(self, status: ChildStatus) -> None:
-        if self._on_status is not None:
-            self._on_status(status)
+        self.generation += status.ended
+        if self.on_status is not None:
+            self.on_status(status)
+
+    def close(self) -> None:
+        """Close its files; nothing is left of it."""
+        for file in self._open_files:
+            self._loop.remove_reader(file)
+        self._files.close()
+        self.ended.set_result(None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -131,12 +172,11 @@ class ForkServerClient:
     _: KW_ONLY
     modules: Sequence[str] = ()
     inherited_fds: Callable[[], Sequence[int]] = tuple
-    _numbers: Iterator[int] = field(default_factory=partial(itertools.count, READY_NUMBER + 1))
-    _reapers: dict[int, ForkedReaper] = field(default_factory=dict)  # that have not ended
+    _reapers: set[ForkedReaper] = field(default_factory=set)  # that have not ended
     _socket: socket.socket | None = None
-    _ready: asyncio.Future[None] | None = None  # since ``_socket`` was opened
     _process: asyncio.subprocess.Process | None = None
     _opening: asyncio.Future[None] | None = None
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def process_id(self) -> int | None:
@@ -170,17 +210,16 @@ class ForkServerClient:
     async def _open(self) -> None:
         process, ready = await self._spawn()
         reach("forkserver.started")
-        try:
-            await ready
+        if await ready:
             reach("forkserver.ready")
-        except BackendUnavailable:
-            if await process.wait() == EXIT_CANNOT_LOAD:
-                message = f"{', '.join(self.modules)} cannot be loaded; see the traceback above"
-                raise UsageError(message) from None
-            raise
+        elif await process.wait() == EXIT_CANNOT_LOAD:
+            message = f"{', '.join(self.modules)} cannot be loaded; see the traceback above"
+            raise UsageError(message)
+        else:
+            raise BackendUnavailable(_SERVER_ENDED)
 
-    async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.Future[None]]:
-        """Start the process. Returns it, and what is done when it has loaded its modules."""
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.Future[bool]]:
+        """Start the process. Returns it, and whether it has loaded its modules, or has ended."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inherited_fds = tuple(self.inherited_fds())
         reach("forkserver.starting")
@@ -205,80 +244,65 @@ class ForkServerClient:
                 raise
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
-        self._socket, self._ready = ours, loop.create_future()
-        loop.add_reader(ours, self._receive, ours)
-        return self._process, self._ready
+        self._socket, ready = ours, loop.create_future()
+        loop.add_reader(ours, self._receive, ours, ready)
+        return self._process, ready
+
+    def _receive(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
+        """It has loaded its modules, or it has ended: its reapers kill their children and end."""
+        is_ready = False
+        with contextlib.suppress(OSError):
+            is_ready = bool(ours.recv(1))
+        if not ready.done():
+            ready.set_result(is_ready)
+        if not is_ready:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
 
     async def fork_reaper(
         self,
-        on_status: Callable[[ChildStatus], None],
         page: SlotPage,
+        on_status: OnStatus | None,
         *,
         slot: Mapping[str, Any],
         fds: Sequence[int],
     ) -> ForkedReaper:
-        """Request a reaper for a slot with these settings and files.
+        """Request a reaper for a slot with these settings and files; the last one has the page.
 
         Raises:
             OSError: there are not enough files.
             BackendUnavailable: no reaper can be forked now.
         """
-        await self.open()
-        number = next(self._numbers)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        reaper = self._reapers[number] = ForkedReaper(ours, on_status, page)
-        message = encode_message(number, files=1 + len(fds), slot=slot)
-        with theirs:
-            try:
-                await self._send(message, (theirs.fileno(), *fds))
-            except BaseException:
-                del self._reapers[number]
-                raise
+        reaper = ForkedReaper(page, on_status)
+        self._reapers.add(reaper)
+        reaper.ended.add_done_callback(lambda _: self._reapers.discard(reaper))
+        try:
+            await self.open()
+            with contextlib.ExitStack() as theirs:
+                files = (*reaper.open(theirs), *fds)
+                await self._send(json.dumps({"files": len(files), "slot": slot}).encode(), files)
+        except BaseException:
+            reaper.close()
+            raise
         return reaper
 
     async def _send(self, message: bytes, fds: Sequence[int]) -> None:
-        while self._socket is not None:
-            try:
-                socket.send_fds(self._socket, [message], list(fds))
-            except BlockingIOError:
-                await wait_writable(self._socket)
-            except OSError:
-                break
-            else:
-                return
+        async with self._sending:
+            while self._socket is not None:
+                try:
+                    socket.send_fds(self._socket, [message], list(fds))
+                except BlockingIOError:
+                    await _wait_writable(self._socket)
+                except OSError:
+                    break
+                else:
+                    return
         raise BackendUnavailable(_SERVER_ENDED)
-
-    def _receive(self, ours: socket.socket) -> None:
-        try:
-            data = ours.recv(MESSAGE_LIMIT_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._disconnect(ours)
-            return
-        received = json.loads(data)
-        if received["number"] == READY_NUMBER and self._ready is not None:
-            self._ready.set_result(None)
-        elif (reaper := self._reapers.pop(received["number"], None)) is None:
-            return
-        elif "error" in received:
-            reaper.server_reported(f"no child could be started: {received['error']}")
-        else:
-            reaper.server_reported(NOT_STARTED)
-
-    def _disconnect(self, ours: socket.socket) -> None:
-        """Handle the end of the fork server: its reapers kill their children and end."""
-        self._socket = None
-        asyncio.get_running_loop().remove_reader(ours)
-        ours.close()
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(BackendUnavailable(_SERVER_ENDED))
-        reapers = list(self._reapers.values())
-        self._reapers.clear()
-        for reaper in reapers:
-            reaper.server_reported(_SERVER_ENDED)
 
     async def close(self) -> None:
         """End the fork server and its remaining children; safe to call twice."""
@@ -286,12 +310,22 @@ class ForkServerClient:
             await asyncio.gather(self._opening, return_exceptions=True)
             self._opening = None
         reach("forkserver.ending")
-        ending = [reaper.ended for reaper in self._reapers.values()]
-        if self._socket is not None:
-            self._disconnect(self._socket)
+        self._disconnect()
         if self._process is not None:
             await self._process.wait()
             self._process = None
-        if ending:
+        if self._reapers:
+            ending = [reaper.ended for reaper in self._reapers]
             await asyncio.wait(ending, timeout=_END_TIMEOUT_S)
         reach("forkserver.ended")
+
+
+async def _wait_writable(file: socket.socket) -> None:
+    """Return when the file is writable or closed by its reader."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(file, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(file)

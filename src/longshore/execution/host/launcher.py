@@ -6,6 +6,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -17,10 +18,9 @@ from longshore.core.agents.plan import read_plan
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.attempt_settings import command_settings, python_settings
-from longshore.execution.host.attempt import AttemptSlot, ProcessAttempt
+from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import NOT_STARTED, ForkServerClient
-from longshore.execution.host.pipes import open_child_pipes
+from longshore.execution.host.forkserver_client import ForkedReaper, ForkServerClient
 from longshore.execution.host.slots import ProcessSlots
 from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
@@ -30,6 +30,7 @@ from longshore.execution.protocol import (
     INPUT_VARIABLE,
     TASK_VARIABLE,
 )
+from longshore.execution.slot_page import PAGE_BYTES, SlotPage
 from longshore.ports.child_slots import SlotListener
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec
@@ -79,7 +80,7 @@ class ProcessRunner:
         self.forkserver = self.agent_forkserver = client(modules=self.modules)
         if self.agent_modules:
             self.agent_forkserver = client(modules=self.agent_modules)
-        self._free_slots = defaultdict[ForkServerClient, list[AttemptSlot]](list)
+        self._free_slots = defaultdict[ForkServerClient, list[ForkedReaper]](list)
 
     async def open(self) -> None:
         before = self.clock.now() - _STALE_AFTER
@@ -127,25 +128,19 @@ class ProcessRunner:
             document |= self._agent_fields(spec)
         data = json.dumps(document, default=asdict).encode()
         reach("attempt.spec_written")
-        with open_child_pipes(pty=spec.definition.pty) as (pipes, child_ends):
-            reach("attempt.child_requested")
-            free = self._free_slots[forkserver]
-            while True:
-                is_new = not free
-                slot = AttemptSlot(free.append) if is_new else free.pop()
-                if is_new:
-                    await slot.open(forkserver)
-                attempt = ProcessAttempt(
-                    spec, slot, pipes, folder=folder, cleaner=self._cleaner, clock=self.clock
-                )
-                if slot.give(attempt, data, child_ends, deadline_ns):
-                    break
-                slot.close()
-                if is_new:
-                    raise BackendUnavailable(NOT_STARTED)
-                # An idle reaper was killed: use another one.
-        attempt.set_reading(reading=True)
+        free_slots = self._free_slots[forkserver]
+        attempt = ProcessAttempt(
+            spec, on_free=free_slots.append, folder=folder, cleaner=self._cleaner, clock=self.clock
+        )
         try:
+            with ExitStack() as theirs:
+                child_ends = attempt.open_pipes(theirs)
+                reach("attempt.child_requested")
+                # A reaper may have been killed while it was idle.
+                while free_slots and not free_slots[-1].is_alive:
+                    free_slots.pop()
+                slot = free_slots.pop() if free_slots else await _open_slot(forkserver)
+                attempt.start_in(slot, data, child_ends, deadline_ns)
             await attempt.begun
         except BaseException:
             attempt.abandon()
@@ -189,6 +184,15 @@ class ProcessRunner:
         }
         fields = {name: getattr(spec, name) for name in _AGENT_SPEC_FIELDS}
         return {"agent": {**self.agent_access, **folders}, **fields}
+
+
+async def _open_slot(forkserver: ForkServerClient) -> ForkedReaper:
+    """Request the reaper of a slot whose children take one attempt each."""
+    with ExitStack() as stack:
+        page_file = os.memfd_create("longshore-slot-page")
+        stack.callback(os.close, page_file)
+        os.posix_fallocate(page_file, 0, PAGE_BYTES)
+        return await forkserver.fork_reaper(SlotPage(page_file), None, slot={}, fds=(page_file,))
 
 
 def _check_options(spec: AttemptSpec) -> dict[str, Any]:

@@ -1,70 +1,47 @@
-"""Opens the pipes of an attempt."""
+"""Opens the files between the worker and a child."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import socket
 import termios
-from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildPipes:
-    """The worker's ends of a child's pipes."""
+def open_sockets(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Returns our end of a new pair, which does not block, and the other end.
 
-    output: int
-    errors: int | None  # None: output and errors share a terminal
-    channel: int
-    replies: int
-
-
-@contextlib.contextmanager
-def open_child_pipes(*, pty: bool) -> Iterator[tuple[ChildPipes, tuple[int, int, int, int]]]:
-    """Open a child's pipes. Yields the worker's ends and the child's, which the block passes on.
-
-    The child's ends are closed after the block, so that a read sees the end when the child closes
-    its own. If the block raises, the worker's ends are closed too; otherwise the caller owns them.
+    Each of the stacks closes its end.
     """
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+    our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.enter_context(our_end).setblocking(False)
+    return our_end, theirs.enter_context(their_end)
 
-        def own(our_end: int, child_end: int) -> tuple[int, int]:
-            ours.callback(os.close, our_end)
-            theirs.callback(os.close, child_end)
-            return our_end, child_end
 
-        output, child_output = own(*(_open_pty() if pty else os.pipe()))
-        errors, child_errors = (None, child_output) if pty else own(*os.pipe())
-        channel, child_channel = own(*os.pipe())
-        replies, child_replies = own(*reversed(os.pipe()))
-        # A child that never reads its replies must not block the worker.
-        for end in {output, output if errors is None else errors, channel, replies}:
-            os.set_blocking(end, False)
-        yield (
-            ChildPipes(output=output, errors=errors, channel=channel, replies=replies),
-            (child_output, child_errors, child_channel, child_replies),
-        )
-        ours.pop_all()
+def open_reading(ours: ExitStack, theirs: ExitStack, *, pty: bool = False) -> tuple[int, int]:
+    """Open a pipe or a terminal that the child writes to; see ``open_sockets``."""
+    return _own(_open_pty() if pty else os.pipe(), ours, theirs)
+
+
+def open_writing(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+    """Open a pipe that the child reads; see ``open_sockets``."""
+    child_end, our_end = os.pipe()
+    return _own((our_end, child_end), ours, theirs)
+
+
+def _own(ends: tuple[int, int], ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+    our_end, child_end = ends
+    ours.callback(os.close, our_end)
+    theirs.callback(os.close, child_end)
+    # A child that never reads or writes must not block the worker.
+    os.set_blocking(our_end, False)
+    return ends
 
 
 def _open_pty() -> tuple[int, int]:
-    """Returns both ends of a new pseudo-terminal: the worker's and the child's."""
     our_end, child_end = os.openpty()
     # Leave the output as printed: no carriage return before the newline.
     modes = termios.tcgetattr(child_end)
     modes[1] &= ~termios.OPOST
     termios.tcsetattr(child_end, termios.TCSANOW, modes)
     return our_end, child_end
-
-
-async def wait_writable(file: socket.socket) -> None:
-    """Return when the file is writable or closed by its reader."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_writer(file, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_writer(file)

@@ -36,8 +36,9 @@ from longshore.core.tasks.failures import (
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
+from longshore.execution.host.pipes import open_reading, open_sockets
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
-from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause, ReaperRequest
+from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage, open_page_file
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
@@ -74,6 +75,7 @@ _FOLDER_MODE = 0o700
 _MAX_DEFINITIONS = 1000
 # The output of a shorter task is read together with its outcome.
 _FOLLOW_AFTER_S = 0.02
+_NO_GRACE = timedelta(0)
 _SEND_BUFFER_BYTES = 4 * 1024 * 1024
 _MESSAGES = {
     **KILL_MESSAGES,
@@ -153,7 +155,7 @@ class ProcessSlots:
         return self._slots[slot].take_back()
 
     def kill(self, slot: int, *, grace: timedelta) -> Sequence[int]:
-        return self._slots[slot].kill(grace.total_seconds())
+        return self._slots[slot].kill(grace)
 
     def replace(self, slot: int) -> None:
         self._slots[slot].replace()
@@ -200,7 +202,6 @@ class _GivenTask:
     """A task that was given to a child and is not finished."""
 
     task: SlotTask
-    definition: int  # its number
     file: str | None  # contains its record
     open_streams: int  # whose boundary has not been read; in fork there are no boundaries
     frame: OutcomeFrame | TooLateFrame | None = None
@@ -233,26 +234,22 @@ class _ChildSlot:
         # No process has used the name before, so nothing can be left in it.
         self._child_folder = f"{slots.folder}/slot-{os.getpid()}-{secrets.token_hex(8)}"
         self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
-        self._definitions: dict[int, tuple[Definition, int]] = {}  # by identity, with their numbers
-        self._last_definition = 0
+        self._options: dict[int, tuple[Definition, str]] = {}  # as JSON, by a definition's identity
         self._output_paused = False
         self._output_followed = False
         self._has_reported = False  # since the output was last considered
         self._closing = False
-        self._generation = 0
-        self._next_generation()
+        self._set_generation(1)
 
-    def _next_generation(self) -> None:
-        """Forget the child that has ended."""
-        self._generation += 1
+    def _set_generation(self, generation: int) -> None:
+        """Forget the child that has ended; this is the number of the next one."""
+        self._generation = generation
         self._unfinished: dict[int, _GivenTask] = {}
         self._unreported: deque[int] = deque()  # without an outcome, in sequence
-        self._received: set[int] = set()  # numbers of the definitions that the child has
         self._decoder = FrameDecoder()
         self._tenant: str | None = None
         self._ending: ChildEndCause | None = None
         self._end_is_unsent = False
-        self._kill_timer: asyncio.TimerHandle | None = None
         self._child_pid = 0
 
     # Opening and closing.
@@ -266,26 +263,18 @@ class _ChildSlot:
             BackendUnavailable: no process can be forked.
         """
         with contextlib.ExitStack() as theirs:
+            ours = self._resources
             page_file = open_page_file(str(page_path), self.number + 1)
             theirs.callback(os.close, page_file)
             self.page = SlotPage(page_file, self.number)
-            self._resources.callback(self.page.close)
             self.page.format()
-            self._tasks, self._tasks_end = self._open_sockets()
-            self._replies, replies_end = self._open_sockets(theirs)
-            self._reports, reports_end = self._open_pipe(theirs)
-            output, output_end = self._open_pipe(theirs)
-            errors, errors_end = self._open_pipe(theirs)
-            for ours in (self._tasks, self._replies):
-                ours.setblocking(False)
-            self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            self._replies, replies_end = open_sockets(ours, theirs)
+            self._reports, reports_end = open_reading(ours, theirs)
+            output, output_end = open_reading(ours, theirs)
+            errors, errors_end = open_reading(ours, theirs)
             self._outputs = (
                 _OutputPipe(output, Stream.STDOUT, OutputSplitter(self._token)),
                 _OutputPipe(errors, Stream.STDERR, OutputSplitter(self._token)),
-            )
-            files = (
-                *(self._tasks_end.fileno(), replies_end.fileno(), reports_end),
-                *(output_end, errors_end, page_file),
             )
             settings = {
                 "isolation": self._isolation,
@@ -296,27 +285,15 @@ class _ChildSlot:
                 "page": self.number,
             }
             self.reaper = await self._slots.forkserver.fork_reaper(
-                self._handle_status, self.page, slot=settings, fds=files
+                self.page,
+                self._handle_status,
+                slot=settings,
+                fds=(replies_end.fileno(), reports_end, output_end, errors_end, page_file),
             )
+        self.reaper.tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._resources.callback(self.reaper.abandon)
         # If this is cancelled, the reaper may still report its start.
         await asyncio.shield(self._started)
-
-    def _open_sockets(
-        self, theirs: contextlib.ExitStack | None = None
-    ) -> tuple[socket.socket, socket.socket]:
-        """Returns our end of a new pair and the other one, which is closed with ``theirs``."""
-        ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._resources.enter_context(ours)
-        (theirs or self._resources).enter_context(other)
-        return ours, other
-
-    def _open_pipe(self, theirs: contextlib.ExitStack) -> tuple[int, int]:
-        reading, writing = os.pipe()
-        self._resources.callback(os.close, reading)
-        theirs.callback(os.close, writing)
-        os.set_blocking(reading, False)
-        return reading, writing
 
     def start_reading(self) -> None:
         """Read what the child sends, from now on."""
@@ -335,8 +312,6 @@ class _ChildSlot:
         """Close all files."""
         if self._output_followed:
             self._set_followed(followed=False)
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()
         self._resources.close()
 
     # Tasks.
@@ -353,16 +328,12 @@ class _ChildSlot:
                 message = f"the child of slot {self.number} has served another tenant: replace it"
                 raise ValueError(message)
             self._tenant = task.tenant
-        definition = self._number_of(task.definition)
-        # A record that was sent may be taken back while the child takes the next one.
-        is_received = definition in self._received
         packet = encode(
             TaskRecord(
                 self._generation,
                 number,
                 task.fence,
-                definition,
-                None if is_received else json.dumps(task.definition.options),
+                self._options_of(task.definition),
                 task.task_id,
                 task.job_id,
                 task.attempt,
@@ -379,29 +350,28 @@ class _ChildSlot:
             packet = encode(FileRecord(self._generation, number, file))
         reach("slot.task_giving")
         try:
-            self._tasks.send(packet)
+            self.reaper.tasks.send(packet)
         except OSError:
             _remove_file(file)
             return False
         reach("slot.task_given")
         streams = len(self._outputs) if self._in_pool else 0
-        self._unfinished[number] = _GivenTask(task, definition, file, streams)
+        self._unfinished[number] = _GivenTask(task, file, streams)
         self._unreported.append(number)
         for pipe in self._outputs:
             pipe.tasks.append(number)
         return True
 
-    def _number_of(self, definition: Definition) -> int:
+    def _options_of(self, definition: Definition) -> str:
         # The value has a reference to the definition, so its identity is not used again.
-        entry = self._definitions.get(id(definition))
+        entry = self._options.get(id(definition))
         if entry is None:
             if not runs_in_slot(definition) or definition.isolation is not self._isolation:
                 message = f"tasks of {definition.name!r} cannot run in slot {self.number}"
                 raise ValueError(message)
-            if len(self._definitions) >= _MAX_DEFINITIONS:
-                self._definitions.clear()
-            self._last_definition += 1
-            entry = self._definitions[id(definition)] = (definition, self._last_definition)
+            if len(self._options) >= _MAX_DEFINITIONS:
+                self._options.clear()
+            entry = self._options[id(definition)] = (definition, json.dumps(definition.options))
         return entry[1]
 
     def _write_record(self, number: int, packet: bytes) -> str:
@@ -419,7 +389,7 @@ class _ChildSlot:
         reach("slot.tasks_taking_back")
         while True:
             try:
-                packet = self._tasks_end.recv(RECORD_LIMIT_BYTES + 1, socket.MSG_DONTWAIT)
+                packet = self.reaper.tasks_end.recv(RECORD_LIMIT_BYTES + 1, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             record = decode_record(packet)
@@ -440,26 +410,15 @@ class _ChildSlot:
             self._send_end()
         return numbers
 
-    def kill(self, grace_s: float) -> list[int]:
+    def kill(self, grace: timedelta) -> list[int]:
         numbers = self.take_back()
-        if self._ending is not ChildEndCause.KILLED:
-            self._ending = ChildEndCause.KILLED
-            reach("slot.child_stopping")
-            self._request(ReaperRequest.TERMINATE)
-        if grace_s <= 0 or not self._unfinished:
-            self._kill_now()
-        elif self._kill_timer is None or self._kill_timer.when() > self._loop.time() + grace_s:
-            if self._kill_timer is not None:
-                self._kill_timer.cancel()
-            self._kill_timer = self._loop.call_later(grace_s, self._kill_now)
+        self._ending = ChildEndCause.KILLED
+        reach("slot.child_stopping")
+        self._end_child(grace if self._unfinished else _NO_GRACE)
         return numbers
 
-    def _kill_now(self) -> None:
-        reach("slot.child_killing")
-        self._request(ReaperRequest.KILL)
-
-    def _request(self, request: ReaperRequest) -> None:
-        self.reaper.request(request, self._generation)
+    def _end_child(self, grace: timedelta = _NO_GRACE) -> None:
+        self.reaper.end_child(self._generation, grace)
 
     def replace(self) -> None:
         if self._ending is None:
@@ -470,7 +429,7 @@ class _ChildSlot:
     def _send_end(self) -> None:
         self._end_is_unsent = False
         try:
-            self._tasks.send(encode(EndRecord(self._generation)))
+            self.reaper.tasks.send(encode(EndRecord(self._generation)))
         except BlockingIOError:
             self._end_is_unsent = True  # again when the child has finished a task
 
@@ -580,7 +539,6 @@ class _ChildSlot:
             message = f"an outcome of task {frame.number}, which this child does not run"
             raise InvalidFrame(message)
         entry.frame = frame
-        self._received.add(entry.definition)
         if not entry.open_streams:
             self._finish(entry)
 
@@ -617,7 +575,7 @@ class _ChildSlot:
         if self._end_is_unsent:
             self._send_end()
         if self._ending is ChildEndCause.KILLED:
-            self._kill_now()
+            self._end_child()
 
     def _outcome(self, task: SlotTask, frame: OutcomeFrame, process_id: int) -> SlotOutcome:
         number, fence, result = frame.number, frame.fence, frame.result
@@ -652,7 +610,7 @@ class _ChildSlot:
     def _reject(self) -> None:
         """Kill a child that does not keep to the protocol; nothing more is accepted from it."""
         self._ending = ChildEndCause.INVALID_REPORT
-        self._kill_now()
+        self._end_child()
 
     # The end of a child.
 
@@ -674,9 +632,7 @@ class _ChildSlot:
         reach("slot.child_ended")
         ending, outcomes = self._account(status)
         folder = self._folder_left(status)
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()
-        self._next_generation()
+        self._set_generation(self.reaper.generation)
         for pipe in self._outputs:
             pipe.tasks.clear()
             pipe.splitter = OutputSplitter(self._token)
