@@ -70,8 +70,8 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a request to end kills",
-        at="execution.forkserver.reaper:Reaper._end_at",
-        do=Replace("signal_group()", "setattr(processes, 'kill_at_ns', 1)"),
+        at="execution.forkserver.reaper:ReapedProcesses.end",
+        do=Replace("signal_group()", "setattr(self, 'kill_at_ns', 1)"),
         caught_by=f"{_STOPPING}::test_stopping_first_sends_sigterm_to_the_whole_group",
     ),
     _fault(

@@ -63,10 +63,15 @@ KILL_INTERVAL_S = 0.005
 
 
 class ReapedProcesses:
-    """A child and all its descendants, as their reaper sees them."""
+    """A child and all its descendants, as their reaper sees them.
 
-    def __init__(self, child_pid: int = 0) -> None:
-        self.child_pid = child_pid
+    Args:
+        generation: The number of the child among those of its reaper.
+    """
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.child_pid = 0  # until it is forked
         self.wait_status: int | None = None  # None: the child has not ended
         self.peak_bytes = 0
         self.cause = KillCause.NONE
@@ -80,6 +85,14 @@ class ReapedProcesses:
             # The child has not made its group yet; it is not waited for, so its id is not reused.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child_pid, number)
+
+    def end(self, kill_at_ns: int) -> None:
+        """Send the child SIGTERM, once; it has to be killed at this moment or an earlier one."""
+        if not self.child_pid:
+            kill_at_ns = 1  # at once, as it has not begun anything
+        elif not self.kill_at_ns:
+            self.signal_group(signal.SIGTERM)
+        self.kill_at_ns = min(kill_at_ns, self.kill_at_ns or kill_at_ns)
 
     def reap(self) -> bool:
         """Wait for all children that have ended. Returns whether any child is left."""
@@ -112,7 +125,7 @@ class ReapedProcesses:
         if not reported:
             report_end()
 
-    def end(self) -> ChildStatus:
+    def status(self) -> ChildStatus:
         """Returns what the worker learns of the child's end."""
         return ChildStatus(
             ended=True,
@@ -164,102 +177,55 @@ class Reaper:
             self._child = AttemptChild(files[0], self._page, close_fds=self._own_fds)
         else:
             self._child = SlotChild(self._settings, SlotFiles(*files), self._page, self._own_fds)
+        self._processes = ReapedProcesses(1)
         try:
             self._enter_folder()
         except OSError as error:
-            self._report(ChildStatus(ended=True, wait_status=error.errno or 0), ReapedProcesses())
+            self._report(ChildStatus(ended=True, wait_status=error.errno or 0))
             self._exit()
-        self._report(ChildStatus(ended=False, child_pid=os.getpid()), ReapedProcesses())
+        self._report(ChildStatus(ended=False, child_pid=os.getpid()))
         set_thread_reset(enabled=False)
         # Everything that is there now stays: a collection would only make children copy pages.
         gc.freeze()
-        generation = 0
         while True:
-            generation += 1
             begun_count = self._page.begun_count
-            failed = self._run_child(generation)
-            if failed and self._page.begun_count == begun_count:
+            self._run_child()
+            failed = self._processes.wait_status and self._page.begun_count == begun_count
+            self._processes = ReapedProcesses(self._processes.generation + 1)
+            if failed:
                 self._wait(_FORK_INTERVAL_MS)
 
-    def _run_child(self, generation: int) -> bool:
-        """Fork a child, wait until nothing of it is left, and report that to the worker.
+    def _run_child(self) -> None:
+        """Fork a child, wait until nothing of it is left, and report that to the worker."""
+        self._processes.child_pid = self._page.child_pid = self._fork()
+        self._supervise()
+        self._processes.kill_all(self._report_end)
 
-        Returns:
-            Whether the child ended by itself, and not in order.
-        """
-        processes = ReapedProcesses()
-        try:
-            processes.child_pid = self._fork(generation)
-        except OSError:
-            # The worker releases an attempt for which no child can be forked.
-            processes.wait_status = os.EX_OSERR << 8
-            self._report_end(processes, generation)
-            return True
-        self._page.child_pid = processes.child_pid
-        self._supervise(processes, generation)
-        failed = bool(processes.wait_status)
-        processes.kill_all(lambda: self._report_end(processes, generation))
-        return failed
-
-    def _report_end(self, processes: ReapedProcesses, generation: int) -> None:
+    def _report_end(self) -> None:
         self._page.finish()
         self._page.child_pid = 0
         self._has_folder = not self._settings.keep_folders and self._folder_is_new()
         if self._folder and not self._has_folder:
             # The next child must not find it; the worker looks for it under this name.
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._folder, f"{self._folder}.{generation}")
-        self._report(processes.end(), processes)
+                os.rename(self._folder, f"{self._folder}.{self._processes.generation}")
+        self._report(self._processes.status())
 
-    def _check_interval_ms(self, processes: ReapedProcesses) -> int | None:
-        """Returns how long the child need not be looked at; None: until something happens."""
-        now_ns = clock_ns()
-        left_ns = [
-            moment - now_ns
-            for moment in (self._page.deadline_ns, processes.kill_at_ns)
-            if moment > now_ns
-        ]
-        if not left_ns:
-            return None
-        # More than is left, as a child that has just begun may not be visible at the deadline.
-        longest_ms = _MEMORY_CHECK_MS if self._page.memory_bytes else _MAX_WAIT_MS
-        return min(min(left_ns) // 1_000_000 + 2, longest_ms)
-
-    def _kill_cause(self, processes: ReapedProcesses) -> KillCause:
-        """Returns why the child has to be killed now, if it has to."""
-        if self._page.running and clock_ns() >= self._page.deadline_ns:
-            return KillCause.DEADLINE
-        if limit := self._page.memory_bytes:
-            used = sum(descendants(os.getpid()).values())
-            processes.peak_bytes = max(processes.peak_bytes, used)
-            if used > limit:
-                return KillCause.MEMORY
-        return KillCause.NONE
-
-    def _fork(self, generation: int) -> int:
-        """Fork a child, in a slot with a folder as soon as that is possible.
+    def _fork(self) -> int:
+        """Fork a child as soon as that is possible. Returns its process id.
 
         If it is not possible for a while, this process exits: the worker opens another slot, and
         releases its tasks if that is not possible either.
-
-        Returns:
-            Its process id.
-
-        Raises:
-            OSError: no process can be forked for an attempt.
         """
         tries = 0
         while True:
-            try:
+            with contextlib.suppress(OSError):
                 self._enter_folder()
-                return self._fork_process(generation)
-            except OSError:
-                if not self._folder:
-                    raise
-                tries += 1
-                if tries == _FORK_TRIES:
-                    self._exit()
-                self._wait(_FORK_INTERVAL_MS)
+                return self._fork_process()
+            tries += 1
+            if tries == _FORK_TRIES:
+                self._exit()
+            self._wait(_FORK_INTERVAL_MS)
 
     def _enter_folder(self) -> None:
         """Make the folder in which the next child of a slot works the current one."""
@@ -277,75 +243,88 @@ class Reaper:
         except OSError:
             return False
 
-    def _fork_process(self, generation: int) -> int:
+    def _fork_process(self) -> int:
         """Fork a child that leads its own session and dies with this process."""
         reaper = os.getpid()
 
         def become_child() -> NoReturn:
             die_with_parent(reaper)
             os.setsid()
-            self._child.run(generation)
+            self._child.run(self._processes.generation)
 
         process_id = os.fork()
         if process_id == 0:
             run_in_fork(become_child)
         return process_id
 
-    def _supervise(self, processes: ReapedProcesses, generation: int) -> None:
+    def _supervise(self) -> None:
         """Return when the child has ended or has to be killed."""
+        processes = self._processes
         pidfd = os.pidfd_open(processes.child_pid)
         self._poll.register(pidfd, select.POLLIN)
         try:
             while processes.wait_status is None and processes.cause is KillCause.NONE:
-                request = self._wait(self._check_interval_ms(processes), processes)
-                if request is not None and request[0] == generation:
-                    self._end_at(processes, request[1])
-                if processes.kill_at_ns and clock_ns() >= processes.kill_at_ns:
+                self._wait(self._check_interval_ms())
+                if 0 < processes.kill_at_ns <= clock_ns():
                     return
                 processes.reap()
-                processes.cause = self._kill_cause(processes)
+                processes.cause = self._kill_cause()
         finally:
             self._poll.unregister(pidfd)
             os.close(pidfd)
 
-    @staticmethod
-    def _end_at(processes: ReapedProcesses, kill_at_ns: int) -> None:
-        if not processes.kill_at_ns:
-            processes.signal_group(signal.SIGTERM)
-        processes.kill_at_ns = min(kill_at_ns, processes.kill_at_ns or kill_at_ns)
+    def _check_interval_ms(self) -> int | None:
+        """Returns how long the child need not be looked at; None: until something happens."""
+        now_ns = clock_ns()
+        moments_ns = (self._page.deadline_ns, self._processes.kill_at_ns)
+        left_ns = min((moment - now_ns for moment in moments_ns if moment > now_ns), default=None)
+        if left_ns is None:
+            return None
+        # More than is left, as a child that has just begun may not be visible at the deadline.
+        longest_ms = _MEMORY_CHECK_MS if self._page.memory_bytes else _MAX_WAIT_MS
+        return min(left_ns // 1_000_000 + 2, longest_ms)
 
-    def _wait(
-        self, timeout_ms: int | None, processes: ReapedProcesses | None = None
-    ) -> tuple[int, int] | None:
-        """Wait until something happened. Returns the worker's request, if it was one.
+    def _kill_cause(self) -> KillCause:
+        """Returns why the child has to be killed now, if it has to."""
+        if self._page.running and clock_ns() >= self._page.deadline_ns:
+            return KillCause.DEADLINE
+        if limit := self._page.memory_bytes:
+            used = sum(descendants(os.getpid()).values())
+            self._processes.peak_bytes = max(self._processes.peak_bytes, used)
+            if used > limit:
+                return KillCause.MEMORY
+        return KillCause.NONE
+
+    def _wait(self, timeout_ms: int | None) -> None:
+        """Wait until something happened, and follow the worker's request, if it was one.
 
         Exits this process if the worker or the fork server has ended.
         """
         ready = {file for file, _ in self._poll.poll(timeout_ms)}
         if self._end_pipe in ready:
-            self._exit(processes)
+            self._exit()
         if self._control.fileno() not in ready:
-            return None
+            return
         try:
             packet = self._control.recv(REQUEST.size)
         except ConnectionError:
             packet = b""
         if not packet:
-            self._exit(processes)
+            self._exit()
         generation, kill_at_ns = REQUEST.unpack(packet)
-        return generation, kill_at_ns
+        if generation == self._processes.generation:
+            self._processes.end(kill_at_ns)
 
-    def _report(self, status: ChildStatus, processes: ReapedProcesses) -> None:
+    def _report(self, status: ChildStatus) -> None:
         """Report the start or end of a child to the worker; exit if the worker has ended."""
         try:
             self._control.send(status.encode(), socket.MSG_DONTWAIT)
         except OSError:
-            self._exit(processes)
+            self._exit()
 
-    def _exit(self, processes: ReapedProcesses | None = None) -> NoReturn:
+    def _exit(self) -> NoReturn:
         """Kill the child, if there is one, and end."""
-        if processes is not None:
-            processes.kill_all(lambda: None)
+        self._processes.kill_all(lambda: None)
         self._clean_up()
         os._exit(0)
 
