@@ -1,8 +1,7 @@
-"""Folders of attempts go: at once if something is in them, in a moment if they are empty."""
+"""Folders of attempts go: at once, or in a moment with others."""
 
 import asyncio
 import os
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,53 +46,12 @@ async def test_another_attempt_of_the_task_keeps_its_folder(tmp_path: Path) -> N
 
 
 @scenario
-async def test_empty_folders_go_in_a_moment(tmp_path: Path) -> None:
+async def test_folders_go_in_a_moment(tmp_path: Path) -> None:
     cleaner = FolderCleaner(keep=False)
     for folder in folders(tmp_path, 3):
-        await cleaner.remove_soon(folder)
+        cleaner.remove_later(folder)
 
     await wait_until(lambda: not any(tmp_path.iterdir()))
-
-
-@scenario
-async def test_a_pending_removal_is_cancelled_when_the_folder_is_used_again(tmp_path: Path) -> None:
-    cleaner = FolderCleaner(keep=False)
-    item, another = folders(tmp_path, 2)
-    await cleaner.remove_soon(item)
-    await cleaner.remove_soon(another)
-
-    await cleaner.cancel_removal(item)
-    await cleaner.close()
-
-    assert remaining_in(tmp_path) == ["task-0.1"]
-
-
-@scenario
-async def test_a_folder_in_removal_is_removed_before_it_is_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_cleaner, "_BATCH_DELAY_S", 0)
-    going, go = threading.Event(), threading.Event()
-
-    def removed_slowly(folders: set[Path]) -> None:
-        going.set()
-        go.wait()
-        remove(folders)
-
-    remove = folder_cleaner._remove
-    monkeypatch.setattr(folder_cleaner, "_remove", removed_slowly)
-    cleaner = FolderCleaner(keep=False)
-    (folder,) = folders(tmp_path, 1)
-    await cleaner.remove_soon(folder)
-    await wait_until(going.is_set)
-
-    sparing = asyncio.ensure_future(cleaner.cancel_removal(folder))
-    await asyncio.sleep(0)
-    assert not sparing.done()
-    go.set()
-    await sparing
-
-    assert not folder.exists()
 
 
 @scenario
@@ -103,25 +61,12 @@ async def test_close_waits_until_pending_folders_are_removed(
     monkeypatch.setattr(folder_cleaner, "_BATCH_DELAY_S", 1000)
     cleaner = FolderCleaner(keep=False)
     for folder in folders(tmp_path, 3):
-        await cleaner.remove_soon(folder)
+        cleaner.remove_later(folder)
 
     await cleaner.close()
 
     assert remaining_in(tmp_path) == []
     await cleaner.close()
-
-
-@scenario
-async def test_a_removal_waits_when_too_many_are_pending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_cleaner, "_MAX_PENDING", 2)
-    cleaner = FolderCleaner(keep=False)
-
-    for folder in folders(tmp_path, 3):
-        await cleaner.remove_soon(folder)
-
-    assert remaining_in(tmp_path) == []
 
 
 @scenario
@@ -130,7 +75,7 @@ async def test_no_folder_is_removed_when_folders_are_kept(tmp_path: Path) -> Non
     item, another, third = folders(tmp_path, 3)
 
     await cleaner.remove(item)
-    await cleaner.remove_soon(another)
+    cleaner.remove_later(another)
     cleaner.remove_now(third)
     await cleaner.close()
 

@@ -327,10 +327,6 @@ class ProcessAttempt:
         return rss_bytes_of(self.process_id)
 
     async def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if not os.listdir(self.folder):
-                await self.cleaner.remove_soon(self.folder)
-                return
         await self.cleaner.remove(self.folder)
 
 

@@ -15,8 +15,6 @@ from longshore.adapters.shared.failpoints import reach
 
 # A thread costs more than an empty folder: folders that end within this time are removed together.
 _BATCH_DELAY_S = 0.05
-# With more folders pending the disk does not keep up, and the next caller has to wait.
-_MAX_PENDING = 256
 
 
 class FolderCleaner:
@@ -29,7 +27,6 @@ class FolderCleaner:
     def __init__(self, *, keep: bool) -> None:
         self.keep = keep
         self._pending: set[Path] = set()
-        self._in_progress: set[Path] = set()
         self._removal: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
 
@@ -43,12 +40,6 @@ class FolderCleaner:
         if not self.keep:
             await _remove_in_thread((folder,))
 
-    async def remove_soon(self, folder: Path) -> None:
-        """Remove an empty folder a moment later, together with others."""
-        self.remove_later(folder)
-        if self._removal is not None and len(self._pending) > _MAX_PENDING:
-            await asyncio.shield(self._removal)
-
     def remove_later(self, folder: Path) -> None:
         """Remove a folder and its content a moment later, together with others."""
         if not self.keep:
@@ -61,16 +52,9 @@ class FolderCleaner:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_BATCH_DELAY_S):
                     await self._closing.wait()
-            self._in_progress, self._pending = self._pending, set()
-            await _remove_in_thread(self._in_progress)
-            self._in_progress = set()
+            folders, self._pending = self._pending, set()
+            await _remove_in_thread(folders)
         self._removal = None
-
-    async def cancel_removal(self, folder: Path) -> None:
-        """Cancel a pending removal; returns when the folder can be created and used again."""
-        self._pending.discard(folder)
-        if folder in self._in_progress and self._removal is not None:
-            await asyncio.shield(self._removal)
 
     async def remove_stale(self, folder: Path, pattern: str, *, before: datetime) -> None:
         """Remove folders in which no file was created or removed since ``before``."""

@@ -108,7 +108,6 @@ class ProcessRunner:
     async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
         settings = _check_options(spec)
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
-        await self._cleaner.cancel_removal(folder)
         try:
             return await self._launch(spec, settings, folder, deadline_ns)
         except BaseException as error:
