@@ -57,8 +57,8 @@ WORKER_REGISTRY_FAULTS = (
     ),
     _fault(
         name="a new worker does not change the list of workers",
-        at="execution.host.registry:FileWorkerRegistry.register",
-        do=Drop("_folder_changed()"),
+        at="execution.host.registry:FileWorkerRegistry.dead_workers",
+        do=Replace("st_mtime_ns", "0"),
         caught_by=f"{_WORKER_REGISTRY}::test_the_process_with_a_role_finds_each_dead_worker_"
         "and_lists_the_folder_only_if_it_changed",
     ),

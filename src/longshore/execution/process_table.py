@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 
 _PROC = "/proc"
-# Without it (macOS), processes are reached by group signals only.
-PROC_IS_AVAILABLE = os.path.isdir(_PROC)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ENDED_STATES = (b"Z", b"X")
 
@@ -22,9 +20,7 @@ def _stat_fields(process_id: int) -> list[bytes] | None:
 
 def _all_processes() -> dict[int, list[bytes]]:
     """Returns the fields of all processes, by process id."""
-    ids = (
-        [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()] if PROC_IS_AVAILABLE else ()
-    )
+    ids = [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()]
     return {process_id: fields for process_id in ids if (fields := _stat_fields(process_id))}
 
 

@@ -7,8 +7,8 @@ attempt is alive. So a process that can take the lock knows that the worker and 
 ended. It still kills what is left of the worker's children, in case the reapers were killed as well
 (only a process with the same process id *and* the same start time), and removes the file.
 
-The process that looks for dead workers does it often. It lists the folder when a number in a file
-that the processes share has changed, which each change of the folder does, and once a minute.
+The process that looks for dead workers does it often. It lists the folder only if the folder was
+changed since.
 
 A lock belongs to this machine's kernel, so it works across containers that share the folder. A data
 folder on a network file system is refused elsewhere.
@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -30,14 +28,13 @@ from pathlib import Path
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.errors import UsageError
-from longshore.execution.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
+from longshore.execution.process_table import group_members, start_time_of
 from longshore.execution.slot_page import begun_tasks, read_boot_id
 
 _FOLDER_NAME = "workers"
 _FOLDER_MODE = 0o700
 _QUEUES_PREFIX = "serves "
-_LIST_EVERY_S = 60
-_CHANGE_BYTES = 8
+_SETTLED_NS = 1_000_000_000
 _KILL_TIMEOUT = timedelta(seconds=3)
 _KILL_INTERVAL_S = 0.002
 
@@ -64,8 +61,7 @@ class FileWorkerRegistry:
     _workers: dict[str, _RegisteredWorker] = field(default_factory=dict)
     _role_locks: dict[str, int] = field(default_factory=dict)
     _role_files: dict[str, int] = field(default_factory=dict)  # of roles of other processes
-    _change: mmap.mmap | None = None
-    _listed: tuple[bytes, float, list[str]] = (b"", 0, [])  # the change, the time, other workers
+    _listed: tuple[int, list[str]] = (0, [])  # the change of the folder, the other workers
 
     def register(self, worker_id: str, queues: Sequence[str]) -> None:
         self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -80,7 +76,6 @@ class FileWorkerRegistry:
             reach("worker.locked")
             _publish_lock(draft, path)
             reach("worker.lock_published")
-            self._folder_changed()
         except (FileExistsError, BlockingIOError):
             os.close(lock)
             message = f"the worker id {worker_id!r} is already used; choose another id"
@@ -95,7 +90,6 @@ class FileWorkerRegistry:
         # In this order: if this process dies in between, the lock of a dead worker is found again.
         page_path(self.data_folder, worker_id).unlink(missing_ok=True)
         self._lock_path(worker_id).unlink(missing_ok=True)
-        self._folder_changed()
         reach("worker.deregistered")
         if (worker := self._workers.pop(worker_id, None)) is not None:
             os.close(worker.lock)
@@ -176,11 +170,12 @@ class FileWorkerRegistry:
     def dead_workers(self) -> list[str]:
         if not self._role_locks:
             return [worker_id for worker_id in self._worker_ids() if self.is_dead(worker_id)]
-        change, listed_at, others = self._listed
-        current, now = self._last_change[:], time.monotonic()
-        if change != current or now - listed_at > _LIST_EVERY_S:
+        changed_ns, others = self._listed
+        latest_ns = os.stat(self._folder).st_mtime_ns
+        # Two changes within a tick of the kernel's clock have the same time.
+        if latest_ns != changed_ns or time.time_ns() - latest_ns < _SETTLED_NS:
             others = [item for item in self._worker_ids() if item not in self._workers]
-            self._listed = current, now, others
+            self._listed = latest_ns, others
         return [worker_id for worker_id in others if self.is_dead(worker_id)]
 
     def live_workers(self) -> dict[str, tuple[str, ...]]:
@@ -204,24 +199,6 @@ class FileWorkerRegistry:
         for files in (self._role_locks, self._role_files):
             while files:
                 os.close(files.popitem()[1])
-
-    @property
-    def _last_change(self) -> mmap.mmap:
-        """Random bytes that each change of the folder replaces."""
-        if self._change is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            file = os.open(self._folder / "last-change", flags, 0o600)
-            try:
-                if os.fstat(file).st_size < _CHANGE_BYTES:  # with its block: the disk may be full
-                    os.pwrite(file, bytes(_CHANGE_BYTES), 0)
-                self._change = mmap.mmap(file, _CHANGE_BYTES)
-            finally:
-                os.close(file)
-        return self._change
-
-    def _folder_changed(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # there is no worker at all
-            self._last_change[:] = secrets.token_bytes(_CHANGE_BYTES)
 
     @property
     def _folder(self) -> Path:
@@ -248,7 +225,7 @@ def _publish_lock(draft: Path, path: Path) -> None:
         draft.rename(path)
 
 
-def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
+def _kill_group(group_id: int, *, start_time: str) -> None:
     """Kill every process whose session or group is ``group_id``, and wait for their end.
 
     The wait is bounded, because a process that hangs in a system call ends only when the call
@@ -256,13 +233,9 @@ def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
 
     Args:
         start_time: When the group's leader started; if its process id has been reused since,
-            nothing is done. None: the caller knows that it has not been reused.
+            nothing is done.
     """
-    current = start_time_of(group_id)
-    if start_time is not None and current is not None and current != start_time:
-        return
-    if not PROC_IS_AVAILABLE:
-        _kill(os.killpg, group_id)
+    if start_time_of(group_id) not in (None, start_time):
         return
     # A process that was just forking may have left another: look again until none is left. Without
     # a live member the number may have been reused for another group.
