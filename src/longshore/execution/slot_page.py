@@ -15,6 +15,7 @@ import os
 import struct
 import time
 from functools import partial
+from typing import Any
 
 PAGE_BYTES = 16 * 1024
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -42,13 +43,38 @@ def read_boot_id() -> bytes:
         return b""
 
 
+def _number(index: int) -> Any:
+    """An attribute of a page that is one of its numbers."""
+
+    def read(page: SlotPage) -> int:
+        return page._numbers[index]
+
+    def write(page: SlotPage, number: int) -> None:
+        page._numbers[index] = number
+
+    return property(read, write)
+
+
 class SlotPage:
     """One page of the file.
+
+    Attributes:
+        deadline_ns: The moment after which nothing may begin or run.
+        memory_bytes: What all processes of the slot's child together may use; 0: no limit.
+        child_pid: The process id of the slot's child; 0 if there is none.
+        running: Not 0 while a task is running.
+        begun_count: How many tasks were begun in this page.
 
     Args:
         file: The file's descriptor, which may be closed afterwards; the file has this page. -1: a
             page that is in no file.
     """
+
+    deadline_ns: int = _number(_DEADLINE)
+    memory_bytes: int = _number(_MEMORY)
+    child_pid: int = _number(_CHILD)
+    running: int = _number(_RUNNING)
+    begun_count: int = _number(_COUNT)
 
     def __init__(self, file: int, index: int = 0) -> None:
         self._memory = mmap.mmap(file, PAGE_BYTES, offset=index * PAGE_BYTES)
@@ -65,38 +91,6 @@ class SlotPage:
         _HEAD.pack_into(self._memory, 0, _MAGIC, read_boot_id())
         for index in (_DEADLINE, _CHILD, _RUNNING, _MEMORY):
             self._numbers[index] = 0
-
-    @property
-    def deadline_ns(self) -> int:
-        """The moment after which nothing may begin or run."""
-        return self._numbers[_DEADLINE]
-
-    @deadline_ns.setter
-    def deadline_ns(self, moment: int) -> None:
-        self._numbers[_DEADLINE] = moment
-
-    @property
-    def memory_bytes(self) -> int:
-        """What all processes of the slot's child together may use; 0: no limit."""
-        return self._numbers[_MEMORY]
-
-    @memory_bytes.setter
-    def memory_bytes(self, limit: int) -> None:
-        self._numbers[_MEMORY] = limit
-
-    @property
-    def child_pid(self) -> int:
-        """The process id of the slot's child; 0 if there is none."""
-        return self._numbers[_CHILD]
-
-    @child_pid.setter
-    def child_pid(self, process_id: int) -> None:
-        self._numbers[_CHILD] = process_id
-
-    @property
-    def begun_count(self) -> int:
-        """How many tasks were begun in this page."""
-        return self._numbers[_COUNT]
 
     @property
     def last_begun(self) -> tuple[int, int, int] | None:
@@ -128,11 +122,6 @@ class SlotPage:
     def finish(self) -> None:
         """Record that no task is running."""
         self._numbers[_RUNNING] = 0
-
-    @property
-    def running(self) -> bool:
-        """Whether a task is running."""
-        return self._numbers[_RUNNING] != 0
 
 
 def begun_tasks(content: bytes, boot_id: bytes) -> frozenset[tuple[int, int]] | None:

@@ -27,7 +27,6 @@ FRAME_LIMIT_BYTES = LINE_LIMIT_BYTES + 64 * 1024
 TOKEN_BYTES = 16
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<q")
-_BOUNDARY_BYTES = TOKEN_BYTES + _NUMBER.size
 
 
 class InvalidFrame(ValueError):
@@ -128,30 +127,24 @@ class FrameDecoder:
         Raises:
             InvalidFrame: the data is not made of frames. Frames before it are lost.
         """
-        buffer: bytes | bytearray = data
-        if self._rest:
-            self._rest += data
-            buffer = self._rest
+        self._rest += data
         frames: list[Frame] = []
-        at, size = 0, len(buffer)
-        with memoryview(buffer) as view:
-            while size - at >= _LENGTH.size:
-                (length,) = _LENGTH.unpack_from(buffer, at)
+        at = 0
+        with memoryview(self._rest) as view:
+            while len(view) - at >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(view, at)
                 if length > FRAME_LIMIT_BYTES:
                     message = f"a frame of {length} bytes exceeds {FRAME_LIMIT_BYTES} bytes"
                     raise InvalidFrame(message)
                 end = at + _LENGTH.size + length
-                if end > size:
+                if end > len(view):
                     break
                 try:
                     frames.append(_decode_frame(view[at + _LENGTH.size : end]))
                 except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                     raise InvalidFrame(str(error)) from error
                 at = end
-        if buffer is self._rest:
-            del self._rest[:at]
-        else:
-            self._rest += data[at:]
+        del self._rest[:at]
         return frames
 
 
@@ -202,32 +195,30 @@ class OutputSplitter:
         Each part is followed by the boundary of a task, whose number is beside it; or it is the
         last part, beside None. Bytes that may be the beginning of a boundary are retained.
         """
-        if self._rest:
-            data = self._rest + data
+        output, *others = (self._rest + data).split(self._token)
         parts: list[tuple[bytes, int | None]] = []
-        token, position, size = self._token, 0, len(data)
-        while (start := data.find(token, position)) >= 0 and start + _BOUNDARY_BYTES <= size:
-            (number,) = _NUMBER.unpack_from(data, start + TOKEN_BYTES)
-            parts.append((data[position:start], number))
-            position = start + _BOUNDARY_BYTES
-        if position == size:
-            self._rest = b""
-            return parts
-        if start < 0:
-            start = self._possible_start(data, position)
-        if start > position:
-            parts.append((data[position:start], None))
-        self._rest = data[start:]
+        rest = b""
+        for other in others:
+            if len(other) < _NUMBER.size:
+                rest = self._token + other  # the last one: its number has not been read
+                break
+            (number,) = _NUMBER.unpack_from(other)
+            parts.append((output, number))
+            output = other[_NUMBER.size :]
+        if not rest and (start := self._possible_start(output)) < len(output):
+            output, rest = output[:start], output[start:]
+        if output:
+            parts.append((output, None))
+        self._rest = rest
         return parts
 
-    def _possible_start(self, data: bytes, position: int) -> int:
+    def _possible_start(self, output: bytes) -> int:
         """Returns where the last bytes may be the beginning of the token, or the end."""
-        start = max(position, len(data) - TOKEN_BYTES + 1)
-        while (start := data.find(self._token[:1], start)) >= 0:
-            if self._token.startswith(data[start:]):
-                return start
-            start += 1
-        return len(data)
+        first = max(0, len(output) - TOKEN_BYTES + 1)
+        starts = range(first, len(output))
+        return next(
+            (start for start in starts if self._token.startswith(output[start:])), len(output)
+        )
 
     def flush(self) -> bytes:
         """Returns the retained bytes, when the child has ended and nothing follows."""

@@ -47,8 +47,8 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
 
 def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | None:
     """Returns the report in the message; None for results, errors and unknown types."""
-    match message.get("type"):
-        case "activity":
+    match message:
+        case {"type": "activity"}:
             step = message.get("step")
             activity = Activity(
                 type=_excerpt(message.get("activity", "waiting")),
@@ -56,50 +56,27 @@ def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | No
                 timestamp=now,
             )
             return ActivityReport(activity)
-        case "progress":
-            return _decode_progress(message)
-        case "summary":
+        case {"type": "progress", "done": done} if _is_amount(done):
+            total = message.get("total")
+            text = _single_line(message.get("text"))
+            return ProgressReport(done, total if _is_amount(total) else None, text)
+        case {"type": "summary"}:
             line = _single_line(message.get("text"))
             return SummaryReport(line) if line else None
-        case "step":
+        case {"type": "step"}:
             return StepReport(str(message.get("name")), message.get("result"))
-        case "conversation":
-            return _decode_conversation(message)
-        case "spend":
-            return _decode_spend_request(message)
-        case "usage":
-            settled_request = message.get("settles")
-            return UsageReport(
-                _decode_usage(message), settled_request if type(settled_request) is int else None
-            )
-        case "log":
+        case {"type": "conversation", "conversation": str(name), "entries": list(entries)}:
+            return ConversationReport(name, [item for item in entries if isinstance(item, dict)])
+        case {"type": "spend", "number": number, "spent": dict(spent), "estimate": dict(estimate)}:
+            if type(number) is int:
+                step = _excerpt(message.get("step"))
+                return SpendRequest(number, step, _decode_usage(spent), _decode_usage(estimate))
+        case {"type": "usage"}:
+            settled = message.get("settles")
+            return UsageReport(_decode_usage(message), settled if type(settled) is int else None)
+        case {"type": "log"}:
             return OutputReport(Stream.LOG, f"{message.get('text', '')}\n".encode(errors="replace"))
     return None
-
-
-def _decode_spend_request(message: dict[str, Any]) -> SpendRequest | None:
-    number, spent, estimate = message.get("number"), message.get("spent"), message.get("estimate")
-    if type(number) is not int or not isinstance(spent, dict) or not isinstance(estimate, dict):
-        return None
-    return SpendRequest(
-        number, _excerpt(message.get("step")), _decode_usage(spent), _decode_usage(estimate)
-    )
-
-
-def _decode_conversation(message: dict[str, Any]) -> ConversationReport | None:
-    session, entries = message.get("conversation"), message.get("entries")
-    if not isinstance(session, str) or not isinstance(entries, list):
-        return None
-    return ConversationReport(session, [entry for entry in entries if isinstance(entry, dict)])
-
-
-def _decode_progress(message: dict[str, Any]) -> ProgressReport | None:
-    done, total = message.get("done"), message.get("total")
-    if not _is_amount(done):
-        return None
-    return ProgressReport(
-        done, total if _is_amount(total) else None, _single_line(message.get("text"))
-    )
 
 
 def decode_failure(message: dict[str, Any]) -> Failure:
