@@ -22,7 +22,6 @@ from longshore.execution.slot_page import (
 from longshore.execution.slot_protocol import (
     FRAME_LIMIT_BYTES,
     TOKEN_BYTES,
-    EndRecord,
     FileRecord,
     Frame,
     FrameDecoder,
@@ -61,7 +60,6 @@ RECORDS = st.one_of(
         *([st.none() | TEXTS] * 4),
     ),
     st.builds(FileRecord, NUMBERS, NUMBERS, TEXTS),
-    st.builds(EndRecord, NUMBERS),
 )
 
 

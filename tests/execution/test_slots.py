@@ -497,7 +497,7 @@ async def test_a_full_queue_refuses_tasks_and_nothing_blocks(tmp_path: Path) -> 
         slot = await here.open()
         await here.give_and_wait(slot, a_task("waits_for", str(tmp_path / "end")))
         numbers = await _fill(here, slot)
-        here.slots.replace(slot)  # its record does not fit either
+        here.slots.replace(slot)
         (tmp_path / "end").touch()
         await here.recorder.until(lambda: here.recorder.endings)
 

@@ -1,9 +1,9 @@
 """The frames between a worker and the child of a slot, and how output is split among tasks.
 
-Down, one packet of a socket is one record: a task, the name of a file that contains a task, or a
-request to end. The child reads a record when it is ready to begin it; until then it is in the
-kernel's queue, from which the worker can take it back. Every record has the generation of the child
-for which it is meant, and a later child ignores it.
+Down, one packet of a socket is one record: a task, or the name of a file that contains a task. The
+child reads a record when it is ready to begin it; until then it is in the kernel's queue, from
+which the worker can take it back. Every record has the generation of the child for which it is
+meant, and a later child ignores it.
 
 Up, a pipe carries frames, each with its length before it: outcomes, reports, tasks that came too
 late. Between two tasks a child of a pool writes a boundary to standard output and error, so that
@@ -62,13 +62,7 @@ class FileRecord(_Part, tag=1):
     path: str
 
 
-class EndRecord(_Part, tag=2):
-    """A request to end."""
-
-    generation: int
-
-
-Record = TaskRecord | FileRecord | EndRecord
+Record = TaskRecord | FileRecord
 
 ATTEMPT = struct.Struct("<qq")
 """The record of an attempt: generation and fence. Its spec and pipes come with it."""

@@ -42,7 +42,6 @@ from longshore.execution.runners.executor import (
 from longshore.execution.slot_page import SlotPage
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
-    EndRecord,
     FileRecord,
     Frame,
     OutcomeFrame,
@@ -182,16 +181,15 @@ class SlotChild:
         """Wait for a task that may begin, and record that it has begun. Exits if there is none."""
         while True:
             size = self._tasks.recv_into(self._buffer)
-            record = decode_record(self._buffer[:size]) if size else EndRecord(self._generation)
+            if not size:
+                exit_process(EXIT_OK)  # the worker has ended
+            record = decode_record(self._buffer[:size])
             if record.generation != self._generation:
                 continue
-            if isinstance(record, EndRecord):
-                exit_process(EXIT_OK)
             if isinstance(record, FileRecord):
                 record = _read_record(record.path)
             if self._page.begin(record.number, record.fence):
                 return record
-            self._end_output(record.number)
             self.send(TooLateFrame(record.number, record.fence))
 
     def _serve_one(self) -> int:

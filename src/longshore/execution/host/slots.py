@@ -43,7 +43,6 @@ from longshore.execution.slot_page import SlotPage, open_page_file
 from longshore.execution.slot_protocol import (
     RECORD_LIMIT_BYTES,
     TOKEN_BYTES,
-    EndRecord,
     FileRecord,
     Frame,
     FrameDecoder,
@@ -204,7 +203,7 @@ class _GivenTask:
     task: SlotTask
     file: str | None  # contains its record
     open_streams: int  # whose boundary has not been read; in fork there are no boundaries
-    frame: OutcomeFrame | TooLateFrame | None = None
+    frame: OutcomeFrame | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -249,7 +248,6 @@ class _ChildSlot:
         self._decoder = FrameDecoder()
         self._tenant: str | None = None
         self._ending: ChildEndCause | None = None
-        self._end_is_unsent = False
         self._child_pid = 0
 
     # Opening and closing.
@@ -385,7 +383,6 @@ class _ChildSlot:
 
     def take_back(self) -> list[int]:
         numbers: list[int] = []
-        end_was_sent = False
         reach("slot.tasks_taking_back")
         while True:
             try:
@@ -393,22 +390,20 @@ class _ChildSlot:
             except BlockingIOError:
                 break
             record = decode_record(packet)
-            if record.generation != self._generation:
-                continue
-            if isinstance(record, EndRecord):
-                end_was_sent = True
-            else:
+            if record.generation == self._generation:
                 numbers.append(record.number)
         reach("slot.tasks_taken_back")
+        if numbers:
+            self._remove_unbegun(numbers)
+        return numbers
+
+    def _remove_unbegun(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             _remove_file(self._unfinished.pop(number).file)
-        if numbers:
-            self._unreported = deque(item for item in self._unreported if item in self._unfinished)
-            for pipe in self._outputs:
-                pipe.tasks = deque(item for item in pipe.tasks if item in self._unfinished)
-        if end_was_sent:
-            self._send_end()
-        return numbers
+        self._unreported = deque(item for item in self._unreported if item in self._unfinished)
+        for pipe in self._outputs:
+            pipe.tasks = deque(item for item in pipe.tasks if item in self._unfinished)
+        self._end_when_done()
 
     def kill(self, grace: timedelta) -> list[int]:
         numbers = self.take_back()
@@ -424,14 +419,13 @@ class _ChildSlot:
         if self._ending is None:
             self._ending = ChildEndCause.REPLACED
             reach("slot.child_replacing")
-            self._send_end()
+            self._end_when_done()
 
-    def _send_end(self) -> None:
-        self._end_is_unsent = False
-        try:
-            self.reaper.tasks.send(encode(EndRecord(self._generation)))
-        except BlockingIOError:
-            self._end_is_unsent = True  # again when the child has finished a task
+    def _end_when_done(self) -> None:
+        """End a child that has nothing more to do, if it has to be ended."""
+        is_done = self._ending is ChildEndCause.REPLACED and not self._unfinished
+        if is_done or self._ending is ChildEndCause.KILLED:
+            self._end_child()
 
     def reply(self, number: int, content: dict[str, Any]) -> None:
         """Answer a request of a task; the answer is lost if the task has ended."""
@@ -495,7 +489,7 @@ class _ChildSlot:
             entry = self._unfinished[boundary]
             entry.open_streams -= 1
             if not entry.open_streams and entry.frame is not None:
-                self._finish(entry)
+                self._finish(entry, entry.frame)
         return bool(data)
 
     def _handle_output(self, pipe: _OutputPipe, data: bytes) -> None:
@@ -538,9 +532,13 @@ class _ChildSlot:
         ):
             message = f"an outcome of task {frame.number}, which this child does not run"
             raise InvalidFrame(message)
+        if isinstance(frame, TooLateFrame):
+            self._remove_unbegun((frame.number,))
+            self._listener.too_late(self.number, frame.number)
+            return
         entry.frame = frame
         if not entry.open_streams:
-            self._finish(entry)
+            self._finish(entry, frame)
 
     def _handle_report(self, frame: ReportFrame) -> None:
         entry = self._unfinished.get(frame.number)
@@ -556,26 +554,15 @@ class _ChildSlot:
         elif report is not None:
             self._listener.report(self.number, frame.number, report)
 
-    def _finish(self, entry: _GivenTask) -> None:
+    def _finish(self, entry: _GivenTask, frame: OutcomeFrame) -> None:
         """Hand over how a task ended, unless its child has to end first."""
-        frame = entry.frame
-        if isinstance(frame, OutcomeFrame) and (frame.child_ends or not self._in_pool):
+        if frame.child_ends or not self._in_pool:
             return
-        number = entry.task.number
-        del self._unfinished[number]
+        del self._unfinished[frame.number]
         _remove_file(entry.file)
-        if isinstance(frame, OutcomeFrame):
-            self._child_pid = self._child_pid or self.page.child_pid
-            self._listener.outcome(self.number, self._outcome(entry.task, frame, self._child_pid))
-        else:
-            if not self._in_pool:
-                for pipe in self._outputs:
-                    pipe.tasks.clear()  # without boundaries
-            self._listener.too_late(self.number, number)
-        if self._end_is_unsent:
-            self._send_end()
-        if self._ending is ChildEndCause.KILLED:
-            self._end_child()
+        self._child_pid = self._child_pid or self.page.child_pid
+        self._listener.outcome(self.number, self._outcome(entry.task, frame, self._child_pid))
+        self._end_when_done()
 
     def _outcome(self, task: SlotTask, frame: OutcomeFrame, process_id: int) -> SlotOutcome:
         number, fence, result = frame.number, frame.fence, frame.result
@@ -642,11 +629,8 @@ class _ChildSlot:
             self.closed.set_result(None)
         if self._in_pool or lost:
             self._slots.release_folder(Path(folder))
-        for event in outcomes:
-            if isinstance(event, SlotOutcome):
-                self._listener.outcome(self.number, event)
-            else:
-                self._listener.too_late(self.number, event)
+        for outcome in outcomes:
+            self._listener.outcome(self.number, outcome)
         if ending is not None:
             self._listener.child_ended(self.number, ending)
 
@@ -662,20 +646,20 @@ class _ChildSlot:
             if rest := pipe.splitter.flush():
                 self._handle_output(pipe, rest)
 
-    def _account(self, status: ChildStatus) -> tuple[ChildEnding | None, list[SlotOutcome | int]]:
+    def _account(self, status: ChildStatus) -> tuple[ChildEnding | None, list[SlotOutcome]]:
         """Returns how the child ended, and the outcomes of its tasks that waited for that.
 
         There is no ending in ``fork`` if its task has an outcome.
         """
         not_begun = tuple(self.take_back())
         code = os.waitstatus_to_exitcode(status.wait_status)
-        finished: list[SlotOutcome | int] = []
+        finished: list[SlotOutcome] = []
         begun: SlotTask | None = None
         last_begun = (self.page.last_begun or ())[:2]
         for entry in self._unfinished.values():
-            event = self._outcome_at_end(entry, status, code)
-            if event is not None:
-                finished.append(event)
+            outcome = self._outcome_at_end(entry, status, code)
+            if outcome is not None:
+                finished.append(outcome)
             elif last_begun == (entry.task.number, entry.task.fence):
                 begun = entry.task
             else:
@@ -710,13 +694,12 @@ class _ChildSlot:
 
     def _outcome_at_end(
         self, entry: _GivenTask, status: ChildStatus, code: int
-    ) -> SlotOutcome | int | None:
-        """Returns the outcome that the task has reported, or its number if it came too late."""
+    ) -> SlotOutcome | None:
+        """Returns the outcome that the task has reported."""
         frame = entry.frame
-        if frame is None or isinstance(frame, TooLateFrame):
-            return None if frame is None else frame.number
-        if not self._in_pool and frame.error is None and code != 0:
-            return None  # it ended otherwise than it has reported
+        # A child of a fork may have ended otherwise than it has reported.
+        if frame is None or (not self._in_pool and frame.error is None and code != 0):
+            return None
         outcome = self._outcome(entry.task, frame, status.child_pid)
         if not self._in_pool:
             outcome.folder = self._folder_left_by(entry.task, status)
