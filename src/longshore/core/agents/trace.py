@@ -37,7 +37,7 @@ from longshore.core.agents.trace_text import (
     tokens_text,
 )
 from longshore.core.agents.transcripts import RESULT_TOOL
-from longshore.core.events.wire import camel_case
+from longshore.core.events.codec import camel_case
 from longshore.core.text.sanitise import safe_excerpt
 
 TRACE_VERSION: Final = 1

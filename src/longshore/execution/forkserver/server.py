@@ -32,7 +32,9 @@ class ForkServer:
     def __init__(self, worker: socket.socket, inherited_fds: tuple[int, ...]) -> None:
         self._worker = worker
         self._inherited_fds = inherited_fds  # open while any process of an attempt is alive
-        self._reapers: dict[int, int] = {}  # process id to the pipe that tells the worker its end
+        self._reapers: dict[
+            int, int
+        ] = {}  # process id to the pipe that reports its end to the worker
         # It closes when this process ends, and only then: no other process has its writing end.
         self._end_pipe, self._end_pipe_writer = os.pipe()
 
