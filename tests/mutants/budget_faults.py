@@ -129,7 +129,7 @@ BUDGET_FAULTS = (
     _fault(
         name="more is spent before it is written down what was",
         at="services.worker.budget_check:BudgetCheck._record_spend",
-        do=Condition("stopping", False),
+        do=Condition("stopped", False),
         caught_by=f"{_FAILURES}::test_nothing_more_is_spent_before_it_is_written_down_what_was",
     ),
     _fault(

@@ -68,7 +68,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a row that is cancelled from the start is run",
-        at="services.worker.attempts:Attempts._add_outside",
+        at="services.worker.attempts:Attempts._begin",
         do=Drop("if cancel"),
         caught_by=f"{_CANCELLATIONS}::"
         "test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled",
@@ -137,7 +137,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a task that has no unit is run beside the others",
-        at="services.worker.attempts:Attempts._add_outside",
+        at="services.worker.attempts:Attempts._begin",
         do=Condition("_outside", False),
         caught_by=f"{_SLOTS}::test_a_task_without_a_slot_is_released_while_slots_use_every_unit",
     ),
@@ -256,8 +256,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="what a given back attempt has used is forgotten",
-        at="services.worker.outcomes:Outcomes.released",
-        do=Replace("_facts", "{'fence': self.fence}"),
+        at="services.worker.attempts:Attempts._outcome",
+        do=Value("usage=", "NO_USAGE"),
         caught_by="unit/services/test_worker_reports.py::"
         "test_the_usage_of_an_attempt_that_was_given_back_is_recorded",
     ),
@@ -350,8 +350,8 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a task whose definition cannot be read is run by the runner",
-        at="services.worker.attempts:Attempts._add_unread",
-        do=Replace("_report()", "self._report_release(claimed, STOPPING, claimed.due_at)"),
+        at="services.worker.attempts:Attempts._read_definition",
+        do=Replace("_fail()", "self._release(attempt, STOPPING)"),
         caught_by=f"{_SLOTS}::test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere",
     ),
     _fault(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.events.types import Activity, Usage
@@ -44,8 +44,7 @@ class Conversation:
     entries: list[Any] = field(default_factory=list)  # of this revision
 
 
-@dataclass(frozen=True, slots=True)
-class OutputReport:
+class OutputReport(NamedTuple):
     """The child wrote to one of its output streams."""
 
     stream: Stream

@@ -1,5 +1,6 @@
 """A worker whose agents have budgets: they ask, are answered, and rest when nothing is left."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ from longshore.core.agents.plan import read_plan
 from longshore.core.budgets import NO_BUDGET, Budget, BudgetScope, day_budget_name, next_day_start
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
-from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.ledger import AnyChange
 from longshore.ports.runner import UsageReport
 from longshore.services.worker.budget_check import BudgetCheck, BudgetStop, Granting, Waiting
+from longshore.services.worker.output import AttemptReports, OutputPolicy, OutputPump
 from longshore.testing.fake_runner import Script, succeeds
 from tests.unit.services.agent_spending import (
     AGENT,
@@ -149,16 +150,8 @@ async def test_a_step_has_a_budget_of_its_own(tmp_path: Path) -> None:
             assert spend_answers(harness) == [[(1, None), (2, None), (3, None), (4, why)]]
 
 
-class FakeSpender:
-    """An attempt as the spending service sees it."""
-
-    stopping = False
-
-    def __init__(self, row: TaskRow) -> None:
-        self.row = row
-
-    async def renew(self) -> bool:
-        return True
+async def renewed() -> bool:
+    return True
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -168,11 +161,13 @@ async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, **({} if shared else {"budget": 0.5}))
         await submit(harness, budget=0.5 if shared else None)
-        spender = FakeSpender(await harness.claim(task_id("a")))
+        row = await harness.claim(task_id("a"))
+        pump = OutputPump(backend.output, harness.clock, row.id, row.attempt, OutputPolicy())
+        reports, never = AttemptReports(pump, harness.clock, row), asyncio.Future[None]()
         plan, _ = read_plan({"prompt": "Do it.", **({} if shared else {"budget": 0.5})})
         assert plan is not None
         check = BudgetCheck(
-            harness.reservations, harness.clock, spender, plan, day_budget=NO_BUDGET
+            harness.reservations, harness.clock, reports, never, renewed, plan, NO_BUDGET
         )
         assert await check.open()
 

@@ -19,8 +19,8 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ from longshore.core.slot_plan import (
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
-from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
     BackendRejected,
     BackendUnavailable,
@@ -61,6 +60,7 @@ from longshore.ports.runner import (
     AttemptSpec,
     ChildReport,
     ConversationReport,
+    OutputReport,
     RunningAttempt,
     SpendRequest,
     StepReport,
@@ -91,7 +91,6 @@ from longshore.services.worker.context import (
 from longshore.services.worker.outcomes import (
     STOPPING,
     Outcome,
-    Outcomes,
     failed_before_start,
     hold_queue,
     store_conversation,
@@ -133,39 +132,19 @@ class _Attempt:
 
     claimed: ClaimedTask
     number: int
-    definition: Definition
+    claimed_at_ns: int
     trusted_until_ns: int
-    spec: SlotTask
+    task: SlotTask = field(init=False)  # not there before its definition is read
     slot: int | None = None  # None: it waits for one, has its own process, or has ended
-    claimed_at_ns: int = 0
     has_ended: bool = False  # what it has left is being stored
     stop_reason: AttemptStopReason | None = None
     timed_out: bool = False
     start_next: Callable[[], None] | None = None  # starts the next attempt of the same task
     reports: AttemptReports | None = None  # None: it has reported nothing and printed nothing
     child: RunningAttempt | None = None  # a process of its own, which may be alive
-    stopped: asyncio.Future[None] | None = None  # done when there is a reason to stop that process
+    own_process: bool = False  # or it is about to have one
+    stopped: asyncio.Future[None] = field(init=False)  # with its own process: done to stop it
     budget_check: BudgetCheck | None = None  # None: no budget limits it
-
-
-@dataclass(frozen=True, slots=True)
-class _Spender:
-    """See ``budget_check.Spender``."""
-
-    attempts: Attempts
-    attempt: _Attempt
-
-    @property
-    def row(self) -> TaskRow:
-        reports = self.attempt.reports
-        return (reports and reports.row) or self.attempt.claimed.row
-
-    @property
-    def stopping(self) -> bool:
-        return self.attempt.stop_reason is not None
-
-    async def renew(self) -> bool:
-        return await self.attempts.renew_one(self.attempt)
 
 
 class Attempts:
@@ -198,8 +177,6 @@ class Attempts:
         self._post = post
         self._on_change = on_change
         self._current: dict[int, _Attempt] = {}
-        # Tasks whose definition is being read, with the reason to stop them.
-        self._unread: dict[str, AttemptStopReason | None] = {}
         self._trusted: dict[int, int] = {}  # until when each slot may run what it has
         # Dicts for their order: a simulation must cancel them in the same order each time.
         self._working: dict[asyncio.Task[None], None] = {}  # coroutines of attempts that need one
@@ -224,7 +201,7 @@ class Attempts:
     @property
     def task_ids(self) -> list[str]:
         """Ids of the tasks that this worker has."""
-        return [*self._unread, *(attempt.claimed.task_id for attempt in self._current.values())]
+        return [attempt.claimed.task_id for attempt in self._current.values()]
 
     def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
         """How many tasks of short definitions may be claimed beyond the free units."""
@@ -244,70 +221,78 @@ class Attempts:
         Args:
             sent_at: A moment of the clock that is not later than the start of the lease.
         """
-        definition: Definition | None = self._context.definition_cache.get(claimed.definition)
-        if definition is None:
-            self._outside += 1
-            self._unread[claimed.task_id] = None
-            self._start(self._working, self._add_unread(claimed, sent_at))
-            return
-        task_id, sent_at_ns = claimed.task_id, to_ns(sent_at)
-        number, tenant = slot_task_number(task_id), claimed.definition[0]
-        job_id, attempt_number = claimed.job_id, claimed.attempt
-        spec = SlotTask(number, claimed.fence, tenant, task_id, job_id, attempt_number, definition)
-        trusted_ns = sent_at_ns + self._trusted_for_ns
-        attempt = _Attempt(claimed, number, definition, trusted_ns, spec, claimed_at_ns=sent_at_ns)
+        number, sent_at_ns = slot_task_number(claimed.task_id), to_ns(sent_at)
         if (earlier := self._current.get(number)) is not None:
             # Its lease is lost, and it has not ended yet.
             self._stop(earlier, AttemptStopReason.FENCED)
             earlier.stop_reason = AttemptStopReason.FENCED
             earlier.start_next = partial(self.add, claimed, sent_at)
             return
+        attempt = _Attempt(claimed, number, sent_at_ns, sent_at_ns + self._trusted_for_ns)
         self._current[number] = attempt
-        if not (self._has_slots and runs_in_slot(definition)):
-            self._add_outside(attempt)
-            return
-        text = claimed.plain_input
-        results = None if text is None else results_at_hand(self._context, claimed)
-        if text is not None and results is not None:
-            spec.input = text
-            spec.dependency_outputs = results or None
-            self._make_ready(attempt)
+        definition: Definition | None = self._context.definition_cache.get(claimed.definition)
+        if definition is None:
+            self._outside += 1
+            self._work(attempt, self._read_definition(attempt))
         else:
-            if claimed.row.cancel is not None:
-                attempt.stop_reason = AttemptStopReason.CANCELLED
-            self._start(self._working, self._fail_on_error(attempt, self._prepare(attempt)))
+            self._begin(attempt, definition)
 
-    async def _add_unread(self, claimed: ClaimedTask, sent_at: timedelta) -> None:
-        """Run the first task of a version of a definition, which is read and kept."""
-        task_id, failure = claimed.task_id, None
+    async def _read_definition(self, attempt: _Attempt) -> None:
+        """Begin the first task of a version of a definition, which is read and kept."""
+        context, row = self._context, attempt.claimed.row
         try:
-            await self._context.transitions.retry_unavailable(
-                lambda: read_definition(self._context, claimed.row)
+            definition = await context.transitions.retry_unavailable(
+                lambda: read_definition(context, row)
             )
-        except Exception as error:
-            failure = failed_before_start(error)
-            if not isinstance(error, NotFound | BackendUnavailable):
-                logger.exception("attempt.failed", extra={"task_id": task_id})
-        self._outside -= 1
-        stop_reason = self._unread.pop(task_id, None)
-        if failure is not None:
-            # Nothing may be started: what can run in a slot and is not in the record of the slots
-            # counts as not begun.
-            outcomes = Outcomes(claimed.fence, self._context.jitter, timedelta(0))
-            self._report(claimed, outcomes.failed(failure))
+        except (NotFound, BackendUnavailable) as error:
+            # Not a release: what can run in a slot and is not in the record of the slots counts as
+            # not begun.
+            self._fail(attempt, failed_before_start(error))
+            return
+        finally:
+            self._outside -= 1
+        self._begin(attempt, definition)
+
+    def _begin(self, attempt: _Attempt, definition: Definition) -> None:
+        claimed, context = attempt.claimed, self._context
+        tenant, task_id, job_id = claimed.definition[0], claimed.task_id, claimed.job_id
+        number, fence, ordinal = attempt.number, claimed.fence, claimed.attempt
+        attempt.task = SlotTask(number, fence, tenant, task_id, job_id, ordinal, definition)
+        in_slot = self._has_slots and runs_in_slot(definition)
+        text = claimed.plain_input if in_slot else None
+        results = None if text is None else results_at_hand(context, claimed)
+        if text is not None and results is not None:
+            attempt.task.input = text
+            attempt.task.dependency_outputs = results or None
+            self._make_ready(attempt)
+            return
+        if attempt.stop_reason is None and claimed.row.cancel is not None:
+            attempt.stop_reason = AttemptStopReason.CANCELLED
+        if attempt.stop_reason is not None or self._stopping:
+            self._end_unbegun(attempt)
+        elif in_slot:
+            self._work(attempt, self._prepare(attempt))
+        elif self._outside + len(self._planner.busy_slots()) >= self._units:
+            # Tasks claimed ahead for a busy slot may have begun in an idle one, whose unit the
+            # source gave away again meanwhile.
+            self._release(attempt, NOT_BEGUN)
         else:
-            self.add(claimed, sent_at)
-            if stop_reason is not None:
-                self.stop(task_id, stop_reason)
-        self._leave_work()
+            self._outside += 1
+            attempt.own_process = True
+            attempt.stopped = asyncio.get_running_loop().create_future()
+            self._reports_of(attempt)  # renewals keep the row in it, also before there is a child
+            self._work(attempt, self._run_child(attempt))
 
     def _make_ready(self, attempt: _Attempt) -> None:
-        if self._stopping:
-            self._release(attempt, STOPPING)
+        if attempt.stop_reason is not None or self._stopping:
+            self._end_unbegun(attempt)
             return
-        version, isolation = attempt.claimed.definition, attempt.definition.isolation
+        version, isolation = attempt.claimed.definition, attempt.task.definition.isolation
         self._planner.claimed(SlotTaskPlan(attempt.number, version[0], version, isolation))
         self._schedule()
+
+    def _work(self, attempt: _Attempt, work: Coroutine[Any, Any, None]) -> None:
+        self._start(self._working, self._fail_on_error(attempt, work))
 
     async def _fail_on_error(self, attempt: _Attempt, work: Coroutine[Any, Any, None]) -> None:
         """Prepare, run or finish an attempt; an unexpected error becomes a failed attempt."""
@@ -330,7 +315,7 @@ class Attempts:
 
     async def _prepare(self, attempt: _Attempt) -> None:
         if (spec := await self._read_spec(attempt)) is not None:
-            _fill(attempt.spec, spec)
+            _fill(attempt.task, spec)
             self._make_ready(attempt)
 
     async def _read_spec(self, attempt: _Attempt) -> AttemptSpec | None:
@@ -352,59 +337,35 @@ class Attempts:
         if attempt.child is not None:
             # While the child may be alive, another worker must not start the next attempt.
             self._drop(attempt)
-            return
-        self._remove(attempt)
-        command = self._outcome(attempt, failure, timedelta(0))
-        self._report(attempt.claimed, command, attempt.budget_check)
+        else:
+            self._end(attempt, self._outcome(attempt, failure, timedelta(0)))
 
     # Processes of their own ---------------------------------------------------------------------
 
-    def _add_outside(self, attempt: _Attempt) -> None:
+    async def _run_child(self, attempt: _Attempt) -> None:
         """Run an attempt in a process of its own.
 
-        Tasks claimed ahead for a busy slot may have begun in an idle one, whose unit the source
-        gave away again meanwhile. An attempt that has ended has freed its unit: the turn that
-        commits its outcome claims the next task.
+        An attempt that has ended has freed its unit: the turn that commits its outcome claims the
+        next task.
         """
-        if self._outside + len(self._planner.busy_slots()) >= self._units:
-            self._release(attempt, NOT_BEGUN)
-            return
-        self._outside += 1
-        attempt.stopped = asyncio.get_running_loop().create_future()
-        reports = self._reports_of(attempt)
-        reports.row = attempt.claimed.row
-        if self._stopping:
-            self._stop(attempt, AttemptStopReason.DRAINED)
-        elif reports.row.cancel is not None:
-            self._stop(attempt, AttemptStopReason.CANCELLED)
-        self._start(self._working, self._fail_on_error(attempt, self._run_child(attempt, reports)))
-
-    async def _run_child(self, attempt: _Attempt, reports: AttemptReports) -> None:
         try:
-            ended = await self._execute(attempt, reports)
+            ended = await self._execute(attempt)
         finally:
             self._outside -= 1
             self._schedule()
         if ended is not None:
             await self._finish(attempt, *ended)
 
-    async def _execute(
-        self, attempt: _Attempt, reports: AttemptReports
-    ) -> tuple[timedelta, Any] | None:
+    async def _execute(self, attempt: _Attempt) -> tuple[timedelta, Any] | None:
         """Returns the duration and the result or failure; None if the attempt has not begun."""
         spec, agent_slots = await self._read_spec(attempt), self._context.agent_slots
-        if spec is None or attempt.stopped is None:
+        if spec is None:
             return None
         if not await agent_slots.acquire(spec, attempt.stopped):
             self._end_unbegun(attempt)
             return None
         try:
-            spender = _Spender(self, attempt)
-            attempt.budget_check = await open_budget_check(spec, self._context, spender)
-            if attempt.budget_check is not None and attempt.budget_check.stop is not None:
-                return timedelta(0), _STOPPED
-            spec = replace(spec, has_budget=attempt.budget_check is not None)
-            return await self._start_child(attempt, spec, reports)
+            return await self._start_child(attempt, spec)
         except (LeaseLost, BackendUnavailable) as error:
             if isinstance(error, LeaseLost) or attempt.child is not None:
                 self._drop(attempt)
@@ -415,9 +376,14 @@ class Attempts:
         return None
 
     async def _start_child(
-        self, attempt: _Attempt, spec: AttemptSpec, reports: AttemptReports
+        self, attempt: _Attempt, spec: AttemptSpec
     ) -> tuple[timedelta, Any] | None:
-        context = self._context
+        context, reports = self._context, self._reports_of(attempt)
+        renew = partial(self.renew_one, attempt)
+        check = await open_budget_check(context, spec, reports, attempt.stopped, renew)
+        attempt.budget_check = check
+        if check is not None and check.stop is not None:
+            return timedelta(0), _STOPPED
         if self._now_ns() >= attempt.trusted_until_ns:
             # Preparing took too long: another worker may have claimed the task.
             self._drop(attempt)
@@ -425,6 +391,7 @@ class Attempts:
         if attempt.stop_reason is not None:
             self._end_unbegun(attempt)
             return None
+        spec = replace(spec, has_budget=check is not None)
         try:
             child = await context.runner.start(spec, deadline_ns=self._deadline_ns(attempt))
         except UsageError as error:
@@ -445,7 +412,7 @@ class Attempts:
         extra = {"task_id": attempt.claimed.task_id, "error": str(error)}
         logger.warning("child.start_failed", extra=extra)
         pause = self._clock.sleep(pause_before_release(attempt.claimed.row))
-        async with race(pause, self._wait_for_lease_end(attempt), *_stopped(attempt)):
+        async with race(pause, self._wait_for_lease_end(attempt), attempt.stopped):
             pass
         if attempt.stop_reason in (None, AttemptStopReason.DRAINED):
             self._release(attempt, str(error), begun=True)
@@ -495,7 +462,7 @@ class Attempts:
         Returns whether the child ends by itself; if several apply, that counts, then the lease.
         """
         slept, lease_end = self._clock.sleep(timeout), self._wait_for_lease_end(attempt)
-        async with race(reading, slept, lease_end, *_stopped(attempt)) as (_, _, lease_ended, *_):
+        async with race(reading, slept, lease_end, attempt.stopped) as (_, _, lease_ended, _):
             if reading.done():
                 return True
             if lease_ended.done():
@@ -561,7 +528,7 @@ class Attempts:
         trusted_ns = self._trusted.get(slot)
         if trusted_ns is None or not 0 <= attempt.trusted_until_ns - trusted_ns < _TRUST_STEP_NS:
             self._update_trust(slot)
-        if self._slots.give(slot, attempt.spec):
+        if self._slots.give(slot, attempt.task):
             attempt.slot = slot
         else:
             self._planner.not_given(slot, number)
@@ -593,7 +560,7 @@ class Attempts:
         if not self._planner.has_slots(isolation):
             # Not those that are being prepared, or have ended: they are in no slot either.
             for attempt in [self._current[number] for number in self._planner.waiting]:
-                if attempt.definition.isolation is isolation:
+                if attempt.task.definition.isolation is isolation:
                     self._planner.forget(attempt.number)
                     self._release(attempt, reason)
 
@@ -644,14 +611,12 @@ class Attempts:
         self._act()
 
     def _timeout_of(self, attempt: _Attempt) -> timedelta:
-        return attempt.definition.timeout or self._context.timeout
+        return attempt.task.definition.timeout or self._context.timeout
 
     # Stopping -----------------------------------------------------------------------------------
 
     def stop(self, task_id: str, reason: AttemptStopReason) -> None:
         """Stop a task for a reason; the first reason counts."""
-        if task_id in self._unread:
-            self._unread[task_id] = self._unread[task_id] or reason
         if (attempt := self._current.get(slot_task_number(task_id))) is not None:
             self._stop(attempt, reason)
 
@@ -661,7 +626,7 @@ class Attempts:
         if attempt.stop_reason is not None or attempt.has_ended:
             return  # its outcome is about to be reported
         attempt.stop_reason = reason
-        if attempt.stopped is not None:
+        if attempt.own_process:
             attempt.stopped.set_result(None)
         elif attempt.slot is None:
             if attempt.number in self._planner.waiting:
@@ -705,14 +670,13 @@ class Attempts:
         self._schedule()
 
     def _end_unbegun(self, attempt: _Attempt) -> None:
-        match attempt.stop_reason:
-            case AttemptStopReason.CANCELLED:
-                self._remove(attempt)
-                self._report(attempt.claimed, c.ConfirmCancel(fence=attempt.claimed.fence))
-            case AttemptStopReason.DRAINED:
-                self._release(attempt, STOPPING)
-            case _:
-                self._drop(attempt)
+        """End an attempt that was stopped before it has begun."""
+        if attempt.stop_reason is AttemptStopReason.CANCELLED:
+            self._end(attempt, c.ConfirmCancel(fence=attempt.claimed.fence))
+        elif attempt.stop_reason is AttemptStopReason.FENCED:
+            self._drop(attempt)
+        else:
+            self._release(attempt, STOPPING)
 
     def _drop(self, attempt: _Attempt, folder: Path | None = None) -> None:
         """Report nothing: the lease is lost."""
@@ -725,12 +689,15 @@ class Attempts:
 
     def _release(self, attempt: _Attempt, reason: str, *, begun: bool = False) -> None:
         """Release an attempt. One that has not begun keeps its place in the queue."""
-        self._remove(attempt)
-        self._report_release(attempt.claimed, reason, None if begun else attempt.claimed.due_at)
+        claimed = attempt.claimed
+        due_at = None if begun else claimed.due_at
+        release = c.Release(fence=claimed.fence, reason=error_text(reason), due_at=due_at)
+        self._end(attempt, release)
 
-    def _report_release(self, claimed: ClaimedTask, reason: str, due_at: datetime | None) -> None:
-        command = c.Release(fence=claimed.fence, reason=error_text(reason), due_at=due_at)
-        self._report(claimed, command)
+    def _end(self, attempt: _Attempt, command: Outcome) -> None:
+        self._remove(attempt)
+        self._unanswered += 1
+        self._report(attempt, command)
 
     def _remove(self, attempt: _Attempt) -> None:
         del self._current[attempt.number]
@@ -832,11 +799,10 @@ class Attempts:
             and outcome.folder is None
             and not _is_stopped(attempt)
         ):
-            self._remove(attempt)
             document = Document(text=result, size=len((result or "").encode()))
             fence = attempt.claimed.fence
             command = c.Complete(fence=fence, result=document, duration=duration, exit_code=0)
-            self._report(attempt.claimed, command)
+            self._end(attempt, command)
         else:
             if _is_stopped(attempt):
                 failure = failure or _STOPPED
@@ -856,7 +822,7 @@ class Attempts:
         self, attempt: _Attempt, folder: Path | None, duration: timedelta, result: str | Failure
     ) -> None:
         finish = self._finish(attempt, duration, result, folder, self._context.documents.store_text)
-        self._start(self._working, self._fail_on_error(attempt, finish))
+        self._work(attempt, finish)
 
     async def _finish(
         self,
@@ -874,33 +840,51 @@ class Attempts:
         elif not isinstance(result, Failure):
             result = await store_result(context, row, store or context.documents.store, result)
         command = self._outcome(attempt, result, duration)
-        if attempt.definition.runner is RunnerKind.AGENT:
+        if attempt.task.definition.runner is RunnerKind.AGENT:
             # First: the turn that commits the outcome may claim the next task of the queue.
             await hold_queue(context, row, command)
         if attempt.stop_reason is AttemptStopReason.FENCED:
             self._drop(attempt)
         else:
-            self._remove(attempt)
-            self._report(attempt.claimed, command, attempt.budget_check)
+            self._end(attempt, command)
 
     def _outcome(
         self, attempt: _Attempt, result: Document | Failure, duration: timedelta
     ) -> Outcome:
+        """Returns the command for the way in which an attempt has ended."""
         reports, check = attempt.reports, attempt.budget_check
-        outcomes = Outcomes(attempt.claimed.fence, self._context.jitter, duration, reports)
-        command: Outcome | None = None
-        if isinstance(result, Failure):
-            if attempt.stop_reason is not None:
-                command = outcomes.stopped(attempt.stop_reason)
-            elif attempt.timed_out:
-                timeout = timeout_of(attempt.definition) or self._context.timeout
-                command = outcomes.timed_out(result.signal or "SIGTERM", timeout)
-            elif reports is not None and isinstance(reports.error, BackendUnavailable):
-                # Not the task's fault: the attempt does not count.
-                command = outcomes.released(f"{_UNREACHABLE}: {reports.error}")
-            elif check is not None and check.stop is not None:
-                command = outcomes.parked(check.stop)
-        return command or outcomes.ended(result)
+        facts: dict[str, Any] = {"fence": attempt.claimed.fence}
+        if reports is not None:
+            facts.update(usage=reports.usage, last_output=reports.pump.last_stored)
+        if not isinstance(result, Failure):
+            return c.Complete(result=result, duration=duration, exit_code=0, **facts)
+        if attempt.stop_reason is AttemptStopReason.CANCELLED:
+            return c.ConfirmCancel(**facts)
+        if attempt.stop_reason is AttemptStopReason.DRAINED:
+            return c.Release(reason=STOPPING, **facts)
+        if attempt.timed_out:
+            return c.TimeOut(
+                timeout=timeout_of(attempt.task.definition) or self._context.timeout,
+                elapsed=duration,
+                signal=result.signal or "SIGTERM",
+                jitter=self._context.jitter(),
+                **facts,
+            )
+        if reports is not None and isinstance(reports.error, BackendUnavailable):
+            # Not the task's fault: the attempt does not count.
+            return c.Release(reason=error_text(f"{_UNREACHABLE}: {reports.error}"), **facts)
+        if check is not None and check.stop is not None:
+            return c.Park(
+                scope=check.stop.scope,
+                unit=check.stop.exhausted.unit,
+                reason=check.stop.reason,
+                until=check.stop.until,
+                allowance=check.stop.allowance,
+                duration=duration,
+                **facts,
+            )
+        jitter = self._context.jitter()
+        return c.AttemptFailed(failure=result, jitter=jitter, duration=duration, **facts)
 
     def too_late(self, slot: int, number: int) -> None:
         self._planner.finished(slot, number, None, self._now_ns())
@@ -908,7 +892,7 @@ class Attempts:
         self._release(self._current[number], _TOO_LATE)
 
     def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        self._add_report(self._current[number], (stream, data))
+        self._add_report(self._current[number], OutputReport(stream, data))
 
     def report(self, slot: int, number: int, report: ChildReport) -> None:
         self._add_report(self._current[number], report)
@@ -918,10 +902,10 @@ class Attempts:
             log, policy, clock = self._context.backend.output, self._context.output, self._clock
             claimed = attempt.claimed
             pump = OutputPump(log, clock, claimed.task_id, claimed.attempt, policy)
-            attempt.reports = AttemptReports(pump, clock)
+            attempt.reports = AttemptReports(pump, clock, claimed.row)
         return attempt.reports
 
-    def _add_report(self, attempt: _Attempt, report: ChildReport | tuple[Stream, bytes]) -> None:
+    def _add_report(self, attempt: _Attempt, report: ChildReport) -> None:
         reports = self._reports_of(attempt)
         reports.waiting.append(report)
         if len(reports.waiting) == _MAX_WAITING_REPORTS and attempt.slot is not None:
@@ -951,13 +935,11 @@ class Attempts:
             extra = {"task_id": attempt.claimed.task_id}
             logger.error("reports.lost", extra=extra, exc_info=error)
 
-    async def _record(self, attempt: _Attempt, report: ChildReport | tuple[Stream, bytes]) -> None:
+    async def _record(self, attempt: _Attempt, report: ChildReport) -> None:
         reports = self._reports_of(attempt)
         if reports.error is not None:
             return
         match report:
-            case (stream, data):
-                await reports.pump.add(stream, data)
             case StepReport():
                 await self._store_checkpoint(attempt, report, reports)
             case ConversationReport():
@@ -985,7 +967,7 @@ class Attempts:
 
     async def _answer_spend_request(self, attempt: _Attempt, request: SpendRequest) -> None:
         check = attempt.budget_check
-        state = await check.decide(request) if check is not None else None
+        state = None if check is None else await check.decide(request)
         if attempt.child is not None and not isinstance(state, Waiting):
             refusal = state.reason if isinstance(state, BudgetStop) else None
             await attempt.child.answer_spend_request(request.number, refusal=refusal)
@@ -1018,7 +1000,7 @@ class Attempts:
             await store_files(self._context, attempt.claimed.row, reports, folder)
             self._slots.release_folder(folder)
         if attempt.reports is not None:
-            if attempt.stopped is None:  # otherwise it is finished
+            if not attempt.own_process:  # otherwise it is finished
                 await attempt.reports.pump.finish()
             if attempt.stop_reason is not AttemptStopReason.FENCED:
                 await store_output(self._context, attempt.claimed.task_id, attempt.reports.pump)
@@ -1050,66 +1032,47 @@ class Attempts:
         self._post(item, partial(_set_result, answered))
         return await answered
 
-    def _report(
-        self, claimed: ClaimedTask, command: Outcome, check: BudgetCheck | None = None
-    ) -> None:
-        # One command at most ends an attempt, so its fence identifies the change.
-        item = LeaseCommand(claimed.task_id, command, f"{claimed.fence}.end")
-        self._unanswered += 1
-        self._post(item, partial(self._reported, claimed, command, check))
+    def _report(self, attempt: _Attempt, command: Outcome) -> None:
+        self._post(_last_command(attempt, command), partial(self._reported, attempt, command))
 
     def _reported(
-        self,
-        claimed: ClaimedTask,
-        command: Outcome,
-        check: BudgetCheck | None,
-        answer: Answer,
-        *,
-        is_last: bool = False,
+        self, attempt: _Attempt, command: Outcome, answer: Answer, *, is_last: bool = False
     ) -> None:
+        claimed = attempt.claimed
         if isinstance(answer, Applied):
             self.ended[type(command)] += 1
             if logger.isEnabledFor(logging.DEBUG):
-                outcome, attempt = type(command).__name__, claimed.attempt
-                ended = {"task_id": claimed.task_id, "attempt": attempt, "outcome": outcome}
+                outcome, number = type(command).__name__, claimed.attempt
+                ended = {"task_id": claimed.task_id, "attempt": number, "outcome": outcome}
                 logger.debug("attempt.ended", extra=ended)
             if claimed.has_dependents and isinstance(command, c.Complete):
                 remember_result(self._context, claimed.task_id, command.result)
-            if check is not None:
-                self._start(self._working, self._close_budgets(claimed, check))
+            if attempt.budget_check is not None:
+                self._start(self._working, self._close_budgets(claimed, attempt.budget_check))
         elif isinstance(answer, BackendUnavailable) and not (is_last or self._closed):
-            self._start(self._calls, self._report_again(claimed, command, check))
+            self._start(self._calls, self._report_again(attempt, command))
             return
         else:
             extra = {"task_id": claimed.task_id, "why": str(answer)}
             logger.warning("outcome.refused", extra=extra)
-        self._unanswered -= 1
         if isinstance(answer, BackendRejected) and isinstance(command, c.Complete):
             # The outcome cannot be stored: the attempt fails, and another worker may succeed.
-            failed = c.AttemptFailed(
-                fence=command.fence,
-                failure=worker_failure(answer),
-                jitter=self._context.jitter(),
-                duration=command.duration,
-                usage=command.usage,
-                last_output=command.last_output,
-            )
-            self._report(claimed, failed, check)
+            failure = worker_failure(answer)
+            self._report(attempt, self._outcome(attempt, failure, command.duration))
+            return
+        self._unanswered -= 1
         if self._is_empty:
             self._emptied.set()
 
-    async def _report_again(
-        self, claimed: ClaimedTask, command: Outcome, check: BudgetCheck | None
-    ) -> None:
+    async def _report_again(self, attempt: _Attempt, command: Outcome) -> None:
         """Report an outcome through an outage, for as long as a lease lasts."""
-        item = LeaseCommand(claimed.task_id, command, f"{claimed.fence}.end")
         answer: Answer = BackendUnavailable()
         for pause in pauses_within(self._clock, self._context.lease.duration):
             await self._clock.sleep(pause)
-            answer = await self._ask(item)
+            answer = await self._ask(_last_command(attempt, command))
             if not isinstance(answer, BackendUnavailable):
                 break
-        self._reported(claimed, command, check, answer, is_last=True)
+        self._reported(attempt, command, answer, is_last=True)
 
     async def _close_budgets(self, claimed: ClaimedTask, check: BudgetCheck) -> None:
         # A reservation that stays open is closed by the next attempt that needs it.
@@ -1135,6 +1098,12 @@ class Attempts:
         return to_ns(self._clock.elapsed())
 
 
+def _last_command(attempt: _Attempt, command: Outcome) -> LeaseCommand:
+    # One command at most ends an attempt, so its fence identifies the change.
+    claimed = attempt.claimed
+    return LeaseCommand(claimed.task_id, command, f"{claimed.fence}.end")
+
+
 def _failure_of(ending: ChildEnding) -> Failure:
     failure = ending.failure or Failure(category=ErrorCategory.CRASH, message="the process ended")
     return replace(
@@ -1153,10 +1122,6 @@ async def _recorded(reports: AttemptReports) -> None:
     """Return when all reports of an attempt are recorded."""
     while reports.recording is not None:
         await asyncio.wait((reports.recording,))
-
-
-def _stopped(attempt: _Attempt) -> tuple[asyncio.Future[None], ...]:
-    return () if attempt.stopped is None else (attempt.stopped,)
 
 
 def _set_result(future: asyncio.Future[Answer], answer: Answer) -> None:

@@ -15,11 +15,12 @@ The check is in one of three states::
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Protocol
 
 from longshore.core.agents.plan import AgentPlan, read_plan
 from longshore.core.budgets import (
@@ -37,12 +38,13 @@ from longshore.core.budgets import (
 )
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.types import NO_USAGE, Usage
-from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.rows import JobRow
 from longshore.errors import BackendUnavailable, LeaseLost
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec, SpendRequest
 from longshore.services.budgets import BudgetReservations
 from longshore.services.worker.context import WorkerContext
+from longshore.services.worker.output import AttemptReports
 
 logger = logging.getLogger(__name__)
 
@@ -93,35 +95,22 @@ class _SharedBudgetUse:
         return sum(self.pending.values(), NO_USAGE)
 
 
-class Spender(Protocol):
-    """What a budget check needs of the attempt."""
-
-    @property
-    def row(self) -> TaskRow:
-        """The task's row as last read."""
-        ...
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the attempt was asked to stop."""
-        ...
-
-    async def renew(self) -> bool:
-        """Record the attempt's usage durably. Returns whether that succeeded."""
-        ...
-
-
 @dataclass(slots=True)
 class BudgetCheck:
     """Decides what one attempt may spend.
 
     Args:
+        reports: Have the task's row as last read.
+        stopped: Done when the attempt was asked to stop.
+        renew: Records the attempt's usage durably. Returns whether that succeeded.
         day_budget: What a tenant may spend in a day.
     """
 
     reservations: BudgetReservations
     clock: Clock
-    spender: Spender
+    reports: AttemptReports
+    stopped: asyncio.Future[None]
+    renew: Callable[[], Awaitable[bool]]
     plan: AgentPlan
     day_budget: Budget
     state: CheckState = field(default_factory=Granting)
@@ -149,7 +138,7 @@ class BudgetCheck:
         return bool(own or self.day_budget or self._job_budget)
 
     async def _refresh_job(self) -> None:
-        self._job = await self.reservations.read_job(self.spender.row)
+        self._job = await self.reservations.read_job(self.reports.row)
 
     @property
     def _job_budget(self) -> Budget:
@@ -185,7 +174,7 @@ class BudgetCheck:
         return any(estimate != NO_USAGE for estimate in self._pending.values())
 
     def _check_own(self, request: SpendRequest) -> BudgetStop | None:
-        row, pending = self.spender.row, sum(self._pending.values(), NO_USAGE)
+        row, pending = self.reports.row, sum(self._pending.values(), NO_USAGE)
         in_step = request.spent - self._step_starts[request.step]
         budgets = [
             (BudgetScope.STEP, f"step {step.name!r}", step.budget, in_step)
@@ -216,7 +205,7 @@ class BudgetCheck:
                 )
         except StaleReservation as stale:
             reason = "another process has ended the attempt"
-            raise LeaseLost(self.spender.row.id, reason) from stale
+            raise LeaseLost(self.reports.row.id, reason) from stale
         return None
 
     async def _reserve_from_job(self, request: SpendRequest) -> Exhausted | None:
@@ -231,7 +220,7 @@ class BudgetCheck:
     async def _reserve(self, name: str, limit: Budget, request: SpendRequest) -> Exhausted | None:
         share = self._shares.setdefault(name, _SharedBudgetUse())
         exhausted = await self.reservations.reserve(
-            self.spender.row,
+            self.reports.row,
             name,
             limit,
             spent=share.spent,
@@ -244,11 +233,11 @@ class BudgetCheck:
 
     async def _record_spend(self) -> None:
         """Wait until past spend is recorded durably: a crash must not lose it."""
-        while not self._recorded and not self.spender.stopping:
+        while not self._recorded and not self.stopped.done():
             await self.clock.sleep(_RETRY_PAUSE)
-            self._recorded = await self.spender.renew()
+            self._recorded = await self.renew()
         if not self._recorded:
-            raise LeaseLost(self.spender.row.id, "the attempt ends with unrecorded spend")
+            raise LeaseLost(self.reports.row.id, "the attempt ends with unrecorded spend")
 
     async def settle(self, number: int, spent: Usage, *, recorded: bool | None = None) -> None:
         """A response has arrived or never will: the attempt has now spent this much in total.
@@ -266,14 +255,14 @@ class BudgetCheck:
             share.spent += cost
         for name, share in shares.items():
             await self.reservations.settle(
-                self.spender.row, name, spent=share.spent, reserved=share.reserved
+                self.reports.row, name, spent=share.spent, reserved=share.reserved
             )
 
     async def close(self) -> None:
         """Close the attempt's reservations; it has ended."""
         for name, share in self._shares.items():
             try:
-                await self.reservations.close(self.spender.row, name, spent=share.spent)
+                await self.reservations.close(self.reports.row, name, spent=share.spent)
             except BackendUnavailable as error:  # closed by the next attempt that needs it
                 logger.warning(
                     "reservation.close_failed", extra={"budget": name, "error": str(error)}
@@ -281,7 +270,11 @@ class BudgetCheck:
 
 
 async def open_budget_check(
-    spec: AttemptSpec, context: WorkerContext, spender: Spender
+    context: WorkerContext,
+    spec: AttemptSpec,
+    reports: AttemptReports,
+    stopped: asyncio.Future[None],
+    renew: Callable[[], Awaitable[bool]],
 ) -> BudgetCheck | None:
     """Returns the opened budget check of an attempt; None if no budget limits it.
 
@@ -294,9 +287,8 @@ async def open_budget_check(
     plan, _ = read_plan(spec.definition.options)
     if plan is None:
         return None
-    check = BudgetCheck(
-        context.reservations, context.backend.clock, spender, plan, day_budget=context.day_budget
-    )
+    reservations, clock, limit = context.reservations, context.backend.clock, context.day_budget
+    check = BudgetCheck(reservations, clock, reports, stopped, renew, plan, limit)
     if not await check.open():
         return None
     await check.decide(SpendRequest(0, "", NO_USAGE, NO_USAGE))

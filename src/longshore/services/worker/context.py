@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -47,29 +46,19 @@ class AgentSlots:
         """
         if self._slots is None or spec.definition.runner is not RunnerKind.AGENT:
             return True
-        if not self._slots.locked():
-            return await self._slots.acquire()
         waiting = asyncio.ensure_future(self._slots.acquire())
+        acquired = False
         try:
             await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
+            acquired = waiting.done() and not ended.done()
         finally:
-            if ended.done() or not waiting.done():
-                await self._cancel_wait(waiting)
-        return not ended.done()
-
-    async def _cancel_wait(self, waiting: asyncio.Future[Any]) -> None:
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
-            self._release()  # the slot was acquired at the same moment
+            if not acquired and not waiting.cancel():
+                self._slots.release()  # the slot was acquired at the same moment
+        return acquired
 
     def release(self, spec: AttemptSpec) -> None:
         """Free the slot of an attempt."""
-        if spec.definition.runner is RunnerKind.AGENT:
-            self._release()
-
-    def _release(self) -> None:
-        if self._slots is not None:
+        if self._slots is not None and spec.definition.runner is RunnerKind.AGENT:
             self._slots.release()
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from longshore.core.documents import Document, conversation_part_key, task_document_key
-from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
@@ -23,8 +21,7 @@ from longshore.ports.output import Stream
 from longshore.ports.runner import ConversationReport, StepReport
 from longshore.services.resilience import log_and_continue, pauses_within, retry_unavailable
 from longshore.services.worker.artifacts import AttemptFiles
-from longshore.services.worker.budget_check import BudgetStop
-from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
@@ -61,7 +58,6 @@ Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release
 
 # Long enough for another worker to claim the task, in case this worker is broken.
 _RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
-_NO_USAGE = Usage()
 STOPPING = "the worker stops"
 
 
@@ -176,79 +172,3 @@ async def store_output(context: WorkerContext, task_id: str, pump: OutputPump) -
             await retry_unavailable(clock, pump.settle, task_id=task_id)
     except Exception:  # an error of the output log must not cost the work
         logger.exception("output.abandoned", extra={"task_id": task_id})
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """Builds the command for each way in which an attempt can end.
-
-    Args:
-        duration: Until the child ended: what the worker does after that is not part of it.
-        reports: None: the attempt has reported nothing and printed nothing.
-    """
-
-    fence: int
-    jitter: Callable[[], float]
-    duration: timedelta
-    reports: AttemptReports | None = None
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        """What every outcome has."""
-        reports = self.reports
-        return {
-            "fence": self.fence,
-            "usage": reports.usage if reports else _NO_USAGE,
-            "last_output": reports.pump.last_stored if reports else None,
-        }
-
-    def ended(self, result: Document | Failure) -> Outcome:
-        """The attempt ended with a result, or without."""
-        if isinstance(result, Failure):
-            return self.failed(result)
-        return c.Complete(result=result, duration=self.duration, exit_code=0, **self._facts)
-
-    def failed(self, failure: Failure) -> c.AttemptFailed:
-        """The attempt ended without a result."""
-        return c.AttemptFailed(
-            failure=failure,
-            jitter=self.jitter(),
-            duration=self.duration,
-            **self._facts,
-        )
-
-    def timed_out(self, signal: str, timeout: timedelta) -> c.TimeOut:
-        """The attempt exceeded its timeout."""
-        return c.TimeOut(
-            timeout=timeout,
-            elapsed=self.duration,
-            signal=signal,
-            jitter=self.jitter(),
-            **self._facts,
-        )
-
-    def stopped(self, reason: AttemptStopReason) -> Outcome | None:
-        """The attempt was asked to stop; None: nothing may be reported."""
-        match reason:
-            case AttemptStopReason.CANCELLED:
-                return c.ConfirmCancel(**self._facts)
-            case AttemptStopReason.DRAINED:
-                return self.released(STOPPING)
-            case AttemptStopReason.FENCED:
-                return None
-
-    def parked(self, stop: BudgetStop) -> c.Park:
-        """A budget is used up: the task is parked, and the attempt does not count."""
-        return c.Park(
-            scope=stop.scope,
-            unit=stop.exhausted.unit,
-            reason=stop.reason,
-            until=stop.until,
-            allowance=stop.allowance,
-            duration=self.duration,
-            **self._facts,
-        )
-
-    def released(self, reason: str) -> c.Release:
-        """The task is released unfinished, and the attempt does not count."""
-        return c.Release(reason=error_text(reason), **self._facts)

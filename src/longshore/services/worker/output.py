@@ -167,20 +167,20 @@ class AttemptReports:
 
     pump: OutputPump
     clock: Clock
+    row: TaskRow  # as last read
     activity: Activity = field(default_factory=Activity)
     usage: Usage = NO_USAGE
     summaries: list[str] = field(default_factory=list)
-    row: TaskRow | None = None  # newer than the one that was claimed
     checkpoint: str | None = None  # of the last step of this attempt
     conversation_parts: int = 0
     deadline_near: asyncio.Event = field(default_factory=asyncio.Event)  # no time for files is left
     error: Exception | None = None  # of the worker, while it recorded reports
-    waiting: list[ChildReport | tuple[Stream, bytes]] = field(default_factory=list)
+    waiting: list[ChildReport] = field(default_factory=list)
     recording: asyncio.Task[None] | None = None  # records the reports that wait
 
     def update_row(self, row: TaskRow) -> None:
         """Take over a row. Answers may arrive out of order: an older one changes nothing."""
-        if self.row is None or row.version > self.row.version:
+        if row.version > self.row.version:
             self.row = row
 
     async def record(
