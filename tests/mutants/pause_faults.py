@@ -233,7 +233,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a worker that waits for work ignores a stop",
         at="services.worker.worker:Worker.stop",
-        do=Drop("stop_claims()"),
+        do=Drop("_act()"),
         caught_by=f"{_WORKER}::test_a_worker_that_waits_for_work_stops_at_once",
     ),
     _fault(

@@ -161,7 +161,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a claim is trusted from when its answer came",
-        at="services.worker.worker:Worker.on_claimed",
+        at="services.worker.worker:Worker._on_claimed",
         do=Argument("add()", 1, "self._backend.clock.elapsed()"),
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
@@ -199,7 +199,7 @@ WORKER_FAULTS = (
     _fault(
         name="leases are not kept while a worker drains",
         at="services.worker.worker:Worker.run",
-        do=After("wait_for_claim()", "keeping[0].cancel()"),
+        do=Before("_drain()", "keeping[0].cancel()"),
         caught_by=f"{_DRAINING}::test_leases_are_kept_while_a_worker_drains",
     ),
     _fault(
@@ -218,13 +218,13 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a stopping worker claims all the same",
-        at="services.worker.turns:TurnLoop.stop_claims",
+        at="services.worker.worker:Worker.stop",
         do=Drop("forbid_claims()"),
         caught_by=f"{_DRAINING}::test_a_stopping_worker_lets_its_attempts_finish_within_the_grace",
     ),
     _fault(
         name="a wake-up during the claim is missed",
-        at="services.worker.worker:Worker.on_claimed",
+        at="services.worker.worker:Worker._on_claimed",
         do=Condition("_woken_at", False),
         caught_by=f"{_CANCELLATIONS}::test_a_cancellation_that_comes_with_the_claim_is_not_missed",
     ),

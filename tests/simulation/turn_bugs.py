@@ -69,7 +69,7 @@ TURN_BUGS = (
     ),
     Bug(
         "an outcome under an unknown turn is sent under another command",
-        at="services.worker.turns:TurnLoop._exchange",
+        at="services.worker.worker:Worker._exchange",
         do=Argument("turn()", 1, "commands[:-1] if room else commands"),
     ),
 )

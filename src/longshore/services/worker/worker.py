@@ -1,31 +1,57 @@
 """The worker: claims tasks from its source, renews their leases and runs their attempts.
 
-It never claims more tasks than it has free slots, and refills a slot as soon as it is free. One
-loop renews all leases together. Stopping has two steps: no new work and a grace period for running
-attempts, then the rest is released at once, so that another worker can claim it within seconds.
+It never claims more tasks than it has free slots, and refills a slot as soon as it is free. What to
+send to the source and when is decided by ``core.turns.TurnPlanner``; here it is carried out. A turn
+whose answer is lost is repeated with its id, so that it is carried out once. Where that does not
+succeed for as long as a lease lasts, its commands are answered with the error: what the turn may
+have claimed has expired by then.
+
+One loop renews all leases together. Stopping has two steps: no new work and a grace period for
+running attempts, then the rest is released at once, so that another worker can claim it within
+seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
 
-from longshore.core.claims import DefinitionVersion
-from longshore.errors import BackendUnavailable
-from longshore.ports.task_source import ClaimedTask
+from longshore.core.claims import Room
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal, RefusalReason
+from longshore.core.turns import SendTurn, StartClaim, StopClaim, TurnPlanner
+from longshore.errors import BackendUnavailable, OutcomeUnknown, WorkerGone
+from longshore.ports.task_source import (
+    Answer,
+    ClaimedTask,
+    LeaseCommand,
+    Turn,
+    WorkerInstance,
+)
 from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempts import Attempts
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
-from longshore.services.worker.turns import TurnLoop
 
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE = timedelta(seconds=1)
+_FIRST_PAUSE = timedelta(milliseconds=50)
 _COUNTS_EVERY = timedelta(minutes=1)
 _SHORT_CALL = timedelta(seconds=1)
+_GATHER = timedelta(milliseconds=2)
+"""How long a command may wait for others while the children have enough to do."""
+
+ResultT = TypeVar("ResultT")
+
+OnAnswer = Callable[[Answer], None]
+Waiting = tuple[LeaseCommand, OnAnswer]
+"""A command, and who waits for its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +71,31 @@ class Worker:
         self._context = context
         self._policy = policy
         self._backend = context.backend
-        self._turns = TurnLoop(
-            context,
-            self,
-            queues=policy.queues,
-            slots=policy.concurrency,
-            poll_wait=policy.poll_wait,
-        )
+        self._clock = context.backend.clock
+        self._source = context.source
         self._attempts = Attempts(
-            context,
-            units=policy.concurrency,
-            post=self._turns.post,
-            on_change=self._turns.schedule,
+            context, units=policy.concurrency, post=self._post, on_change=self._schedule
         )
+        self._planner = TurnPlanner(
+            slots=policy.concurrency, claims_with_commands=self._source.claims_with_commands
+        )
+        self._instance = WorkerInstance(
+            worker_id=context.worker_id,
+            queues=policy.queues,
+            process_id=context.process_id,
+            lease_duration=context.lease.duration,
+        )
+        self._gone: WorkerInstance | None = None  # whose leases were ended
+        self._turn_numbers = count(1)
+        self._waiting: list[Waiting] = []
+        self._first_waits_since = timedelta(0)
         # A dict for its order: a simulation must cancel them in the same order each time.
-        self._checking: dict[asyncio.Task[None], None] = {}
+        self._calls: dict[asyncio.Task[None], None] = {}
+        self._claim: asyncio.Task[None] | None = None
+        self._scheduled: asyncio.Handle | None = None
         self._woken_at: timedelta | None = None  # the last time
         self._stopping = asyncio.Event()
+        self._closed = False
 
     @property
     def id(self) -> str:
@@ -76,12 +110,21 @@ class Worker:
     def stop(self) -> None:
         """Accept no more work, finish or release what runs, then let ``run`` return."""
         self._stopping.set()
-        self._turns.stop_claims()
+        self._planner.forbid_claims()
+        self._act()
         self._attempts.release_unbegun()
 
     def cancel(self, task_id: str) -> None:
         """Stop the attempt of a task that was cancelled, if it runs here."""
         self._attempts.stop(task_id, AttemptStopReason.CANCELLED)
+
+    def release_all(self) -> None:
+        """Release running attempts at once, and those that are just being claimed."""
+        self._attempts.stop_all(AttemptStopReason.DRAINED)
+
+    def kill_children(self) -> None:
+        """Kill running attempts without a grace period."""
+        self._attempts.kill_children()
 
     async def run(self) -> None:
         """Work until ``stop``; then drain."""
@@ -90,7 +133,7 @@ class Worker:
         keeping: list[asyncio.Future[None]] = []
         try:
             await self._open_runner()
-            async with race(self._turns.join(), self._stopping.wait()):
+            async with race(self._join(), self._stopping.wait()):
                 pass
             keeping += [
                 asyncio.ensure_future(self._renew_leases()),
@@ -98,16 +141,15 @@ class Worker:
                 asyncio.ensure_future(self._log_counts()),
             ]
             await self._stopping.wait()
-            await self._turns.wait_for_claim()
+            if self._claim is not None:
+                # What is being claimed is handed over or released.
+                await asyncio.gather(self._claim, return_exceptions=True)
             await self._drain()
         finally:
             # After a drain nothing is left; if ``run`` is cancelled, no child may be left either.
-            ending = [*keeping, *self._checking]
-            for future in ending:
-                future.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await _cancel(keeping)
             await self._attempts.close()
-            await self._turns.close()
+            await self._leave()
             await self._context.runner.close()
         self._context.worker_registry.deregister(self.id)
         logger.info("worker.stopped", extra={"worker_id": self.id})
@@ -123,31 +165,214 @@ class Worker:
             self._context.worker_registry.deregister(self.id)
             raise
 
+    async def _drain(self) -> None:
+        async with race(
+            self._clock.sleep(self._policy.drain_grace), self._attempts.wait_until_empty()
+        ):
+            self.release_all()
+        await self._attempts.wait_until_empty()
+
+    # The instance -------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        """Join the source as a new instance, as soon as that is possible; then claims begin."""
+        while not self._stopping.is_set():
+            with log_and_continue(logger, "join.failed", unavailable="join.unavailable"):
+                self._instance = await self._source.join(self._instance)
+                self._turn_numbers = count(1)
+                if not self._stopping.is_set():
+                    self._planner.allow_claims()
+                    self._schedule()
+                return
+            await self._clock.sleep(_RETRY_PAUSE)
+
+    def _on_gone(self, worker: WorkerInstance) -> None:
+        if self._gone is not worker:
+            self._gone = worker
+            logger.warning("worker.gone", extra={"worker_id": worker.worker_id})
+            self._planner.forbid_claims()
+            self._start(self._join_again())
+
+    async def _join_again(self) -> None:
+        # Others may run the tasks, and no attempt of the old instance may be alive when the new one
+        # claims its task.
+        self._attempts.stop_all(AttemptStopReason.FENCED)
+        await self._attempts.wait_until_empty()
+        await self._join()
+
+    async def _leave(self) -> None:
+        """Cancel all calls and leave the source."""
+        self._closed = True
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        await _cancel(self._calls)
+        if self._instance.number:
+            with log_and_continue(logger, "leave.failed", unavailable="leave.unavailable"):
+                await self._source.leave(self._instance)
+
+    # What to send ---------------------------------------------------------------------------------
+    def _post(self, command: LeaseCommand, on_answer: OnAnswer) -> None:
+        """Send a command and call back with the source's answer."""
+        if not self._waiting:
+            self._first_waits_since = self._clock.elapsed()
+        self._waiting.append((command, on_answer))
+        self._planner.command_added()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Act after the callbacks that are ready: commands that come together are sent together.
+
+        To be called also when slots or room may have become free elsewhere.
+        """
+        if self._scheduled is None:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._act)
+
+    def _gathers(self) -> bool:
+        """Whether the commands that wait are held back for a moment, so that others join them."""
+        if not self._waiting or self._stopping.is_set() or not self._attempts.may_gather():
+            return False
+        left = self._first_waits_since + _GATHER - self._clock.elapsed()
+        if left <= timedelta(0):
+            return False
+        loop = asyncio.get_running_loop()
+        self._scheduled = loop.call_later(left.total_seconds(), self._act)
+        return True
+
+    def _act(self) -> None:
+        self._scheduled = None
+        if self._closed or self._gathers():
+            return
+        for action in self._planner.decide(busy=self._attempts.busy):
+            match action:
+                case SendTurn(slots=slots):
+                    batch, self._waiting = deque(self._waiting), []
+                    self._start(self._run_turn(batch, slots))
+                case StartClaim(slots=slots):
+                    self._claim = self._start(self._run_claim(slots))
+                case StopClaim():
+                    if self._claim is not None:
+                        self._claim.cancel()
+
+    def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(call)
+        self._calls[task] = None
+        task.add_done_callback(lambda done: self._calls.pop(done, None))
+        return task
+
+    # Turns --------------------------------------------------------------------------------------
+
+    async def _run_turn(self, batch: deque[Waiting], slots: int) -> None:
+        try:
+            await self._exchange(batch, slots)
+        except BaseException as error:
+            # No attempt may wait for ever. What was answered is no longer in the batch.
+            for _, on_answer in batch:
+                on_answer(BackendUnavailable(f"{type(error).__name__}: {error}"))
+            if not isinstance(error, Exception):
+                raise
+            logger.exception("turn.failed")  # no error may end the worker
+        self._planner.turn_ended()
+        self._schedule()
+
+    async def _exchange(self, batch: deque[Waiting], slots: int) -> None:
+        """Carry out a turn and answer its batch, which is empty then."""
+        worker = self._instance
+        room = self._room(slots) if self._source.claims_with_commands else None
+        commands = [command for command, _ in batch]
+        turn_id = self._next_turn_id()
+        try:
+            turn, sent_at = await self._repeat(
+                lambda: self._source.turn(worker, commands, turn_id=turn_id, room=room)
+            )
+        except WorkerGone as error:
+            self._on_gone(worker)
+            lost = Refusal(RefusalReason.LEASE_LOST, str(error))
+            # Commands that end attempts are decided by their fence alone.
+            for _ in commands:
+                command, on_answer = batch.popleft()
+                if isinstance(command.command, c.AttemptCommand):
+                    batch.append((command, on_answer))
+                else:
+                    on_answer(lost)
+            if batch:
+                await self._exchange(batch, 0)
+            return
+        except BackendUnavailable as error:
+            turn, sent_at = Turn((error,) * len(commands)), timedelta(0)
+        for answer in turn.answers:
+            batch.popleft()[1](answer)
+        self._on_claimed(turn.claimed, sent_at)
+
+    def _room(self, slots: int) -> Room | None:
+        no_more = self._stopping.is_set() or self._gone is self._instance
+        ahead = {} if no_more else self._attempts.ahead(slots)
+        return Room(slots=slots, ahead=ahead) if slots or ahead else None
+
+    # Claims -------------------------------------------------------------------------------------
+
+    async def _run_claim(self, slots: int) -> None:
+        try:
+            await self._claim_tasks(slots)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+        self._claim = None
+        self._planner.claim_ended()
+        self._schedule()
+
+    async def _claim_tasks(self, slots: int) -> None:
+        worker, turn_id = self._instance, self._next_turn_id()
+        room, wait = self._room(slots) or Room(slots=slots), self._policy.poll_wait
+        try:
+            claimed, sent_at = await self._repeat(
+                lambda: self._source.claim(worker, room, turn_id=turn_id, wait=wait)
+            )
+        except WorkerGone:
+            self._on_gone(worker)
+        except BackendUnavailable:
+            pass
+        except Exception:  # no error may end the worker
+            logger.exception("claim.failed")
+            await self._clock.sleep(_RETRY_PAUSE)
+        else:
+            self._on_claimed(claimed, sent_at)
+
+    # Both ---------------------------------------------------------------------------------------
+
+    def _next_turn_id(self) -> str:
+        """Returns an id that is greater, as text, than those of this instance before."""
+        return f"{self._instance.number}.{next(self._turn_numbers):012d}"
+
+    async def _repeat(self, call: Callable[[], Awaitable[ResultT]]) -> tuple[ResultT, timedelta]:
+        """Repeat a call through an outage, for as long as a lease lasts.
+
+        Returns the answer, and a moment that is not later than that of its first effect.
+        """
+        started = sent_at = self._clock.elapsed()
+        pause, unknown = _FIRST_PAUSE, False
+        while True:
+            if not unknown:
+                sent_at = self._clock.elapsed()
+            try:
+                return await call(), sent_at
+            except BackendUnavailable as error:
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                logger.warning("source.unavailable", extra={"error": str(error)})
+                if self._clock.elapsed() - started >= self._context.lease.duration:
+                    raise
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, _RETRY_PAUSE)
+
     # Claimed tasks ------------------------------------------------------------------------------
 
-    def on_claimed(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> None:
-        """See ``TurnObserver``."""
+    def _on_claimed(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> None:
+        """Tasks were claimed by a call that was sent at this moment of the clock."""
         start = self._lease_start(claimed, sent_at)
         for task in claimed:
             self._attempts.add(task, start)
         if self._woken_at is not None and self._woken_at >= start:
             # A wake-up may have been for these tasks, before they were listed as running.
-            checking = asyncio.ensure_future(self._check_claimed(claimed))
-            self._checking[checking] = None
-            checking.add_done_callback(lambda done: self._checking.pop(done, None))
-
-    @property
-    def busy(self) -> int:
-        """See ``TurnObserver``."""
-        return self._attempts.busy
-
-    def ahead(self, free: int) -> Mapping[DefinitionVersion, int]:
-        """See ``TurnObserver``."""
-        return self._attempts.ahead(free)
-
-    def may_gather(self) -> bool:
-        """See ``TurnObserver``."""
-        return self._attempts.may_gather()
+            self._start(self._check_cancels([task.task_id for task in claimed]))
 
     def _lease_start(self, claimed: Sequence[ClaimedTask], sent_at: timedelta) -> timedelta:
         """Returns a moment that is not later than the start of a lease, by the worker's clock.
@@ -155,17 +380,12 @@ class Worker:
         The call may have waited long before it claimed. How long ago the lease began is measured
         by clocks that differ by the skew margin at most, which the trust in a lease leaves out.
         """
-        clock = self._backend.clock
+        clock = self._clock
         now = clock.elapsed()
         if now - sent_at < _SHORT_CALL or not claimed:
             return sent_at
         age = clock.now() - min(task.leased_at for task in claimed)
         return max(sent_at, now - max(age, timedelta(0)))
-
-    async def on_gone(self) -> None:
-        """Stop all attempts: others may run their tasks. Returns when all of them have ended."""
-        self._attempts.stop_all(AttemptStopReason.FENCED)
-        await self._attempts.wait_until_empty()
 
     # Leases -------------------------------------------------------------------------------------
 
@@ -173,7 +393,7 @@ class Worker:
         """Renew all leases together, at a steady pace."""
         pause = self._context.lease.renew_every
         while True:
-            await self._backend.clock.sleep(pause)
+            await self._clock.sleep(pause)
             renewed = await self._attempts.renew()
             # A failed renewal is repeated soon: the child may run only while the lease is trusted.
             every = self._context.lease.renew_every
@@ -185,24 +405,21 @@ class Worker:
             # renewal reads the same.
             with log_and_continue(logger, "wakeup.failed", unavailable="wakeup.unavailable"):
                 await self._backend.ledger.wait_for_wake(self.id)
-                self._woken_at = self._backend.clock.elapsed()
+                self._woken_at = self._clock.elapsed()
                 await self._check_cancels(self.running)
                 continue
-            await self._backend.clock.sleep(_RETRY_PAUSE)
-
-    async def _check_claimed(self, claimed: Sequence[ClaimedTask]) -> None:
-        with log_and_continue(logger, "wakeup.failed", unavailable="wakeup.unavailable"):
-            await self._check_cancels([task.task_id for task in claimed])
+            await self._clock.sleep(_RETRY_PAUSE)
 
     async def _check_cancels(self, task_ids: Sequence[str]) -> None:
-        for task_id in task_ids:
-            row = await self._backend.ledger.get_task(task_id)
-            if row is not None and row.cancel is not None:
-                self.cancel(task_id)
+        with log_and_continue(logger, "wakeup.failed", unavailable="wakeup.unavailable"):
+            for task_id in task_ids:
+                row = await self._backend.ledger.get_task(task_id)
+                if row is not None and row.cancel is not None:
+                    self.cancel(task_id)
 
     async def _log_counts(self) -> None:
         while True:
-            await self._backend.clock.sleep(_COUNTS_EVERY)
+            await self._clock.sleep(_COUNTS_EVERY)
             ended = self._attempts.ended
             if ended:
                 counts = {command.__name__: count for command, count in ended.items()}
@@ -210,19 +427,9 @@ class Worker:
                 logger.info("worker.attempts_ended", extra=extra)
                 ended.clear()
 
-    # The end ------------------------------------------------------------------------------------
 
-    async def _drain(self) -> None:
-        async with race(
-            self._backend.clock.sleep(self._policy.drain_grace), self._attempts.wait_until_empty()
-        ):
-            self.release_all()
-        await self._attempts.wait_until_empty()
-
-    def release_all(self) -> None:
-        """Release running attempts at once, and those that are just being claimed."""
-        self._attempts.stop_all(AttemptStopReason.DRAINED)
-
-    def kill_children(self) -> None:
-        """Kill running attempts without a grace period."""
-        self._attempts.kill_children()
+async def _cancel(calls: Iterable[asyncio.Future[None]]) -> None:
+    ending = list(calls)
+    for call in ending:
+        call.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
