@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from longshore.adapters.sqlite.database import SqliteOptions
+from longshore.core.tasks.commands import ParentsCompleted
 from longshore.services.dispatcher import Dispatcher
 from longshore.testing.clock import FakeClock
 from longshore.wiring.services import Services
@@ -80,7 +81,8 @@ def record_workload(seed: int) -> Recording:
         names = Random(seed)
         with (
             patched(secrets, "token_hex", lambda size: names.randbytes(size).hex()),
-            patched(Dispatcher, "_settle", _settle_one_by_one(Dispatcher._settle)),
+            patched(Dispatcher, "settle", _settle_one_by_one(Dispatcher.settle)),
+            patched(Dispatcher, "_notify", _notify_one_by_one(Dispatcher._notify)),
             record_sqlite(recorder),
             record_os_calls(recorder),
         ):
@@ -91,10 +93,19 @@ def record_workload(seed: int) -> Recording:
 def _settle_one_by_one(settle: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
     """Settle jobs one at a time: which jobs share a commit would depend on timing."""
 
-    async def settled(dispatcher: Dispatcher, jobs: Mapping[str, int]) -> int:
-        return sum([await settle(dispatcher, {job_id: jobs[job_id]}) for job_id in jobs])
+    async def settled(dispatcher: Dispatcher, task_ids: Sequence[str]) -> int:
+        return sum([await settle(dispatcher, [task_id]) for task_id in task_ids])
 
     return settled
+
+
+def _notify_one_by_one(notify: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
+    """Notify dependents one at a time, for the same reason."""
+
+    async def notified(dispatcher: Dispatcher, commands: Mapping[str, ParentsCompleted]) -> int:
+        return sum([await notify(dispatcher, {name: commands[name]}) for name in commands])
+
+    return notified
 
 
 async def _run_boots(rng: Random, clock: FakeClock, recorder: Recorder, oracle: Oracle) -> None:

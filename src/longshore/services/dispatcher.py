@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,12 +30,11 @@ from longshore.core.jobs.settle import (
     needs_graph,
     parents_completed,
 )
-from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import ParentsCompleted
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import BackendUnavailable, NotFound, VersionConflict
+from longshore.errors import BackendUnavailable, NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
@@ -57,15 +56,7 @@ _GRAPH_CACHE_SIZE = 4
 _ANY_CLOCK = timedelta(days=1)  # a row may have been written by a clock that is ahead
 
 
-@dataclass(slots=True)
-class _SeenEnds:
-    """How far the ends of a backend without a bus were settled."""
-
-    seen: int = 0
-    complete: bool = False  # all that were seen
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Dispatcher:
     """Notifies dependents of ended tasks and ends jobs."""
 
@@ -79,7 +70,8 @@ class Dispatcher:
     # would each read a graph of ten thousand tasks. A stored graph never changes: a job with more
     # tasks gets a graph under another key.
     _graphs: dict[str, Graph] = field(default_factory=dict, init=False)
-    _ends: _SeenEnds = field(default_factory=_SeenEnds, init=False)
+    _seen_ends: int = field(default=0, init=False)  # of a backend without a bus
+    _settled: bool = field(default=False, init=False)  # all ends that were seen
 
     async def run(self) -> None:
         """Follow the events until cancelled.
@@ -114,7 +106,7 @@ class Dispatcher:
             return False
         sequences = _latest_sequences(delivery.events)
         with log_and_continue(logger, "dispatch.skipped", tasks=list(sequences)):
-            await self._settle(sequences)
+            _count((await self._settle_jobs(sequences)).values())
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
 
@@ -123,19 +115,17 @@ class Dispatcher:
 
         An end that cannot be settled is tried again after the next end, or after ``wait``.
         """
-        if not self._ends.complete:
+        if not self._settled:
             wait = timedelta(0)  # ends of an earlier process, and of one that failed
-        self._ends.seen = await source.wait_for_ends(self._ends.seen, timeout=wait)
-        self._ends.complete = False
+        self._seen_ends = await source.wait_for_ends(self._seen_ends, timeout=wait)
+        self._settled = False
         settled = 0
         ended_by = self.backend.clock.now() + _ANY_CLOCK
         pages = iter_pages(partial(self.backend.ledger.unrecorded_ends, ended_by=ended_by))
         async for page in pages:
-            results = (await self._settle_jobs(dict.fromkeys(page, _ANY_SEQUENCE))).values()
-            settled += sum(result for result in results if isinstance(result, int))
             with log_and_continue(logger, "dispatch.skipped", tasks=page):
-                _raise_most_severe(results)
-        self._ends.complete = True
+                settled += await self.settle(page)
+        self._settled = True
         return settled > 0
 
     async def handle(self, events: Sequence[Event]) -> list[Event]:
@@ -144,17 +134,13 @@ class Dispatcher:
         Events that end no task are ignored.
         """
         ends = [event for event in events if event.type in ENDING_EVENTS]
-        settled = await self._settle_jobs(_latest_sequences(ends))
         stuck: set[str] = set()
-        for job_id, error in settled.items():
-            if isinstance(error, BaseException):
-                stuck.add(job_id)
-                foreseen = isinstance(error, BackendUnavailable)
-                level = logging.WARNING if foreseen else logging.ERROR
-                extra = {"job_id": job_id, "error": str(error)}
-                logger.log(
-                    level, "job.settle_failed", extra=extra, exc_info=None if foreseen else error
-                )
+        for job_id, result in (await self._settle_jobs(_latest_sequences(ends))).items():
+            failed = "job.settle_failed"
+            with log_and_continue(logger, failed, unavailable=failed, job_id=job_id):
+                if isinstance(result, BaseException):
+                    stuck.add(job_id)
+                    raise result
         return [event for event in ends if split_task_id(event.entity_id)[0] in stuck]
 
     async def settle(self, task_ids: Sequence[str]) -> int:
@@ -162,7 +148,8 @@ class Dispatcher:
 
         Returns how many ends were not yet recorded in their jobs.
         """
-        return await self._settle(dict.fromkeys(task_ids, _ANY_SEQUENCE))
+        ends = dict.fromkeys(task_ids, _ANY_SEQUENCE)
+        return _count((await self._settle_jobs(ends)).values())
 
     async def notify_waiting(self, task_ids: Sequence[str]) -> int:
         """Notify waiting tasks of the parents that their jobs record as completed.
@@ -176,24 +163,21 @@ class Dispatcher:
                 job = await self.backend.ledger.get_job(job_id)
                 # A completed task stays completed, so an old row of the job is good enough.
                 done = ParentsCompleted(numbers=job.completed if job is not None else NO_NUMBERS)
-                for row in await self.backend.ledger.get_tasks(of_job):
-                    notified += await self._notify_task(row.id, done)
+                rows = await self.backend.ledger.get_tasks(of_job)
+                notified += await self._notify({row.id: done for row in rows})
         return notified
 
     async def emit_job_end(self, job_id: str) -> bool:
         """Emit the job's final event if it is missing. Returns whether it was emitted."""
         return await self._settle_job(job_id, {}) is not None
 
-    async def _settle(self, sequences: Mapping[str, int]) -> int:
-        """Settle tasks whose rows must be at least as new as these sequences."""
-        settled = (await self._settle_jobs(sequences)).values()
-        _raise_most_severe(settled)
-        return sum(result for result in settled if isinstance(result, int))
-
     async def _settle_jobs(
         self, sequences: Mapping[str, int]
     ) -> dict[str, int | BaseException | None]:
-        """Returns the result of ``_settle_job`` by job, or its error."""
+        """Settle tasks whose rows must be at least as new as these sequences.
+
+        Returns the result of ``_settle_job`` by job, or its error.
+        """
         by_job: dict[str, dict[str, int]] = {}
         for task_id, sequence in sequences.items():
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
@@ -252,46 +236,27 @@ class Dispatcher:
         keys_by_task = {
             row.id: await self._load_keys(name_dependents(job, row, graph)) for row in completed
         }
-        commands = parents_completed(completed, keys_by_task)
-        ids = list(commands)
-        for start in range(0, len(ids), _AT_ONCE):
-            await self._notify_batch(
-                {task_id: commands[task_id] for task_id in ids[start : start + _AT_ONCE]}
-            )
+        await self._notify(parents_completed(completed, keys_by_task))
 
     async def _load_keys(self, keys: Sequence[str] | Document) -> Sequence[str]:
         return await self.documents.load(keys) if isinstance(keys, Document) else keys
 
-    async def _notify_batch(self, commands: Mapping[str, ParentsCompleted]) -> None:
-        """Notify dependents, in one commit if the ledger allows, else one by one."""
-        if self.backend.ledger.atomic and await self._notify_atomically(commands):
-            return
-        for task_id, done in commands.items():
-            await self._notify_task(task_id, done)
+    async def _notify(self, commands: Mapping[str, ParentsCompleted]) -> int:
+        """Notify dependents, many at a time: their commits share an fsync too."""
+        notified, ids = 0, list(commands)
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            calls = [self._notify_task(task_id, commands[task_id]) for task_id in some]
+            notified += _count(await asyncio.gather(*calls, return_exceptions=True))
+        return notified
 
-    async def _notify_task(self, task_id: str, done: ParentsCompleted) -> bool:
+    async def _notify_task(self, task_id: str, done: ParentsCompleted) -> int:
         notified = await self.transitions.try_command(task_id, done)
         if isinstance(notified, Refusal):
             # A task that is not found is being added: that process checks its parents at the end.
             extra = {"task_id": task_id, "reason": notified.detail}
             logger.debug("dependent.not_notified", extra=extra)
         return isinstance(notified, TaskRow)
-
-    async def _notify_atomically(self, commands: Mapping[str, ParentsCompleted]) -> bool:
-        now, change_id = self.backend.clock.now(), self.transitions.new_id()
-        rows = await self.backend.ledger.get_tasks(list(commands))
-        if len(rows) < len(commands):
-            return False
-        decisions = [
-            tasks.apply(row, commands[row.id], now=now, change_id=change_id) for row in rows
-        ]
-        changes = [decision for decision in decisions if not isinstance(decision, Refusal)]
-        try:
-            if changes:
-                await self.transitions.commit(*changes)
-        except VersionConflict:
-            return False
-        return True
 
     async def _record_ends(
         self, job: JobRow, rows: list[TaskRow], now: datetime, change_id: str
@@ -323,16 +288,15 @@ def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:
     return sequences
 
 
-def _raise_most_severe(results: Iterable[object]) -> None:
-    """Raise the most severe error among these results, if any; the others are logged.
+def _count(results: Collection[int | BaseException | None]) -> int:
+    """Returns the sum of results; raises the most severe of their errors and logs the others.
 
     ``BackendUnavailable`` comes first: then everything is delivered again.
     """
     errors = [result for result in results if isinstance(result, BaseException)]
-    if not errors:
-        return
-    first = next((error for error in errors if isinstance(error, BackendUnavailable)), errors[0])
-    for error in errors:
-        if error is not first:
-            logger.error("job.settle_failed", exc_info=error)
-    raise first
+    errors.sort(key=lambda error: not isinstance(error, BackendUnavailable))
+    for error in errors[1:]:
+        logger.error("job.settle_failed", exc_info=error)
+    if errors:
+        raise errors[0]
+    return sum(result for result in results if isinstance(result, int))
