@@ -103,7 +103,7 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="questions on their way cost nothing",
-        at="services.worker.budget_check:BudgetCheck._decide",
+        at="services.worker.budget_check:BudgetCheck.decide",
         do=Drop("= _pending"),
         caught_by=f"{_WORKER}::test_several_questions_at_once_are_all_counted",
     ),

@@ -136,8 +136,9 @@ class Dispatcher:
         ends = [event for event in events if event.type in ENDING_EVENTS]
         stuck: set[str] = set()
         for job_id, result in (await self._settle_jobs(_latest_sequences(ends))).items():
-            failed = "job.settle_failed"
-            with log_and_continue(logger, failed, unavailable=failed, job_id=job_id):
+            with log_and_continue(
+                logger, "job.settle_failed", unavailable="job.settle_failed", job_id=job_id
+            ):
                 if isinstance(result, BaseException):
                     stuck.add(job_id)
                     raise result

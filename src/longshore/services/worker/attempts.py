@@ -75,12 +75,7 @@ from longshore.services.worker.attempt_specs import (
     results_at_hand,
     timeout_of,
 )
-from longshore.services.worker.budget_check import (
-    BudgetCheck,
-    BudgetStop,
-    Waiting,
-    open_budget_check,
-)
+from longshore.services.worker.budget_check import BudgetCheck, open_budget_check
 from longshore.services.worker.context import (
     MICROSECOND,
     AttemptStopReason,
@@ -966,10 +961,13 @@ class Attempts:
                 await self._answer_spend_request(attempt, check.waiting)
 
     async def _answer_spend_request(self, attempt: _Attempt, request: SpendRequest) -> None:
-        check = attempt.budget_check
-        state = None if check is None else await check.decide(request)
-        if attempt.child is not None and not isinstance(state, Waiting):
-            refusal = state.reason if isinstance(state, BudgetStop) else None
+        refusal, check = None, attempt.budget_check
+        if check is not None:
+            await check.decide(request)
+            if check.waiting is not None:
+                return
+            refusal = check.stop.reason if check.stop is not None else None
+        if attempt.child is not None:
             await attempt.child.answer_spend_request(request.number, refusal=refusal)
 
     async def _store_checkpoint(
@@ -1048,7 +1046,7 @@ class Attempts:
             if claimed.has_dependents and isinstance(command, c.Complete):
                 remember_result(self._context, claimed.task_id, command.result)
             if attempt.budget_check is not None:
-                self._start(self._working, self._close_budgets(claimed, attempt.budget_check))
+                self._start(self._working, self._close_budgets(attempt.budget_check))
         elif isinstance(answer, BackendUnavailable) and not (is_last or self._closed):
             self._start(self._calls, self._report_again(attempt, command))
             return
@@ -1074,10 +1072,8 @@ class Attempts:
                 break
         self._reported(attempt, command, answer, is_last=True)
 
-    async def _close_budgets(self, claimed: ClaimedTask, check: BudgetCheck) -> None:
-        # A reservation that stays open is closed by the next attempt that needs it.
-        with log_and_continue(logger, "budget.close_failed", task_id=claimed.task_id):
-            await check.close()
+    async def _close_budgets(self, check: BudgetCheck) -> None:
+        await check.close()
         self._leave_work()
 
     def _start(

@@ -5,12 +5,8 @@ belong to the attempt alone and are checked here. The other two are shared: an a
 before it is spent, and settled when the response has arrived. When a budget is used up, the agent
 stops and its task is parked.
 
-The check is in one of three states::
-
-    Granting ──► BudgetStop      a budget is used up; final
-      │  ▲
-      ▼  │ the held request is decided again
-    Waiting                      a request is held until responses on their way are settled
+While the last request is neither granted nor refused, it waits until responses on their way are
+settled, and is decided again. A refusal is final.
 """
 
 from __future__ import annotations
@@ -39,10 +35,11 @@ from longshore.core.budgets import (
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.types import NO_USAGE, Usage
 from longshore.core.tasks.rows import JobRow
-from longshore.errors import BackendUnavailable, LeaseLost
+from longshore.errors import LeaseLost
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec, SpendRequest
 from longshore.services.budgets import BudgetReservations
+from longshore.services.resilience import log_and_continue
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import AttemptReports
 
@@ -53,20 +50,8 @@ _dollars = attrgetter("cost_usd", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
-class Granting:
-    """State: the last request was granted, or none was made yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """State: this request is decided when responses on their way are settled."""
-
-    request: SpendRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStop:
-    """State: a budget is used up, and nothing more is granted."""
+    """A budget is used up, and nothing more is granted."""
 
     scope: BudgetScope
     exhausted: Exhausted
@@ -78,9 +63,6 @@ class BudgetStop:
     def reason(self) -> str:
         """Which budget is used up, for people."""
         return f"budget of {self.label}: {self.exhausted}"
-
-
-CheckState = Granting | Waiting | BudgetStop
 
 
 @dataclass(slots=True)
@@ -113,23 +95,14 @@ class BudgetCheck:
     renew: Callable[[], Awaitable[bool]]
     plan: AgentPlan
     day_budget: Budget
-    state: CheckState = field(default_factory=Granting)
+    stop: BudgetStop | None = None  # the budget that is used up, if any
+    waiting: SpendRequest | None = None  # to be decided again after the next settlement
     _recorded: bool = True  # whether all spend is recorded durably
     _job: JobRow | None = None
     _spent: Usage = NO_USAGE
     _pending: dict[int, Usage] = field(default_factory=dict)
     _step_starts: dict[str, Usage] = field(default_factory=dict)  # spend at the start of each step
     _shares: dict[str, _SharedBudgetUse] = field(default_factory=dict)
-
-    @property
-    def stop(self) -> BudgetStop | None:
-        """The budget that is used up, if any."""
-        return self.state if isinstance(self.state, BudgetStop) else None
-
-    @property
-    def waiting(self) -> SpendRequest | None:
-        """The request to decide again after the next settlement, if any."""
-        return self.state.request if isinstance(self.state, Waiting) else None
 
     async def open(self) -> bool:
         """Read which budgets apply. Returns whether there is any."""
@@ -146,28 +119,26 @@ class BudgetCheck:
             return NO_BUDGET
         return with_allowance(self._job.spec.budget, self._job.allowance)
 
-    async def decide(self, request: SpendRequest) -> CheckState:
-        """Decide whether the requested amount may be spent, and return the new state.
+    async def decide(self, request: SpendRequest) -> None:
+        """Decide whether the requested amount may be spent: see ``stop`` and ``waiting``.
 
         Raises:
             LeaseLost: another process has ended the attempt.
         """
         await self._record_spend()
-        if self.stop is None:
-            self.state = await self._decide(request)
-        return self.state
-
-    async def _decide(self, request: SpendRequest) -> CheckState:
+        if self.stop is not None:
+            return
         request = replace(request, spent=max(request.spent, self._spent, key=_dollars))
         self._step_starts.setdefault(request.step, request.spent)
         stop = self._check_own(request) or await self._reserve_shared(request)
+        self.waiting = None
         if stop is None:
             self._pending[request.number] = request.estimate
-            return Granting()
-        if stop.exhausted.reserved and self._has_pending:
+        elif stop.exhausted.reserved and self._has_pending:
             # Other responses of this attempt may cost less than was reserved for them.
-            return Waiting(request)
-        return stop
+            self.waiting = request
+        else:
+            self.stop = stop
 
     @property
     def _has_pending(self) -> bool:
@@ -185,24 +156,19 @@ class BudgetCheck:
         for scope, label, budget, spent in budgets:
             limit = with_allowance(budget, row.allowance)
             if exhausted := exhaustion(limit, spent, spent + pending):
-                stop = BudgetStop(scope=scope, exhausted=exhausted, label=label)
-                return replace(stop, allowance=row.allowance)
+                return BudgetStop(scope, exhausted, label, allowance=row.allowance)
         return None
 
     async def _reserve_shared(self, request: SpendRequest) -> BudgetStop | None:
         try:
             if exhausted := await self._reserve_from_job(request):
-                return BudgetStop(scope=BudgetScope.JOB, exhausted=exhausted, label="the job")
+                return BudgetStop(BudgetScope.JOB, exhausted, "the job")
             now = self.clock.now()
             if self.day_budget and (
                 exhausted := await self._reserve(day_budget_name(now), self.day_budget, request)
             ):
-                return BudgetStop(
-                    scope=BudgetScope.DAY,
-                    exhausted=exhausted,
-                    label="the day",
-                    until=next_day_start(now),
-                )
+                until = next_day_start(now)
+                return BudgetStop(BudgetScope.DAY, exhausted, "the day", until=until)
         except StaleReservation as stale:
             reason = "another process has ended the attempt"
             raise LeaseLost(self.reports.row.id, reason) from stale
@@ -259,14 +225,19 @@ class BudgetCheck:
             )
 
     async def close(self) -> None:
-        """Close the attempt's reservations; it has ended."""
+        """Close the attempt's reservations; it has ended.
+
+        A reservation that stays open is closed by the next attempt that needs it.
+        """
         for name, share in self._shares.items():
-            try:
+            with log_and_continue(
+                logger,
+                "budget.close_failed",
+                unavailable="reservation.close_failed",
+                task_id=self.reports.row.id,
+                budget=name,
+            ):
                 await self.reservations.close(self.reports.row, name, spent=share.spent)
-            except BackendUnavailable as error:  # closed by the next attempt that needs it
-                logger.warning(
-                    "reservation.close_failed", extra={"budget": name, "error": str(error)}
-                )
 
 
 async def open_budget_check(
