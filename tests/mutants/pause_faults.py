@@ -86,13 +86,13 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="any error with a retry time holds the queue",
-        at="services.worker.outcomes:_requested_hold",
+        at="services.worker.output:hold_queue",
         do=Drop("is not category"),
         caught_by=f"{_HOLDS}::test_nothing_else_that_happens_to_an_agent_holds_its_queue",
     ),
     _fault(
         name="a queue is held for as long as the API wants",
-        at="services.worker.outcomes:hold_queue",
+        at="services.worker.output:hold_queue",
         do=Replace("min()", "$1"),
         caught_by=f"{_HOLDS}::test_a_hold_lasts_no_longer_than_was_asked_for_nor_than_it_may",
     ),

@@ -100,7 +100,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a step forgets those before it",
-        at="services.worker.outcomes:store_step",
+        at="services.worker.output:store_step",
         do=Value("'previous':", "None"),
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
     ),

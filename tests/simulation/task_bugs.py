@@ -144,7 +144,7 @@ TASK_BUGS = (
     ),
     Bug(
         "earlier steps are lost when a step is saved",
-        at="services.worker.outcomes:store_step",
+        at="services.worker.output:store_step",
         do=Value("'previous':", "None"),
     ),
     Bug(

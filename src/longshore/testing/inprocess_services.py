@@ -32,8 +32,7 @@ from longshore.services.message_source import MessageTaskSource
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer, Submission
 from longshore.services.transitions import Transitions
-from longshore.services.worker.context import WorkerContext
-from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.context import OutputPolicy, WorkerContext
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.testing.clock import FakeClock
 from longshore.testing.inprocess import InProcessRunner

@@ -56,9 +56,8 @@ from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
-from longshore.services.worker.context import AgentSlots, WorkerContext
+from longshore.services.worker.context import AgentSlots, OutputPolicy, WorkerContext
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
-from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.settings import Settings, child_environment
 from longshore.wiring.backends import open_backend

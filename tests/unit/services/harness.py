@@ -43,8 +43,7 @@ from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempts import Attempts
-from longshore.services.worker.context import WorkerContext
-from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.context import OutputPolicy, WorkerContext
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.testing.clock import FakeClock
 from longshore.testing.fake_runner import FakeRunner

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from longshore.errors import BackendRejected
 from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, Stream
-from longshore.services.worker.output import OutputPolicy, OutputPump
+from longshore.services.worker.context import OutputPolicy
+from longshore.services.worker.output import OutputPump
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import BACKENDS, SECOND, ServiceHarness, open_backend, scenario
 

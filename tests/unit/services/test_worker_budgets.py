@@ -14,7 +14,8 @@ from longshore.core.tasks.states import TaskState
 from longshore.ports.ledger import AnyChange
 from longshore.ports.runner import UsageReport
 from longshore.services.worker.budget_check import BudgetCheck
-from longshore.services.worker.output import AttemptReports, OutputPolicy, OutputPump
+from longshore.services.worker.context import OutputPolicy
+from longshore.services.worker.output import AttemptReports, OutputPump
 from longshore.testing.fake_runner import Script, succeeds
 from tests.unit.services.agent_spending import (
     AGENT,

@@ -12,8 +12,8 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.services.worker.context import to_ns
-from longshore.services.worker.output import AttemptReports, OutputPolicy, OutputPump
+from longshore.services.worker.context import OutputPolicy, to_ns
+from longshore.services.worker.output import AttemptReports, OutputPump
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.dead_messages import lose_messages

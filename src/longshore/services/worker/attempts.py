@@ -83,9 +83,11 @@ from longshore.services.worker.context import (
     pause_before_release,
     to_ns,
 )
-from longshore.services.worker.outcomes import (
+from longshore.services.worker.output import (
     STOPPING,
+    AttemptReports,
     Outcome,
+    OutputPump,
     failed_before_start,
     hold_queue,
     store_conversation,
@@ -95,7 +97,6 @@ from longshore.services.worker.outcomes import (
     store_step,
     worker_failure,
 )
-from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 

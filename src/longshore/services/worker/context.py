@@ -24,7 +24,6 @@ from longshore.services.budgets import BudgetReservations
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
-from longshore.services.worker.output import OutputPolicy
 
 # Pause before a task without a process is released: it doubles each time.
 _FIRST_PAUSE = timedelta(seconds=1)
@@ -79,6 +78,15 @@ class AttemptStopReason(Enum):
     CANCELLED = "a user cancelled it"
     FENCED = "the lease is lost or can no longer be trusted"
     DRAINED = "the worker stops"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPolicy:
+    """How output is batched and limited."""
+
+    flush_after: timedelta = timedelta(milliseconds=50)
+    batch_bytes: int = 256 * 1024
+    limit_bytes: int = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,40 +1,45 @@
-"""Output of an attempt: numbers what the child prints and stores it in batches.
+"""What an attempt leaves: its output, what it reported, and its documents and files.
 
-Each chunk gets a sequence, from 1. Output that cannot be stored (over the limit, or the log stays
-unavailable) is replaced by a marker that covers its sequences, so that readers know about the gap.
+All of it is stored before the command that refers to it, and is the same for attempts in child
+slots and for those with a process of their own.
+
+Each chunk of output gets a sequence, from 1. Output that cannot be stored (over the limit, or the
+log stays unavailable) is replaced by a marker that covers its sequences, so that readers know about
+the gap.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+from longshore.core.documents import Document, conversation_part_key, task_document_key
 from longshore.core.events.types import NO_USAGE, Activity, Usage
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import BackendError
+from longshore.errors import BackendError, BackendUnavailable, NotFound, UsageError
 from longshore.ports.clock import Clock
 from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, OutputLog, Stream
 from longshore.ports.runner import (
     ActivityReport,
     ChildReport,
+    ConversationReport,
     OutputReport,
     ProgressReport,
+    StepReport,
     SummaryReport,
 )
-from longshore.services.resilience import retry_unavailable
+from longshore.services.resilience import log_and_continue, pauses_within, retry_unavailable
+from longshore.services.worker.artifacts import AttemptFiles
+from longshore.services.worker.context import OutputPolicy, WorkerContext
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPolicy:
-    """How output is batched and limited."""
-
-    flush_after: timedelta = timedelta(milliseconds=50)
-    batch_bytes: int = 256 * 1024
-    limit_bytes: int = 100 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -76,15 +81,7 @@ class OutputPump:
         if self._bytes > self.policy.limit_bytes:
             self._over_limit_from = self._over_limit_from or self._sequence
             return
-        self._waiting.append(
-            OutputChunk(
-                attempt=self.attempt,
-                sequence=self._sequence,
-                at=self.clock.now(),
-                stream=stream,
-                data=data,
-            )
-        )
+        self._waiting.append(self._chunk(self._sequence, stream, data))
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= self.policy.batch_bytes:
             await self.flush()
@@ -119,16 +116,19 @@ class OutputPump:
         markers = [entry for entry in batch if entry.stream is Stream.LOST]
         printed = [entry for entry in batch if entry.stream is not Stream.LOST]
         if printed:
-            markers.append(self._marker(printed[0].sequence, printed[-1].sequence))
+            first, last = printed[0].sequence, printed[-1].sequence
+            markers.append(self._chunk(first, Stream.LOST, last=last))
         return markers
 
-    def _marker(self, first: int, last: int) -> OutputChunk:
+    def _chunk(
+        self, sequence: int, stream: Stream, data: bytes = b"", *, last: int | None = None
+    ) -> OutputChunk:
         return OutputChunk(
             attempt=self.attempt,
-            sequence=first,
+            sequence=sequence,
             at=self.clock.now(),
-            stream=Stream.LOST,
-            data=b"",
+            stream=stream,
+            data=data,
             last=last,
         )
 
@@ -139,7 +139,8 @@ class OutputPump:
             self._timer = None
         await self.flush()
         if self._over_limit_from is not None:
-            self._waiting.append(self._marker(self._over_limit_from, self._sequence))
+            first, last = self._over_limit_from, self._sequence
+            self._waiting.append(self._chunk(first, Stream.LOST, last=last))
         await self.flush()
 
     async def settle(self) -> None:
@@ -203,3 +204,145 @@ class AttemptReports:
         shown = text[:_ACTIVITY_CHARACTERS]
         self.activity = Activity(type=kind, step_name=shown, timestamp=self.clock.now())
         await self.pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))
+
+
+Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release | c.Park
+"""The commands that end an attempt."""
+
+# Long enough for another worker to claim the task, in case this worker is broken.
+_RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
+STOPPING = "the worker stops"
+
+
+def worker_failure(error: Exception) -> Failure:
+    """The failure of an attempt whose worker failed."""
+    return Failure(
+        category=ErrorCategory.CRASH,
+        message=error_text(f"the worker failed: {type(error).__name__}: {error}"),
+        retry_after=_RETRY_AFTER_WORKER_ERROR,
+    )
+
+
+def failed_before_start(error: Exception) -> Failure:
+    """The failure of an attempt for which something could not be read."""
+    match error:
+        case UsageError() | NotFound():
+            return _failure(ErrorCategory.VALIDATION, error)
+        case BackendUnavailable():
+            return _failure(ErrorCategory.NETWORK, error)
+        case _:
+            return worker_failure(error)
+
+
+def _failure(category: ErrorCategory, error: Exception) -> Failure:
+    return Failure(category=category, message=error_text(str(error)))
+
+
+async def store_step(
+    context: WorkerContext, row: TaskRow, fence: int, step: StepReport, *, previous: str | None
+) -> c.SaveCheckpoint:
+    """Store the result of a step. Returns the command that records it.
+
+    Args:
+        previous: The checkpoint of the step before.
+    """
+    number = context.transitions.new_id()
+    key = task_document_key(row.spec.job_id, row.spec.key, f"steps/{fence}-{number}")
+    document = {"step": step.name, "result": step.result, "previous": previous}
+    await context.transitions.retry_unavailable(lambda: context.documents.store_key(key, document))
+    return c.SaveCheckpoint(fence=fence, key=key)
+
+
+async def store_conversation(
+    context: WorkerContext, row: TaskRow, report: ConversationReport, number: int
+) -> None:
+    """Store a part of a conversation. If that fails, the next attempt may have to pay for it again.
+
+    Args:
+        number: Counts the parts of the attempt, from 1.
+    """
+    spec = row.spec
+    key = conversation_part_key(spec.job_id, spec.key, attempt=row.attempt, number=number)
+    part = {"session": report.conversation, "revision": row.revision, "entries": report.entries}
+    with log_and_continue(logger, "conversation.store_failed", task_id=row.id):
+        await context.transitions.retry_unavailable(lambda: context.documents.store_key(key, part))
+
+
+async def store_result(
+    context: WorkerContext, row: TaskRow, store: Callable[..., Awaitable[Document]], result: Any
+) -> Document | Failure:
+    """Store a result, through an outage; one that cannot be stored is a failure.
+
+    Args:
+        store: A method of ``DocumentStore``.
+    """
+    key = task_document_key(row.spec.job_id, row.spec.key, f"result-{row.attempt}")
+    clock, limit = context.backend.clock, context.result_limit_bytes
+    pauses = pauses_within(clock, context.lease.duration)
+    try:
+        return await retry_unavailable(
+            clock, lambda: store(result, key, limit_bytes=limit), pauses, task_id=row.id
+        )
+    except (ValueError, UsageError) as error:
+        return _failure(ErrorCategory.PARSE, error)
+
+
+async def store_files(
+    context: WorkerContext, row: TaskRow, reports: AttemptReports, folder: Path | None
+) -> None:
+    """Store the files in an attempt's folder if there is time, and log which are missing."""
+    files = AttemptFiles(
+        blobs=context.backend.blobs,
+        clock=context.backend.clock,
+        policy=context.artifacts,
+        task_id=row.id,
+        attempt=row.attempt,
+        summaries=reports.summaries,
+        # The outcome matters more: storing files must not delay it beyond the lease.
+        timeout=context.lease.duration / 3,
+    )
+    if (note := await files.store(folder, reports.deadline_near)) is not None:
+        await reports.pump.add(Stream.LOG, f"longshore: {note}\n".encode())
+
+
+async def store_output(context: WorkerContext, task_id: str, pump: OutputPump) -> None:
+    """Store what is left of an attempt's output, through an outage of the log.
+
+    The outcome names only what is stored, so it is not delayed longer than a lease lasts unless the
+    ledger is unavailable, too: both may recover together.
+    """
+    clock, lasts = context.backend.clock, context.lease.duration
+    ledger = context.transitions
+    try:
+        try:
+            await retry_unavailable(
+                clock, pump.settle, pauses_within(clock, lasts), task_id=task_id
+            )
+        except BackendUnavailable:
+            await retry_unavailable(
+                clock, lambda: ledger.read(task_id), pauses_within(clock, lasts), task_id=task_id
+            )
+            await retry_unavailable(clock, pump.settle, task_id=task_id)
+    except Exception:  # an error of the output log must not cost the work
+        logger.exception("output.abandoned", extra={"task_id": task_id})
+
+
+# Shown to every tenant of the queue, so it does not name the task that was rate limited.
+_HOLD_REASON = "rate limit of the model's API"
+
+
+async def hold_queue(context: WorkerContext, row: TaskRow, outcome: Outcome) -> None:
+    """Hold the queue of an agent if the attempt met a rate limit with a stated wait."""
+    failure = outcome.failure if isinstance(outcome, c.AttemptFailed) else None
+    if failure is None or failure.category is not ErrorCategory.RATE_LIMIT:
+        return
+    lasts = min(failure.retry_after or timedelta(0), context.longest_hold)
+    if lasts <= timedelta(0):
+        return
+    queue, now = row.spec.queue, context.backend.clock.now()
+    about = {"queue": queue, "task_id": row.id, "lasts": str(lasts)}
+    with log_and_continue(logger, "hold.failed", unavailable="hold.unavailable", **about):
+        hold = await context.backend.queue_controls.hold(
+            queue, until=now + lasts, by=context.worker_id, reason=_HOLD_REASON, now=now
+        )
+        logger.warning("queue.held", extra={**about, "until": str(hold.until)})
