@@ -12,29 +12,15 @@ other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class SendTurn:
-    """Send the commands that wait, and claim for this many slots; 0: claim nothing."""
+class TurnDecision(NamedTuple):
+    """What to do now."""
 
-    slots: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartClaim:
-    """Begin to wait for tasks for this many slots."""
-
-    slots: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopClaim:
-    """Cancel the claim that waits."""
-
-
-TurnAction = SendTurn | StartClaim | StopClaim
+    turn_slots: int | None = None  # send the commands that wait, and claim for so many slots
+    claim_slots: int = 0  # begin to wait for tasks for so many slots
+    stop_claim: bool = False  # cancel the claim that waits
 
 
 class TurnPlanner:
@@ -84,25 +70,21 @@ class TurnPlanner:
         """The worker stops, or its leases were ended: it must not claim."""
         self._claiming = False
 
-    def decide(self, *, busy: int) -> list[TurnAction]:
+    def decide(self, *, busy: int) -> TurnDecision:
         """Returns what to do now. The caller does all of it.
 
         Args:
             busy: The slots in use.
         """
         self._busy = busy
-        actions: list[TurnAction] = []
-        if not self._claiming and self._claim_slots:
-            actions.append(StopClaim())
+        stop_claim = not self._claiming and self._claim_slots > 0
+        turn_slots: int | None = None
         if self._commands and not (self._joint and self._turns):
-            claims = self._joint and self._claiming
-            slots = self.free if claims else 0
+            turn_slots = self.free if self._joint and self._claiming else 0
             self._turns += 1
-            self._turn_slots = slots
+            self._turn_slots = turn_slots
             self._commands = 0
-            actions.append(SendTurn(slots))
-        waits_for_turn = self._joint and self._turns
-        if self._claiming and self.free and not self._claim_slots and not waits_for_turn:
-            self._claim_slots = self.free
-            actions.append(StartClaim(self._claim_slots))
-        return actions
+        claim_slots = 0
+        if self._claiming and not self._claim_slots and not (self._joint and self._turns):
+            self._claim_slots = claim_slots = self.free
+        return TurnDecision(turn_slots, claim_slots, stop_claim)

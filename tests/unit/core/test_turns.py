@@ -1,6 +1,6 @@
 """When a worker sends commands and when it claims."""
 
-from longshore.core.turns import SendTurn, StartClaim, StopClaim, TurnPlanner
+from longshore.core.turns import TurnDecision, TurnPlanner
 
 
 def planner(slots: int = 3, *, joint: bool = True) -> TurnPlanner:
@@ -12,21 +12,21 @@ def planner(slots: int = 3, *, joint: bool = True) -> TurnPlanner:
 def waiting(slots: int, *, left: int) -> TurnPlanner:
     """A planner whose claim has left this many slots free, and waits for tasks for these."""
     result = planner(slots)
-    assert result.decide(busy=0) == [StartClaim(slots)]
+    assert result.decide(busy=0) == TurnDecision(claim_slots=slots)
     result.claim_ended()
-    assert result.decide(busy=slots - left) == [StartClaim(left)]
+    assert result.decide(busy=slots - left) == TurnDecision(claim_slots=left)
     return result
 
 
 def test_an_idle_worker_waits_for_as_many_tasks_as_it_has_slots() -> None:
     idle = planner(3)
 
-    assert idle.decide(busy=0) == [StartClaim(3)]
-    assert idle.decide(busy=0) == []
+    assert idle.decide(busy=0) == TurnDecision(claim_slots=3)
+    assert idle.decide(busy=0) == TurnDecision()
 
 
 def test_a_worker_that_has_not_joined_claims_nothing() -> None:
-    assert TurnPlanner(slots=3, claims_with_commands=True).decide(busy=0) == []
+    assert TurnPlanner(slots=3, claims_with_commands=True).decide(busy=0) == TurnDecision()
 
 
 def test_slots_that_a_claim_left_free_are_claimed_for_again() -> None:
@@ -34,7 +34,7 @@ def test_slots_that_a_claim_left_free_are_claimed_for_again() -> None:
     idle.decide(busy=0)
     idle.claim_ended()
 
-    assert idle.decide(busy=1) == [StartClaim(2)]
+    assert idle.decide(busy=1) == TurnDecision(claim_slots=2)
 
 
 def test_a_turn_claims_for_the_slots_that_are_free() -> None:
@@ -42,27 +42,27 @@ def test_a_turn_claims_for_the_slots_that_are_free() -> None:
     working.command_added()
     working.command_added()
 
-    assert working.decide(busy=2) == [SendTurn(1)]
+    assert working.decide(busy=2) == TurnDecision(turn_slots=1)
 
 
 def test_no_slot_is_free_while_more_are_in_use_than_there_are() -> None:
     working = planner(2)
     working.command_added()
 
-    assert working.decide(busy=3) == [SendTurn(0)]
+    assert working.decide(busy=3) == TurnDecision(turn_slots=0)
 
 
 def test_commands_gather_while_a_turn_is_under_way() -> None:
     working = planner(3)
     working.command_added()
-    assert working.decide(busy=2) == [SendTurn(1)]
+    assert working.decide(busy=2) == TurnDecision(turn_slots=1)
     working.command_added()
     working.command_added()
-    assert working.decide(busy=1) == []
+    assert working.decide(busy=1) == TurnDecision()
 
     working.turn_ended()
 
-    assert working.decide(busy=2) == [SendTurn(1)]
+    assert working.decide(busy=2) == TurnDecision(turn_slots=1)
 
 
 def test_a_turn_that_found_nothing_is_followed_by_a_claim_that_waits() -> None:
@@ -72,31 +72,31 @@ def test_a_turn_that_found_nothing_is_followed_by_a_claim_that_waits() -> None:
 
     working.turn_ended()
 
-    assert working.decide(busy=2) == [StartClaim(1)]
+    assert working.decide(busy=2) == TurnDecision(claim_slots=1)
 
 
 def test_a_turn_does_not_claim_for_slots_that_a_waiting_claim_is_for() -> None:
     claiming = waiting(3, left=2)
     claiming.command_added()
 
-    assert claiming.decide(busy=1) == [SendTurn(0)]
+    assert claiming.decide(busy=1) == TurnDecision(turn_slots=0)
 
 
 def test_a_turn_claims_for_slots_that_became_free_while_a_claim_waits() -> None:
     claiming = waiting(3, left=1)
     claiming.command_added()
 
-    assert claiming.decide(busy=1) == [SendTurn(1)]
+    assert claiming.decide(busy=1) == TurnDecision(turn_slots=1)
 
 
 def test_a_source_that_cannot_join_them_gets_each_turn_at_once_and_without_a_claim() -> None:
     working = planner(2, joint=False)
     working.command_added()
-    assert working.decide(busy=2) == [SendTurn(0)]
+    assert working.decide(busy=2) == TurnDecision(turn_slots=0)
     working.command_added()
-    assert working.decide(busy=2) == [SendTurn(0)]
+    assert working.decide(busy=2) == TurnDecision(turn_slots=0)
 
-    assert working.decide(busy=1) == [StartClaim(1)]
+    assert working.decide(busy=1) == TurnDecision(claim_slots=1)
 
 
 def test_a_worker_that_stops_cancels_the_claim_and_still_sends_commands() -> None:
@@ -105,7 +105,7 @@ def test_a_worker_that_stops_cancels_the_claim_and_still_sends_commands() -> Non
     claiming.forbid_claims()
     claiming.command_added()
 
-    assert claiming.decide(busy=0) == [StopClaim(), SendTurn(0)]
+    assert claiming.decide(busy=0) == TurnDecision(turn_slots=0, stop_claim=True)
     claiming.claim_ended()
     claiming.turn_ended()
-    assert claiming.decide(busy=0) == []
+    assert claiming.decide(busy=0) == TurnDecision()

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from longshore.core.claims import Room
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal, RefusalReason
-from longshore.core.turns import SendTurn, StartClaim, StopClaim, TurnPlanner
+from longshore.core.turns import TurnPlanner
 from longshore.errors import BackendUnavailable, OutcomeUnknown, WorkerGone
 from longshore.ports.task_source import (
     Answer,
@@ -242,16 +242,14 @@ class Worker:
         self._scheduled = None
         if self._closed or self._gathers():
             return
-        for action in self._planner.decide(busy=self._attempts.busy):
-            match action:
-                case SendTurn(slots=slots):
-                    batch, self._waiting = deque(self._waiting), []
-                    self._start(self._run_turn(batch, slots))
-                case StartClaim(slots=slots):
-                    self._claim = self._start(self._run_claim(slots))
-                case StopClaim():
-                    if self._claim is not None:
-                        self._claim.cancel()
+        decision = self._planner.decide(busy=self._attempts.busy)
+        if decision.stop_claim and self._claim is not None:
+            self._claim.cancel()
+        if decision.turn_slots is not None:
+            batch, self._waiting = deque(self._waiting), []
+            self._start(self._run_turn(batch, decision.turn_slots))
+        if decision.claim_slots:
+            self._claim = self._start(self._run_claim(decision.claim_slots))
 
     def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(call)
