@@ -33,7 +33,7 @@ from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer, Submission
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import OutputPolicy, WorkerContext
-from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.services.worker.worker import Worker
 from longshore.testing.clock import FakeClock
 from longshore.testing.inprocess import InProcessRunner
 from longshore.testing.memory.backend import memory_backend
@@ -139,12 +139,13 @@ class InProcessServices:
             timeout=_FOREVER,
             result_limit_bytes=_LIMIT_BYTES,
             process_id=os.getpid(),
+            queues=tuple(dict.fromkeys(task.spec.queue for task in tasks)),
+            concurrency=1,
+            poll_wait=_FOREVER,
             # In the middle of the window, each time: the same test waits equally long.
             jitter=lambda: 0.5,
         )
-        queues = tuple(dict.fromkeys(task.spec.queue for task in tasks))
-        policy = WorkerPolicy(queues=queues, concurrency=1, poll_wait=_FOREVER)
-        return Worker(context, policy)
+        return Worker(context)
 
     async def _run_ready_callbacks(self) -> None:
         """Return when nothing on the event loop can run without the clock or a thread.

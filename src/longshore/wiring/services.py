@@ -58,7 +58,7 @@ from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
 from longshore.services.worker.context import AgentSlots, OutputPolicy, WorkerContext
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
-from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.services.worker.worker import Worker
 from longshore.settings import Settings, child_environment
 from longshore.wiring.backends import open_backend
 
@@ -212,16 +212,14 @@ class Services:
             timeout=settings.worker.task_timeout,
             result_limit_bytes=settings.sizes.result_bytes,
             process_id=process_id,
-            jitter=roll,
-            make_slots=make_slots,
-        )
-        policy = WorkerPolicy(
             queues=settings.worker.queues if queues is None else tuple(queues),
             concurrency=settings.worker.concurrency,
             poll_wait=settings.worker.poll_wait,
             drain_grace=settings.worker.drain_grace,
+            jitter=roll,
+            make_slots=make_slots,
         )
-        return Worker(context, policy)
+        return Worker(context)
 
     @cached_property
     def documents(self) -> DocumentStore:

@@ -44,7 +44,7 @@ from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempts import Attempts
 from longshore.services.worker.context import OutputPolicy, WorkerContext
-from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.services.worker.worker import Worker
 from longshore.testing.clock import FakeClock
 from longshore.testing.fake_runner import FakeRunner
 from longshore.testing.memory.backend import memory_backend
@@ -224,7 +224,7 @@ class ServiceHarness:
     def worker(
         self, worker_id: str = "worker-1", *, context: dict[str, Any] | None = None, **policy: Any
     ) -> Worker:
-        return Worker(self.worker_context(worker_id, **(context or {})), WorkerPolicy(**policy))
+        return Worker(self.worker_context(worker_id, **(context or {}), **policy))
 
     @asynccontextmanager
     async def running_worker(

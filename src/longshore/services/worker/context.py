@@ -1,4 +1,4 @@
-"""What every attempt of a worker uses, and why one is ended from outside."""
+"""What a worker and every attempt of it use, and why an attempt is ended from outside."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class OutputPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """What every attempt of a worker uses."""
+    """What a worker and every attempt of it use."""
 
     worker_id: str
     backend: Backend
@@ -106,6 +106,10 @@ class WorkerContext:
     timeout: timedelta
     result_limit_bytes: int
     process_id: int
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 3
+    poll_wait: timedelta = timedelta(seconds=20)
+    drain_grace: timedelta = timedelta(seconds=30)
     jitter: Callable[[], float]
     artifacts: ArtifactPolicy = field(default_factory=ArtifactPolicy)
     agent_slots: AgentSlots = field(default_factory=AgentSlots)

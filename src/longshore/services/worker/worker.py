@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
@@ -54,34 +53,23 @@ Waiting = tuple[LeaseCommand, OnAnswer]
 """A command, and who waits for its answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPolicy:
-    """The settings of a worker."""
-
-    queues: tuple[str, ...] = ("default",)
-    concurrency: int = 3
-    poll_wait: timedelta = timedelta(seconds=20)
-    drain_grace: timedelta = timedelta(seconds=30)
-
-
 class Worker:
     """Runs tasks until ``stop``."""
 
-    def __init__(self, context: WorkerContext, policy: WorkerPolicy) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._policy = policy
         self._backend = context.backend
         self._clock = context.backend.clock
         self._source = context.source
         self._attempts = Attempts(
-            context, units=policy.concurrency, post=self._post, on_change=self._schedule
+            context, units=context.concurrency, post=self._post, on_change=self._schedule
         )
         self._planner = TurnPlanner(
-            slots=policy.concurrency, claims_with_commands=self._source.claims_with_commands
+            slots=context.concurrency, claims_with_commands=self._source.claims_with_commands
         )
         self._instance = WorkerInstance(
             worker_id=context.worker_id,
-            queues=policy.queues,
+            queues=context.queues,
             process_id=context.process_id,
             lease_duration=context.lease.duration,
         )
@@ -128,8 +116,8 @@ class Worker:
 
     async def run(self) -> None:
         """Work until ``stop``; then drain."""
-        self._context.worker_registry.register(self.id, self._policy.queues)
-        logger.info("worker.serving", extra={"worker_id": self.id, "queues": self._policy.queues})
+        self._context.worker_registry.register(self.id, self._context.queues)
+        logger.info("worker.serving", extra={"worker_id": self.id, "queues": self._context.queues})
         keeping: list[asyncio.Future[None]] = []
         try:
             await self._open_runner()
@@ -167,7 +155,7 @@ class Worker:
 
     async def _drain(self) -> None:
         async with race(
-            self._clock.sleep(self._policy.drain_grace), self._attempts.wait_until_empty()
+            self._clock.sleep(self._context.drain_grace), self._attempts.wait_until_empty()
         ):
             self.release_all()
         await self._attempts.wait_until_empty()
@@ -320,7 +308,7 @@ class Worker:
 
     async def _claim_tasks(self, slots: int) -> None:
         worker, turn_id = self._instance, self._next_turn_id()
-        room, wait = self._room(slots) or Room(slots=slots), self._policy.poll_wait
+        room, wait = self._room(slots) or Room(slots=slots), self._context.poll_wait
         try:
             claimed, sent_at = await self._repeat(
                 lambda: self._source.claim(worker, room, turn_id=turn_id, wait=wait)
