@@ -350,7 +350,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a task whose definition cannot be read is run by the runner",
-        at="services.worker.attempts:Attempts._read_definition",
+        at="services.worker.attempts:Attempts._read_spec",
         do=Replace("_fail()", "self._release(attempt, STOPPING)"),
         caught_by=f"{_SLOTS}::test_a_task_whose_definition_cannot_be_read_is_not_run_elsewhere",
     ),

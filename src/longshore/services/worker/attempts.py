@@ -70,7 +70,6 @@ from longshore.ports.task_source import Answer, Applied, ClaimedTask, LeaseComma
 from longshore.services.resilience import log_and_continue, pauses_within, race
 from longshore.services.worker.attempt_specs import (
     build_attempt_spec,
-    read_definition,
     remember_result,
     results_at_hand,
     timeout_of,
@@ -106,6 +105,7 @@ _TOO_LATE = "the worker could not renew the lease in time"
 # A slot is trusted a little shorter than its tasks, so that it is not set for each of them.
 _TRUST_STEP_NS = 1_000_000_000
 _TIMER_SLACK_NS = 1_000_000
+_OPEN_PAUSE = timedelta(seconds=1)
 _MAX_WAITING_REPORTS = 100
 
 _DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
@@ -235,19 +235,12 @@ class Attempts:
 
     async def _read_definition(self, attempt: _Attempt) -> None:
         """Begin the first task of a version of a definition, which is read and kept."""
-        context, row = self._context, attempt.claimed.row
         try:
-            definition = await context.transitions.retry_unavailable(
-                lambda: read_definition(context, row)
-            )
-        except (NotFound, BackendUnavailable) as error:
-            # Not a release: what can run in a slot and is not in the record of the slots counts as
-            # not begun.
-            self._fail(attempt, failed_before_start(error))
-            return
+            spec = await self._read_spec(attempt)
         finally:
             self._outside -= 1
-        self._begin(attempt, definition)
+        if spec is not None:
+            self._begin(attempt, spec.definition)
 
     def _begin(self, attempt: _Attempt, definition: Definition) -> None:
         claimed, context = attempt.claimed, self._context
@@ -322,6 +315,8 @@ class Attempts:
                 lambda: build_attempt_spec(context, claimed.row, claimed.fence)
             )
         except (UsageError, NotFound, BackendUnavailable) as error:
+            # Not a release: what can run in a slot and is not in the record of the slots counts as
+            # not begun.
             self._fail(attempt, failed_before_start(error))
         else:
             if attempt.stop_reason is None:
@@ -543,22 +538,22 @@ class Attempts:
         except (UsageError, BackendUnavailable) as error:
             logger.warning("slot.open_failed", extra={"error": str(error)})
             self._planner.slot_not_opened(isolation)
-            await self._release_waiting(isolation, str(error))
+            await self._clock.sleep(_OPEN_PAUSE)
+            if not self._planner.has_slots(isolation):
+                self._release_waiting(isolation, str(error))
         else:
             self._trusted.pop(slot, None)  # the number may have been used before
             self._planner.slot_opened(slot, isolation)
         self._schedule()
         self._on_change()
 
-    async def _release_waiting(self, isolation: Isolation, reason: str) -> None:
-        """Release the tasks for which no slot can be opened, after a pause."""
-        await self._clock.sleep(timedelta(seconds=1))
-        if not self._planner.has_slots(isolation):
-            # Not those that are being prepared, or have ended: they are in no slot either.
-            for attempt in [self._current[number] for number in self._planner.waiting]:
-                if attempt.task.definition.isolation is isolation:
-                    self._planner.forget(attempt.number)
-                    self._release(attempt, reason)
+    def _release_waiting(self, isolation: Isolation | None, reason: str) -> None:
+        """Release the tasks that wait for a slot of this kind, or of any kind."""
+        # Not those that are being prepared, or have ended: they are in no slot either.
+        for attempt in [self._current[number] for number in self._planner.waiting]:
+            if isolation in (None, attempt.task.definition.isolation):
+                self._planner.forget(attempt.number)
+                self._release(attempt, reason)
 
     def _return(self, slot: int, numbers: Iterable[int]) -> None:
         """Tasks have not begun in a slot: they wait for another, or end if they were stopped."""
@@ -568,10 +563,8 @@ class Attempts:
     def _wait_again(self, plan: SlotTaskPlan) -> None:
         attempt = self._current[plan.number]
         attempt.slot = None
-        if attempt.stop_reason is not None:
+        if attempt.stop_reason is not None or self._stopping:
             self._end_unbegun(attempt)
-        elif self._stopping:
-            self._release(attempt, STOPPING)
         else:
             self._planner.claimed(plan)
 
@@ -643,27 +636,25 @@ class Attempts:
         """Kill what runs, without a grace period."""
         self._context.worker_registry.reap(self._context.worker_id)
         for slot in self._planner.busy_slots():
-            self._planner.child_ending(slot)
-            self._return(slot, self._slots.kill(slot, grace=timedelta(0)))
+            self._kill_child(slot, timedelta(0))
 
     def release_unbegun(self) -> None:
         """Release every task that has not begun, so that another worker can begin it."""
         self._stopping = True
         for slot in self._planner.busy_slots():
             self._return(slot, self._slots.take_back(slot))
-        for number in self._planner.waiting:
-            self._planner.forget(number)
-            self._release(self._current[number], STOPPING)
+        self._release_waiting(None, STOPPING)
 
     def _kill(self, attempt: _Attempt) -> None:
-        slot = attempt.slot
-        if slot is None:
-            return
-        fenced = attempt.stop_reason is AttemptStopReason.FENCED
-        grace = timedelta(0) if fenced else self._context.lease.kill_grace
+        if attempt.slot is not None:
+            fenced = attempt.stop_reason is AttemptStopReason.FENCED
+            grace = timedelta(0) if fenced else self._context.lease.kill_grace
+            self._kill_child(attempt.slot, grace)
+            self._schedule()
+
+    def _kill_child(self, slot: int, grace: timedelta) -> None:
         self._planner.child_ending(slot)
         self._return(slot, self._slots.kill(slot, grace=grace))
-        self._schedule()
 
     def _end_unbegun(self, attempt: _Attempt) -> None:
         """End an attempt that was stopped before it has begun."""
@@ -674,13 +665,11 @@ class Attempts:
         else:
             self._release(attempt, STOPPING)
 
-    def _drop(self, attempt: _Attempt, folder: Path | None = None) -> None:
+    def _drop(self, attempt: _Attempt) -> None:
         """Report nothing: the lease is lost."""
         extra = {"task_id": attempt.claimed.task_id, "fence": attempt.claimed.fence}
         logger.warning("attempt.fenced", extra=extra)
         self._remove(attempt)
-        if folder is not None:
-            self._slots.release_folder(folder)
         self._note_change()
 
     def _release(self, attempt: _Attempt, reason: str, *, begun: bool = False) -> None:
@@ -787,14 +776,8 @@ class Attempts:
         duration = outcome.duration_ns // 1000 * MICROSECOND
         result, failure = outcome.result, outcome.failure
         is_short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
-        if attempt.stop_reason is AttemptStopReason.FENCED:
-            self._drop(attempt, outcome.folder)
-        elif (
-            is_short
-            and attempt.reports is None
-            and outcome.folder is None
-            and not _is_stopped(attempt)
-        ):
+        has_left_more = attempt.reports is not None or outcome.folder is not None
+        if is_short and not has_left_more and not _is_stopped(attempt):
             document = Document(text=result, size=len((result or "").encode()))
             fence = attempt.claimed.fence
             command = c.Complete(fence=fence, result=document, duration=duration, exit_code=0)
@@ -817,6 +800,11 @@ class Attempts:
     def _finish_later(
         self, attempt: _Attempt, folder: Path | None, duration: timedelta, result: str | Failure
     ) -> None:
+        if attempt.stop_reason is AttemptStopReason.FENCED:
+            self._drop(attempt)
+            if folder is not None:
+                self._slots.release_folder(folder)
+            return
         finish = self._finish(attempt, duration, result, folder, self._context.documents.store_text)
         self._work(attempt, finish)
 
@@ -992,8 +980,8 @@ class Attempts:
 
     async def _store_output(self, attempt: _Attempt, folder: Path | None) -> None:
         """Store output and files of an attempt that has ended."""
-        if attempt.reports is not None:
-            await _recorded(attempt.reports)
+        while attempt.reports is not None and attempt.reports.recording is not None:
+            await asyncio.wait((attempt.reports.recording,))
         if folder is not None:
             reports = self._reports_of(attempt)
             await store_files(self._context, attempt.claimed.row, reports, folder)
@@ -1010,12 +998,9 @@ class Attempts:
             if plan.number in ending.not_begun:
                 self._wait_again(plan)
         if ending.begun is not None:
+            elapsed = (self._now_ns() - since_ns) // 1000 * MICROSECOND
             attempt = self._take_out(ending.begun)
-            if attempt.stop_reason is AttemptStopReason.FENCED:
-                self._drop(attempt, ending.folder)
-            else:
-                elapsed = (self._now_ns() - since_ns) // 1000 * MICROSECOND
-                self._finish_later(attempt, ending.folder, elapsed, _failure_of(ending))
+            self._finish_later(attempt, ending.folder, elapsed, _failure_of(ending))
         self._schedule()
         self._note_change()
 
@@ -1113,12 +1098,6 @@ def _failure_of(ending: ChildEnding) -> Failure:
 def _is_stopped(attempt: _Attempt) -> bool:
     """Whether the task was asked to end: what it returns after that does not count."""
     return attempt.stop_reason is not None or attempt.timed_out
-
-
-async def _recorded(reports: AttemptReports) -> None:
-    """Return when all reports of an attempt are recorded."""
-    while reports.recording is not None:
-        await asyncio.wait((reports.recording,))
 
 
 def _set_result(future: asyncio.Future[Answer], answer: Answer) -> None:
