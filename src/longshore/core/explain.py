@@ -1,16 +1,15 @@
 """Why a task or a job is in its state: reasons as values, from what was asked to the root cause.
 
 The reasons are derived from rows that were just read, so they describe one moment. Each reason has
-its times as values too, and a ``Remedy``: the operator's action that would help. Interfaces spell
-a remedy in their own way; nothing here knows a command line.
+its times as values too, and the command by which an operator would resolve it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.ids import task_id_of
@@ -21,20 +20,19 @@ from longshore.core.queues import QueuePause
 from longshore.core.records import value
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease, LeasePolicy
-from longshore.core.tasks.rows import (
-    CancelRequest,
-    Intent,
-    IntentKind,
-    JobRow,
-    ParkRecord,
-    TaskRow,
-)
+from longshore.core.tasks.rows import CancelRequest, IntentKind, JobRow, ParkRecord, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
+from longshore.core.text.numbers import plural
 
 # A renewal that is this many intervals late counts as missed.
 _LATE = 1.5
 _SOON = "as soon as another worker polls"
 _FAILED_STATES = {TaskState.FAILED: "failed", TaskState.CANCELLED: "was cancelled"}
+_BUDGET_OPTIONS = {
+    BudgetUnit.USD: "--usd 5",
+    BudgetUnit.TOKENS: "--tokens 100000",
+    BudgetUnit.MINUTES: "--minutes 30",
+}
 
 
 class ReasonCode(StrEnum):
@@ -62,36 +60,16 @@ class ReasonCode(StrEnum):
     CANCELLED = "cancelled"
 
 
-class RemedyAction(StrEnum):
-    """What an operator can do."""
-
-    RESUME_JOB = "resume_job"
-    RESUME_QUEUE = "resume_queue"
-    START_WORKER = "start_worker"
-    APPROVE_TASK = "approve_task"
-    ADD_BUDGET = "add_budget"
-    LIST_JOB_TASKS = "list_job_tasks"
-
-
-@value
-class Remedy:
-    """An action of an operator, with its arguments."""
-
-    action: RemedyAction
-    target: str | None = None  # id of a job or task, name of a queue; of a budget, None: the day's
-    unit: BudgetUnit | None = None  # of the budget to raise
-
-
-@value
+@dataclass(frozen=True, slots=True)
 class WhyReason:
     """One reason, as a sentence and as values."""
 
     code: ReasonCode
     text: str
+    task_id: str | None = None  # None: the reason is about the job, or about its workers
     since: datetime | None = None
     until: datetime | None = None  # when this changes by itself
-    task_id: str | None = None  # None: the reason is about the job, or about its workers
-    remedy: Remedy | None = None
+    remedy: str | None = None  # the command that would help
 
 
 @value
@@ -121,12 +99,12 @@ def explain_task(snapshot: WhySnapshot, chain: DependencyChain) -> list[WhyReaso
     *before, last = chain.links
     reasons = [_waiting_reason(snapshot, link, last) for link in before]
     if chain.omitted:
-        text = f"{_plural(chain.omitted, 'more task')} in between, each waiting for the next."
-        reasons.append(WhyReason(code=ReasonCode.LEFT_OUT, text=text))
+        text = f"{plural(chain.omitted, 'more task')} in between, each waiting for the next."
+        reasons.append(WhyReason(ReasonCode.LEFT_OUT, text))
     row = snapshot.rows.get(last.number)
     if before and row is not None and row.state is TaskState.COMPLETED:
         text = f"Task {_quoted_key(row)} has completed; its dependents are being notified."
-        reasons.append(_task_reason(row, ReasonCode.MOVING_ON, text, since=row.finished_at))
+        reasons.append(WhyReason(ReasonCode.MOVING_ON, text, row.id, since=row.finished_at))
     else:
         reasons += _task_reasons(snapshot, last.number)
     subject = snapshot.rows.get(chain.links[0].number)
@@ -147,35 +125,34 @@ def explain_job(
     job = snapshot.job
     reasons = [_job_reason(job), *_job_cancelling(job)]
     created = job.ended | NumberSet(snapshot.rows)
-    if any(_creates(intent, created) for intent in job.intents):
-        text = "Tasks of the job are still being created."
-        reasons.append(WhyReason(code=ReasonCode.BEING_CREATED, text=text))
+    # Whether an intent still has tasks to create, as far as the rows show.
+    if any(
+        intent.kind is IntentKind.ADD
+        or (intent.kind is IntentKind.CREATE and (not intent.numbers or intent.numbers - created))
+        for intent in job.intents
+    ):
+        reasons.append(
+            WhyReason(ReasonCode.BEING_CREATED, "Tasks of the job are still being created.")
+        )
     details = [reason for number in shown for reason in _task_reasons(snapshot, number)]
     reasons += [reason for reason in details if reason.task_id is not None]
     # A reason that several tasks share is given once.
     reasons += dict.fromkeys(reason for reason in details if reason.task_id is None)
     if truncated:
+        remedy = f"longshore tasks --job {job.id}"
         text = "There are more tasks like these."
-        remedy = Remedy(action=RemedyAction.LIST_JOB_TASKS, target=job.id)
-        reasons.append(WhyReason(code=ReasonCode.LEFT_OUT, text=text, remedy=remedy))
+        reasons.append(WhyReason(ReasonCode.LEFT_OUT, text, remedy=remedy))
     if not shown and not job.state.terminal:
         text = "No task of the job runs at this moment; a task that just ended is being recorded."
-        reasons.append(WhyReason(code=ReasonCode.MOVING_ON, text=text))
+        reasons.append(WhyReason(ReasonCode.MOVING_ON, text))
     return reasons
-
-
-def _creates(intent: Intent, created: NumberSet) -> bool:
-    """Whether the intent still has tasks to create, as far as the rows show."""
-    if intent.kind is IntentKind.CREATE and intent.numbers:
-        return bool(intent.numbers - created)
-    return intent.kind in (IntentKind.CREATE, IntentKind.ADD)
 
 
 def _job_reason(job: JobRow) -> WhyReason:
     states = {
         JobState.COMPLETED: (ReasonCode.COMPLETED, "is completed", None),
-        JobState.FAILED: (ReasonCode.FAILED, "has failed", _resume_job(job.id)),
-        JobState.CANCELLED: (ReasonCode.CANCELLED, "is cancelled", _resume_job(job.id)),
+        JobState.FAILED: (ReasonCode.FAILED, "has failed", _resume(job.id)),
+        JobState.CANCELLED: (ReasonCode.CANCELLED, "is cancelled", _resume(job.id)),
         JobState.RUNNING: (ReasonCode.RUNNING, "is under way", None),
     }
     code, words, remedy = states[job.state]
@@ -184,14 +161,14 @@ def _job_reason(job: JobRow) -> WhyReason:
         (len(job.cancelled), "cancelled"),
         (len(job.blocked), "waiting behind those"),
     ]
-    parts = [f"{len(job.completed):,} of {_plural(job.total, 'task')} completed"]
+    parts = [f"{len(job.completed):,} of {plural(job.total, 'task')} completed"]
     parts += [f"{count:,} {what}" for count, what in counts if count]
     text = f"The job {words}: {', '.join(parts)}."
     if job.state is JobState.CANCELLED and job.cancel is not None:
         reason = _parenthesised(job.cancel.reason)
         text = f"{_requester(job.cancel)} cancelled the job{reason}: {parts[0]}."
     since = job.finished_at if job.state.terminal else job.spec.created_at
-    return WhyReason(code=code, text=text, since=since, remedy=remedy)
+    return WhyReason(code, text, since=since, remedy=remedy)
 
 
 def _job_cancelling(job: JobRow) -> list[WhyReason]:
@@ -199,27 +176,23 @@ def _job_cancelling(job: JobRow) -> list[WhyReason]:
         return []
     why = _parenthesised(job.cancel.reason)
     text = f"{_requester(job.cancel)} has requested cancellation of the whole job{why}."
-    return [WhyReason(code=ReasonCode.CANCELLING, text=text, since=job.cancel.at)]
+    return [WhyReason(ReasonCode.CANCELLING, text, since=job.cancel.at)]
 
 
 def _waiting_reason(snapshot: WhySnapshot, link: ChainLink, last: ChainLink) -> WhyReason:
     job, key = snapshot.job, snapshot.key(link.number)
     named = [f"{snapshot.key(number)} ({_state(snapshot, number)})" for number in link.parents]
     if link.awaited_count > len(named):
-        named.append(_plural(link.awaited_count - len(named), "more task"))
+        named.append(plural(link.awaited_count - len(named), "more task"))
     text = f"Task {key} waits for {', '.join(named)}"
     row, root = snapshot.rows.get(link.number), snapshot.rows.get(last.number)
     task_id = snapshot.task_id(link.number)
     if root is not None and (became := _FAILED_STATES.get(root.state)):
-        return WhyReason(
-            code=ReasonCode.BEHIND_FAILURE,
-            text=f"{text}, and cannot run because {_quoted_key(root)} {became}.",
-            since=root.finished_at,
-            task_id=task_id,
-            remedy=_resume_job(job.id),
-        )
+        text += f", and cannot run because {_quoted_key(root)} {became}."
+        code, remedy = ReasonCode.BEHIND_FAILURE, _resume(job.id)
+        return WhyReason(code, text, task_id, since=root.finished_at, remedy=remedy)
     since = row.spec.created_at if row else None
-    return WhyReason(code=ReasonCode.WAITING, text=f"{text}.", since=since, task_id=task_id)
+    return WhyReason(ReasonCode.WAITING, f"{text}.", task_id, since=since)
 
 
 def _state(snapshot: WhySnapshot, number: int) -> str:
@@ -232,9 +205,7 @@ def _task_reasons(snapshot: WhySnapshot, number: int) -> list[WhyReason]:
     row = snapshot.rows.get(number)
     if row is None:
         text = f"Task {snapshot.key(number)} is still being created."
-        return [
-            WhyReason(code=ReasonCode.BEING_CREATED, text=text, task_id=snapshot.task_id(number))
-        ]
+        return [WhyReason(ReasonCode.BEING_CREATED, text, snapshot.task_id(number))]
     if row.lease is not None:
         return _leased(snapshot, row, row.lease)
     if row.parked is not None:
@@ -248,7 +219,7 @@ def _idle_reason(row: TaskRow) -> WhyReason:
     """Returns why a task that no worker may run now is in its state."""
     key, since, remedy = _quoted_key(row), row.finished_at, None
     if row.state in _FAILED_STATES:
-        remedy = _resume_job(row.spec.job_id)
+        remedy = _resume(row.spec.job_id)
     match row.state:
         case TaskState.IN_REVIEW:
             text = f"Task {key} has a result that waits for review; it "
@@ -257,7 +228,7 @@ def _idle_reason(row: TaskRow) -> WhyReason:
             else:
                 text += f"was revised {row.revision} times and can only be approved or cancelled."
             code, since = ReasonCode.IN_REVIEW, row.last_event_at
-            remedy = Remedy(action=RemedyAction.APPROVE_TASK, target=row.id)
+            remedy = f"longshore approve {row.id}"
         case TaskState.COMPLETED:
             code = ReasonCode.COMPLETED
             text = f"Task {key} has completed; only a new job can run it again."
@@ -271,7 +242,7 @@ def _idle_reason(row: TaskRow) -> WhyReason:
         case _:
             code = ReasonCode.MOVING_ON
             text = f"All dependencies of task {key} have completed; it becomes pending soon."
-    return _task_reason(row, code, text, since=since, remedy=remedy)
+    return WhyReason(code, text, row.id, since=since, remedy=remedy)
 
 
 def _pending(snapshot: WhySnapshot, row: TaskRow) -> list[WhyReason]:
@@ -283,7 +254,7 @@ def _pending(snapshot: WhySnapshot, row: TaskRow) -> list[WhyReason]:
             f"Task {_quoted_key(row)} is due and waits in queue {spec.queue!r} for a free worker"
             f"{_serving(snapshot, spec.queue)}."
         )
-        reasons = [_task_reason(row, ReasonCode.DUE, text, since=row.due_at)]
+        reasons = [WhyReason(ReasonCode.DUE, text, row.id, since=row.due_at)]
     reasons += [_paused(pause) for pause in snapshot.pauses if pause.name == spec.queue]
     return reasons + _no_worker(snapshot, spec.queue)
 
@@ -293,13 +264,9 @@ def _paused(pause: QueuePause) -> WhyReason:
         code, words = ReasonCode.QUEUE_PAUSED, f"is paused by {pause.by}"
     else:
         code, words = ReasonCode.QUEUE_HELD, f"is held until {_format_time(pause.until)}"
-    return WhyReason(
-        code=code,
-        text=f"Queue {pause.name!r} {words}{_parenthesised(pause.reason)}.",
-        since=pause.at,
-        until=pause.until,
-        remedy=Remedy(action=RemedyAction.RESUME_QUEUE, target=pause.name),
-    )
+    text = f"Queue {pause.name!r} {words}{_parenthesised(pause.reason)}."
+    remedy = f"longshore queues resume {pause.name}"
+    return WhyReason(code, text, since=pause.at, until=pause.until, remedy=remedy)
 
 
 def _delayed(row: TaskRow, due_at: datetime) -> WhyReason:
@@ -309,7 +276,7 @@ def _delayed(row: TaskRow, due_at: datetime) -> WhyReason:
     else:
         code = ReasonCode.BACKING_OFF
         text = f"Task {key} failed{_failure(row)} and is retried at {at}; {_used(row)}."
-    return _task_reason(row, code, text, since=row.last_event_at, until=due_at)
+    return WhyReason(code, text, row.id, since=row.last_event_at, until=due_at)
 
 
 def _no_worker(snapshot: WhySnapshot, queue: str) -> list[WhyReason]:
@@ -320,9 +287,9 @@ def _no_worker(snapshot: WhySnapshot, queue: str) -> list[WhyReason]:
         others = {name for served in snapshot.live_workers.values() for name in served}
         count = len(snapshot.live_workers)
         serve = "serves" if count == 1 else "serve"
-        text += f"; {_plural(count, 'worker')} {serve} {', '.join(map(repr, sorted(others)))}"
-    remedy = Remedy(action=RemedyAction.START_WORKER, target=queue)
-    return [WhyReason(code=ReasonCode.NO_WORKER, text=f"{text}.", remedy=remedy)]
+        text += f"; {plural(count, 'worker')} {serve} {', '.join(map(repr, sorted(others)))}"
+    remedy = f"longshore worker --queue {queue}"
+    return [WhyReason(ReasonCode.NO_WORKER, f"{text}.", remedy=remedy)]
 
 
 def _leased(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[WhyReason]:
@@ -332,19 +299,15 @@ def _leased(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[WhyReason
         f"Worker {lease.worker_id!r} runs task {_quoted_key(row)}, {attempt}; "
         f"its last heartbeat was {age} ago."
     )
-    running = _task_reason(row, ReasonCode.RUNNING, text, since=lease.acquired_at)
-    return [running, *_cancelling(row, lease), *_silent_worker(snapshot, row, lease)]
-
-
-def _cancelling(row: TaskRow, lease: Lease) -> list[WhyReason]:
-    if (request := row.cancel) is None:
-        return []
-    text = (
-        f"{request.by} has requested cancellation of task"
-        f" {_quoted_key(row)}{_parenthesised(request.reason)}; it ends when worker"
-        f" {lease.worker_id!r} has stopped it, or when the worker's lease expires."
-    )
-    return [_task_reason(row, ReasonCode.CANCELLING, text, since=request.at)]
+    reasons = [WhyReason(ReasonCode.RUNNING, text, row.id, since=lease.acquired_at)]
+    if (request := row.cancel) is not None:
+        text = (
+            f"{request.by} has requested cancellation of task"
+            f" {_quoted_key(row)}{_parenthesised(request.reason)}; it ends when worker"
+            f" {lease.worker_id!r} has stopped it, or when the worker's lease expires."
+        )
+        reasons.append(WhyReason(ReasonCode.CANCELLING, text, row.id, since=request.at))
+    return reasons + _silent_worker(snapshot, row, lease)
 
 
 def _silent_worker(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[WhyReason]:
@@ -352,14 +315,12 @@ def _silent_worker(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[Wh
     worker, since = repr(lease.worker_id), row.last_event_at
     if lease.local and lease.worker_id in snapshot.dead_workers:
         text = f"The process of worker {worker} has ended; its task is taken over {_SOON}."
-        lost = _task_reason(row, ReasonCode.WORKER_GONE, text, since=since)
+        lost = WhyReason(ReasonCode.WORKER_GONE, text, row.id, since=since)
     elif _silence(snapshot, row, lease) > snapshot.lease_policy.renew_every * _LATE:
         until = lease.expires_at + snapshot.lease_policy.skew_margin
         when = f"at {_format_time(until)}" if until > snapshot.now else _SOON
         text = f"Worker {worker} is silent; unless it sends a heartbeat, its task is taken over"
-        lost = _task_reason(
-            row, ReasonCode.WORKER_SILENT, f"{text} {when}.", since=since, until=until
-        )
+        lost = WhyReason(ReasonCode.WORKER_SILENT, f"{text} {when}.", row.id, since, until)
     else:
         return []
     return [lost, *_no_worker(snapshot, row.spec.queue)]
@@ -376,16 +337,11 @@ def _parked(row: TaskRow, parked: ParkRecord) -> WhyReason:
     )
     if row.due_at is not None:
         text += f", or by itself at {_format_time(row.due_at)}"
-    targets = {BudgetScope.JOB: row.spec.job_id, BudgetScope.DAY: None}
-    target = targets.get(parked.scope, row.id)
-    remedy = Remedy(action=RemedyAction.ADD_BUDGET, target=target, unit=parked.unit)
-    return _task_reason(
-        row, ReasonCode.PARKED, f"{text}.", since=parked.at, until=row.due_at, remedy=remedy
+    targets = {BudgetScope.JOB: row.spec.job_id, BudgetScope.DAY: "today"}
+    remedy = (
+        f"longshore budget add {targets.get(parked.scope, row.id)} {_BUDGET_OPTIONS[parked.unit]}"
     )
-
-
-def _task_reason(row: TaskRow, code: ReasonCode, text: str, **details: Any) -> WhyReason:
-    return WhyReason(code=code, text=text, task_id=row.id, **details)
+    return WhyReason(ReasonCode.PARKED, f"{text}.", row.id, parked.at, row.due_at, remedy)
 
 
 def _quoted_key(row: TaskRow) -> str:
@@ -398,7 +354,7 @@ def _failure(row: TaskRow) -> str:
 
 def _used(row: TaskRow) -> str:
     return (
-        f"it has used {row.attempts_used} of its {_plural(row.spec.retry.max_attempts, 'attempt')}"
+        f"it has used {row.attempts_used} of its {plural(row.spec.retry.max_attempts, 'attempt')}"
     )
 
 
@@ -419,22 +375,18 @@ def _parenthesised(reason: str | None) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _resume_job(job_id: str) -> Remedy:
-    return Remedy(action=RemedyAction.RESUME_JOB, target=job_id)
+def _resume(job_id: str) -> str:
+    return f"longshore resume {job_id}"
 
 
 def _serving(snapshot: WhySnapshot, queue: str) -> str:
     workers = _serving_workers(snapshot, queue)
     serve = "serves" if workers == 1 else "serve"
-    return f"; {_plural(workers, 'worker')} on this machine {serve} it" if workers else ""
+    return f"; {plural(workers, 'worker')} on this machine {serve} it" if workers else ""
 
 
 def _serving_workers(snapshot: WhySnapshot, queue: str) -> int:
     return sum(queue in served for served in snapshot.live_workers.values())
-
-
-def _plural(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _format_time(moment: datetime) -> str:

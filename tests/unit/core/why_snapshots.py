@@ -7,8 +7,6 @@ from typing import Any
 from longshore.core.explain import (
     ChainLink,
     DependencyChain,
-    Remedy,
-    RemedyAction,
     WhyReason,
     WhySnapshot,
     explain_task,
@@ -20,7 +18,7 @@ from tests.factories import JOB_ID, NOON, SECOND, a_job, a_spec, a_task
 
 A = f"{JOB_ID}_a"
 LATER = NOON + 10 * SECOND
-RESUME = Remedy(action=RemedyAction.RESUME_JOB, target=JOB_ID)
+RESUME = f"longshore resume {JOB_ID}"
 ALONE = DependencyChain(links=(ChainLink(number=0),))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from longshore.core.text.numbers import plural as plural
+
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
@@ -72,8 +74,3 @@ def cost(amount: float) -> str:
     if amount < _MIN_COST:
         return ""  # adding fractions leaves rounding errors
     return f"${amount:,.2f}" if amount >= _CENT else f"${amount:.4f}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 task``, ``5 tasks``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
