@@ -1,16 +1,13 @@
 """The commands for dead letters: ``dead list``, ``dead show``, ``dead replay``, ``dead discard``.
 
 A replay selects and counts the tasks, asks the user, and replays exactly the tasks that it counted.
-It asks outside the event loop, where Ctrl-C interrupts the question.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +18,10 @@ from longshore.core.tasks.states import TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, UsageError
-from longshore.interfaces.cli.client import ApiClient, client_command, id_lines, open_client
+from longshore.interfaces.cli.client import ApiClient, client_command, id_lines
 from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
+from longshore.interfaces.cli.options import argument, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -49,7 +46,7 @@ _Since = Annotated[
 
 
 async def _read_filter(
-    client: ApiClient, job: str | None, since: str | None, **fields: Any
+    client: ApiClient, *, job: str | None, since: str | None, **fields: Any
 ) -> DeadLetterFilter:
     return DeadLetterFilter(
         job_id=(await client.resolve(job)).job_id if job else None,
@@ -99,7 +96,7 @@ async def list_(
     and belongs to no task. It stays until it is discarded.
     """
     dead_filter = await _read_filter(
-        client, job, since, queue=queue, definition=definition, category=category
+        client, job=job, since=since, queue=queue, definition=definition, category=category
     )
     page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
     now = client.now()
@@ -244,29 +241,17 @@ def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) ->
     )
 
 
-@dataclass(slots=True)
-class _Selection:
-    """The tasks to replay."""
-
-    tasks: dict[str, tuple[str, str]] = field(default_factory=dict)  # id: queue and category
-    messages: int = 0  # selected too, but messages cannot be replayed
-    named: bool = False  # each task was named by its id
-
-    def add(self, letters: Sequence[d.DeadLetterDocument]) -> None:
-        """Add the tasks among dead letters."""
-        tasks = [letter for letter in letters if letter.kind == "task"]
-        self.tasks |= {task.id: (task.queue, task.category or "unknown") for task in tasks}
-        self.messages += len(letters) - len(tasks)
+_Tasks = dict[str, tuple[str, str]]
+"""The queue and the category of each task to replay; a named task has no category."""
 
 
-@command(
+@client_command(
     ("longshore dead replay job-k3x_fetch", "one task"),
     ("longshore dead replay --category network --since 1h", "asks for confirmation"),
     ("longshore dead replay --all --yes", "everything, without asking"),
-    remote=True,
 )
-def replay(
-    options: GlobalOptions,
+async def replay(
+    client: ApiClient,
     letters: Annotated[
         list[str] | None,
         argument("ID", "IDs or unique prefixes of tasks, or of jobs for all their tasks."),
@@ -293,41 +278,49 @@ def replay(
 
     Exits with 1 if you decline, and with 4 if a task that was named is not a dead letter.
     """
-    filtered = any(value is not None for value in (queue, definition, category, job, since))
+    filters = {"queue": queue, "definition": definition, "category": category}
+    filtered = any((*filters.values(), job, since))
     if letters and (filtered or everything):
         raise UsageError("name dead letters by ID or select them by filter, not both")
     if not letters and not filtered and not everything:
         message = f"name tasks, use a filter such as --queue mail, or use --all; {_LIST_HINT}"
         raise UsageError(message)
-
-    async def select() -> _Selection:
-        async with open_client(options) as client:
-            if letters:
-                return await _select_by_id(client, letters)
-            dead_filter = await _read_filter(
-                client, job, since, queue=queue, definition=definition, category=category
-            )
-            selection = _Selection()
-            selection.add(await client.list_all_dead_letters(dead_filter))
-            return selection
-
-    selection = asyncio.run(select())
-    if not selection.tasks:
-        if options.json:
-            screen.print_json({"replayed": [], "skipped": []})
-        elif selection.messages:
-            _report_skipped_messages(selection.messages)
-        else:
-            print_stderr("no dead letters")
-        return ExitCode.OK
-    if len(selection.tasks) > 1 and not (yes or selection.named or _confirm(selection)):
+    messages = 0
+    if letters:
+        tasks, all_named = await _select_by_id(client, letters)
+    else:
+        dead_filter = await _read_filter(client, job=job, since=since, **filters)
+        selected = await client.list_all_dead_letters(dead_filter)
+        tasks, all_named = _tasks_of(selected), False
+        messages = len(selected) - len(tasks)
+    if len(tasks) > 1 and not (yes or all_named or _confirm(tasks)):
         print_stderr("nothing was replayed")
         return ExitCode.FAILED
-    return asyncio.run(_replay(options, selection, strict=bool(letters)))
+    result = await client.app.replay_dead_letters(list(tasks))
+    if client.options.json:
+        screen.print_json(result)
+    else:
+        _print_replayed(client, result, list(dict.fromkeys(queue for queue, _ in tasks.values())))
+        if messages:
+            number = formats.plural(messages, "message")
+            print_stderr(f"{number} skipped: only tasks can be replayed; see `longshore dead list`")
+        elif not tasks:
+            print_stderr("no dead letters")
+    return ExitCode.REFUSED if letters and result.skipped else ExitCode.OK
 
 
-async def _select_by_id(client: ApiClient, texts: Sequence[str]) -> _Selection:
-    selection = _Selection(named=True)
+def _tasks_of(letters: Sequence[d.DeadLetterDocument]) -> _Tasks:
+    return {
+        letter.id: (letter.queue, letter.category or "unknown")
+        for letter in letters
+        if letter.kind == "task"
+    }
+
+
+async def _select_by_id(client: ApiClient, texts: Sequence[str]) -> tuple[_Tasks, bool]:
+    """The tasks that the texts name, and whether each was named itself and not by its job."""
+    tasks: _Tasks = {}
+    all_named = True
     for text in texts:
         if message_id_of(text) is not None:
             letter = await _get_message(client, text)
@@ -336,25 +329,20 @@ async def _select_by_id(client: ApiClient, texts: Sequence[str]) -> _Selection:
         ref = await client.resolve(text)
         if ref.task_id is not None:
             queue = (await client.app.get_task(ref.task_id)).queue
-            selection.tasks.setdefault(ref.task_id, (queue, ""))
+            tasks.setdefault(ref.task_id, (queue, ""))
             continue
         failed = await client.list_all_dead_letters(DeadLetterFilter(job_id=ref.job_id))
         if not failed:
             raise CommandRefused(ref.job_id, "none of its tasks has failed")
-        selection.add(failed)
-        selection.named = False
-    return selection
+        tasks |= _tasks_of(failed)
+        all_named = False
+    return tasks, all_named
 
 
-def _report_skipped_messages(count: int) -> None:
-    number = formats.plural(count, "message")
-    print_stderr(f"{number} skipped: only tasks can be replayed; see `longshore dead list`")
-
-
-def _confirm(selection: _Selection) -> bool:
-    number = formats.plural(len(selection.tasks), "task")
-    jobs = {split_task_id(task_id)[0] for task_id in selection.tasks}
-    kinds = Counter(selection.tasks.values()).most_common()
+def _confirm(tasks: _Tasks) -> bool:
+    number = formats.plural(len(tasks), "task")
+    jobs = {split_task_id(task_id)[0] for task_id in tasks}
+    kinds = Counter(tasks.values()).most_common()
     widest = max(len(queue) for (queue, _), _ in kinds)
     lines = [
         f"{number} of {formats.plural(len(jobs), 'job')}:",
@@ -369,19 +357,6 @@ def _confirm(selection: _Selection) -> bool:
     return answer.lower() in ("y", "yes")
 
 
-async def _replay(options: GlobalOptions, selection: _Selection, *, strict: bool) -> int:
-    async with open_client(options) as client:
-        result = await client.app.replay_dead_letters(list(selection.tasks))
-        if options.json:
-            screen.print_json(result)
-        else:
-            queues = dict.fromkeys(queue for queue, _ in selection.tasks.values())
-            _print_replayed(client, result, list(queues))
-            if selection.messages:
-                _report_skipped_messages(selection.messages)
-        return ExitCode.REFUSED if strict and result.skipped else ExitCode.OK
-
-
 def _print_replayed(
     client: ApiClient, result: d.ReplayResultDocument, queues: Sequence[str]
 ) -> None:
@@ -390,15 +365,12 @@ def _print_replayed(
         replayed = f"{formats.plural(len(tasks), 'task')} of {formats.plural(len(jobs), 'job')}"
         if len(tasks) == 1:
             replayed = f"{tasks[0].request_id}, now in round {tasks[0].round}"
-        next_steps = [
-            client.worker_command(queues),
-            f"longshore job {jobs[0]}" if len(jobs) == 1 else None,
-        ]
+        show_job = f"longshore job {jobs[0]}" if len(jobs) == 1 else None
         screen.print_pairs(
             [
                 ("replayed", replayed),
                 ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
-                ("next", "; ".join(filter(None, next_steps))),
+                ("next", "; ".join(filter(None, [client.worker_command(queues), show_job]))),
             ]
         )
         sys.stdout.flush()

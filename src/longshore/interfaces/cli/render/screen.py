@@ -8,6 +8,7 @@ when something is printed: the help of a command does not need it.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -243,7 +244,12 @@ def ask(question: str, *, effect: str) -> str:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{effect}; there is no terminal to ask on, so add --yes")
     print(question, end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
+    # The handler of asyncio would let Ctrl-C wait for the answer.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        answer = sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, previous)
     if not answer.endswith("\n"):
         print_stderr("")
     return answer.strip()
