@@ -32,7 +32,6 @@ class StartedWorker:
             ["argument"],
             on_message=self._collect(self.messages),
             on_line=self._collect(self.lines),
-            memory_of=lambda process_id: process_id,
             program=(sys.executable, "-c", _PROGRAM_HEAD + program),
         )
 
@@ -161,10 +160,13 @@ def test_a_worker_does_not_receive_the_signals_of_the_terminal() -> None:
 
 def test_memory_is_that_of_the_process_itself() -> None:
     async def scenario() -> None:
-        started = StartedWorker("")
+        started = StartedWorker("held = b'x' * 200_000_000; print(flush=True); signal.pause()")
+        await started.until(lambda: bool(started.lines))
 
-        assert started.worker.memory_bytes() == started.worker.process_id
+        assert 200_000_000 < started.worker.memory_bytes() < 400_000_000
+        started.worker.kill()
         await started.ended()
+        assert started.worker.memory_bytes() == 0
 
     run_async(scenario)
 
@@ -178,7 +180,6 @@ def test_a_failed_start_leaves_nothing_open() -> None:
                 [],
                 on_message=lambda _: None,
                 on_line=lambda _: None,
-                memory_of=lambda _: 0,
                 program=("/nowhere/at/all",),
             )
 

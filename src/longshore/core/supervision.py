@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 _ZERO, _DAY = timedelta(0), timedelta(days=1)
 
@@ -33,13 +33,8 @@ class WorkerStopReason(StrEnum):
     REQUESTED = "requested"  # an operator requested it
 
 
-class _ShutdownLevel(IntEnum):
-    """How urgent a shutdown is, by how often it was requested."""
-
-    NONE = 0
-    DRAIN = 1
-    STOP_NOW = 2
-    KILL = 3
+# How often a stop was requested.
+_STOP_NOW, _KILL = 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +97,7 @@ class SupervisionFailure:
 
     slot: int
     restarts: int
-    serial: int  # of the last worker
-    code: int | None  # its exit code; None: it is still running
+    code: int | None  # the exit code of the last worker; None: it is still running
     out_of_memory: bool  # it used too much memory
 
 
@@ -140,13 +134,13 @@ class Supervision:
         self._to_recycle: dict[int, WorkerStopReason] = {}  # by serial, in order
         self._recycled_until = local.replace(tzinfo=None)
         self._serial = 0
-        self._level = _ShutdownLevel.NONE
+        self._stops_requested = 0
         self.failure: SupervisionFailure | None = None
 
     @property
     def stopping(self) -> bool:
         """Whether all workers are to stop."""
-        return self._level > _ShutdownLevel.NONE
+        return self._stops_requested > 0
 
     @property
     def finished(self) -> bool:
@@ -183,7 +177,7 @@ class Supervision:
 
     def stop(self) -> None:
         """Stop all workers: by draining; the second call at once; the third by killing."""
-        self._level = _ShutdownLevel(min(self._level + 1, _ShutdownLevel.KILL))
+        self._stops_requested += 1
 
     def decide(self, *, now: timedelta, local: datetime) -> list[SupervisionAction]:
         """Returns the actions that are due, each once; the caller carries them out.
@@ -198,24 +192,6 @@ class Supervision:
         else:
             streams = (self._starts(now), self._recycles(now))
         return [*(decision for stream in streams for decision in stream), *self._kills(now)]
-
-    def time_until_due(self, now: timedelta) -> timedelta | None:
-        """Returns the time until ``decide`` has an action if nothing happens; None: unknown.
-
-        The daily recycling is not considered: the caller calls ``decide`` regularly.
-        """
-        moments = [
-            self._kill_at(w) for w in self._workers.values() if w.stop_reason and not w.killed
-        ]
-        if not self.stopping:
-            moments += [slot.due for slot in self._slots if slot.due is not None]
-            if self._to_recycle:
-                moments += [
-                    worker.started_at + self._policy.short_life
-                    for worker in self._workers.values()
-                    if not self._is_steady(worker, now)
-                ]
-        return max(min(moments) - now, _ZERO) if moments else None
 
     def _decide_succession(self, worker: _Worker, code: int | None, now: timedelta) -> None:
         """Decide the successor of a worker that has exited or accepts no more work."""
@@ -242,7 +218,6 @@ class Supervision:
         self.failure = SupervisionFailure(
             slot=worker.slot.number,
             restarts=worker.slot.short_runs,
-            serial=worker.serial,
             code=code,
             out_of_memory=worker.stop_reason is WorkerStopReason.MEMORY,
         )
@@ -301,13 +276,13 @@ class Supervision:
 
     def _urgent_stops(self, now: timedelta) -> Iterator[SupervisionAction]:
         for worker in self._workers.values():
-            if self._level >= _ShutdownLevel.STOP_NOW and worker.urgent_at is None:
+            if self._stops_requested >= _STOP_NOW and worker.urgent_at is None:
                 worker.urgent_at = now
                 yield StopWorkerNow(serial=worker.serial)
 
     def _kills(self, now: timedelta) -> Iterator[SupervisionAction]:
         for worker in self._workers.values():
-            overdue = self._level is _ShutdownLevel.KILL or now >= self._kill_at(worker)
+            overdue = self._stops_requested >= _KILL or now >= self._kill_at(worker)
             if worker.stop_reason is not None and not worker.killed and overdue:
                 worker.killed = True
                 yield KillWorker(serial=worker.serial)

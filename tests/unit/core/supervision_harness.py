@@ -62,10 +62,6 @@ class SupervisionHarness:
         self.supervision.recycle()
         return self.decide()
 
-    @property
-    def due_in(self) -> timedelta | None:
-        return self.supervision.time_until_due(self.now)
-
 
 def started_harness(**policy: Any) -> SupervisionHarness:
     harness = SupervisionHarness(**policy)

@@ -48,7 +48,7 @@ def test_a_worker_that_is_too_large_soon_after_each_start_counts_as_a_bad_start(
     harness.drain(serial)
 
     assert harness.supervision.failure == SupervisionFailure(
-        slot=1, restarts=LIMIT, serial=serial, code=None, out_of_memory=True
+        slot=1, restarts=LIMIT, code=None, out_of_memory=True
     )
     assert harness.decide() == []
     assert harness.end(serial, 0) == []
@@ -62,7 +62,8 @@ def test_what_counts_is_how_soon_it_was_too_large_and_not_how_long_it_drained() 
     harness.advance(SHORT)
 
     assert harness.drain(1) == []
-    assert harness.due_in == DELAY
+    assert harness.advance(DELAY - TICK) == []
+    assert harness.advance(TICK) == [StartWorker(slot=1, serial=2)]
 
 
 def test_a_recycled_worker_is_followed_in_a_burst_too() -> None:
@@ -99,7 +100,6 @@ def test_a_new_worker_that_says_nothing_is_believed_when_it_has_lived_for_long()
     harness.drain(1)
     harness.end(1, 0)
 
-    assert harness.due_in == SHORT
     assert harness.advance(SHORT - TICK) == []
     assert harness.advance(TICK) == [DrainWorker(serial=2, reason=WorkerStopReason.REQUESTED)]
 

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -51,7 +50,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
         arguments: The command line of each worker.
         burst: Do not restart a worker that ended successfully.
     """
-    from longshore.wiring.services import resident_bytes, system_clock
+    from longshore.wiring.services import system_clock
 
     log, last_lines = WorkerLog(), dict[int, str]()
     log_format: str = settings.log_format
@@ -68,7 +67,6 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
             [*arguments, "--log-format", log_format],
             on_message=on_message,
             on_line=partial(on_line, number),
-            memory_of=resident_bytes,
         )
 
     policy = SupervisionPolicy(
@@ -160,12 +158,10 @@ class LocalWorkerProcess:
         *,
         on_message: Callable[[WorkerStatus], None],
         on_line: Callable[[str], None],
-        memory_of: Callable[[int], int],
         program: Sequence[str] = PROGRAM,
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        self._memory_of = memory_of
         self._channel, theirs = socket.socketpair()
         try:
             with theirs:
@@ -194,7 +190,8 @@ class LocalWorkerProcess:
                 lambda word: on_message(WorkerStatus(word)) if word in set(WorkerStatus) else None,
             ),
         ]
-        threading.Thread(target=self._wait, name="end of a worker", daemon=True).start()
+        self._exit = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._exit, self._finish)
 
     @property
     def process_id(self) -> int:
@@ -207,24 +204,22 @@ class LocalWorkerProcess:
         self._process.kill()
 
     def memory_bytes(self) -> int:
-        return self._memory_of(self._process.pid)
+        from longshore.wiring.services import resident_bytes
+
+        return resident_bytes(self._process.pid)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._end)
 
-    def _wait(self) -> None:
-        self._process.wait()
-        # The loop may be closed already.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._finish)
-
     def _finish(self) -> None:
+        self._loop.remove_reader(self._exit)
+        os.close(self._exit)
         for reader in self._readers:
             reader.finish()
         self._channel.close()
         self._output.close()
         if not self._end.cancelled():
-            self._end.set_result(self._process.returncode)
+            self._end.set_result(self._process.wait())
 
 
 class _LineReader:

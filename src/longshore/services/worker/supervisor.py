@@ -121,7 +121,8 @@ class Supervisor:
             while not self._supervision.finished:
                 self._changed.clear()
                 self._check()
-                await self._wait_for_next_check()
+                async with race(self._changed.wait(), self._clock.sleep(CHECK_INTERVAL)):
+                    pass
         finally:
             # If this fails, no worker is killed: the workers notice and drain by themselves.
             for waiting in self._watchers:
@@ -179,9 +180,3 @@ class Supervisor:
             case WorkerStatus.DRAINING:
                 self._supervision.worker_draining(serial, now=self._clock.elapsed())
         self._changed.set()
-
-    async def _wait_for_next_check(self) -> None:
-        due_in = self._supervision.time_until_due(self._clock.elapsed())
-        longest = CHECK_INTERVAL if due_in is None else min(due_in, CHECK_INTERVAL)
-        async with race(self._changed.wait(), self._clock.sleep(longest)):
-            pass

@@ -142,7 +142,6 @@ class _DemoWorker:
             [f"--data-dir={folder}", f"--queue={_QUEUE}", "--concurrency=1"],
             on_message=lambda _: None,
             on_line=self._on_line,
-            memory_of=lambda _: 0,
             environment=child_environment(Settings()),
             folder=folder,
         )
