@@ -17,7 +17,7 @@ from longshore.audit.audit import audit
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.vocabulary import job_id_of
 from longshore.core.inspection import CheckStatus
-from longshore.interfaces.cli.history_audit import audit_aws
+from longshore.interfaces.cli.commands.doctor import audit_aws
 from longshore.settings import Settings
 from longshore.settings.model import AwsSettings
 from longshore.testing.clock import FakeClock

@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.interfaces.cli import history_audit
+from longshore.interfaces.cli.commands import doctor
+from longshore.interfaces.cli.commands.doctor import INVARIANT_TEXTS
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.history_audit import INVARIANT_TEXTS
 from tests.interfaces.command_line import Cli, CommandResult, send_signal
 
 Inside = Callable[..., CommandResult]
@@ -87,7 +87,7 @@ def test_json_contains_every_finding_with_its_invariant(inside: Inside, folder: 
 def test_the_first_findings_are_shown_and_the_others_counted(
     inside: Inside, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_audit, "_SHOWN", 3)
+    monkeypatch.setattr(doctor, "_SHOWN_FINDINGS", 3)
     damage(folder, "UPDATE tasks SET queue = 99, lane = 99")
 
     answer = inside("doctor", "--audit", "--data-dir", str(folder))

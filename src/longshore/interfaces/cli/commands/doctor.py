@@ -2,35 +2,43 @@
 
 A check ends in *ok*, *warn* or *fail*; only *fail* makes ``doctor`` fail. ``doctor`` changes
 nothing. It also has to work on a damaged store, so it does not open the store for work.
+
+With ``--audit`` it checks everything that is stored, a few jobs at a time, so that it needs little
+memory and workers can go on. A finding is either damage or a bug in Longshore, and a person has to
+look at both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
-
-from rich.text import Text
+from typing import TYPE_CHECKING, Annotated, Any
 
 from longshore.core.inspection import Check, CheckStatus, StoreFacts
-from longshore.errors import ConfigurationError
+from longshore.errors import BackendError, ConfigurationError
 from longshore.interfaces.cli.client import load_command_settings
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.history_audit import AuditSummary, audit_aws, audit_folder
 from longshore.interfaces.cli.options import GlobalOptions, command, flag
 from longshore.interfaces.cli.render import formats, screen
 from longshore.settings import DEFAULT, Settings, describe
 
+if TYPE_CHECKING:
+    from longshore.audit.store_snapshot import StoreSnapshot
+
 OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 _MIN_FREE_BYTES = 1_000_000_000
+_MAX_FINDINGS = 1_000
+_SHOWN_FINDINGS = 20
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 # A clock that shows an earlier time is wrong.
 _EARLIEST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,7 +69,7 @@ def settings(options: GlobalOptions) -> None:
             {
                 "SETTING": row.name,
                 "VALUE": row.value if len(row.value) <= 60 else f"{row.value[:59]}…",
-                "ORIGIN": Text(row.origin, style="dim" if row.origin == DEFAULT else "bold"),
+                "ORIGIN": screen.styled(row.origin, "dim" if row.origin == DEFAULT else "bold"),
             }
             for row in rows
         ]
@@ -89,33 +97,33 @@ def doctor(
 
     Changes nothing. Exits with 1 if a check fails.
     """
-    results = list(_checks(options, audit=audit))
-    audits = [result for result in results if isinstance(result, AuditSummary)]
-    checks = [result if isinstance(result, Check) else result.check() for result in results]
+    checks: list[Check] = []
+    summary: AuditSummary | None = None
+    for result in _checks(options, audit=audit):
+        if isinstance(result, AuditSummary):
+            summary, result = result, result.check()
+        checks.append(result)
     failed = any(check.status is FAIL for check in checks)
     if options.json:
         answer: dict[str, object] = {"ok": not failed, "checks": [asdict(item) for item in checks]}
         if audit:
-            answer["audit"] = audits[0].as_json() if audits else None
+            answer["audit"] = summary.as_json() if summary else None
         screen.print_json(answer)
     else:
-        screen.print_table(
-            [
-                {
-                    "CHECK": check.name,
-                    "": Text(check.status.value, style=_STYLES[check.status]),
-                    "RESULT": check.detail
-                    + (f"; expected: {check.expected}" if check.expected else "")
-                    + (f"; {check.remedy}" if check.remedy else ""),
-                }
-                for check in checks
-            ]
-        )
-        for summary in audits:
-            if summary.findings:
-                print()
-                summary.print()
+        screen.print_table([_check_row(check) for check in checks])
+        if summary is not None and summary.findings:
+            print()
+            summary.print()
     return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def _check_row(check: Check) -> screen.Row:
+    expected = f"expected: {check.expected}" if check.expected else None
+    return {
+        "CHECK": check.name,
+        "": screen.styled(check.status.value, _STYLES[check.status]),
+        "RESULT": "; ".join(filter(None, (check.detail, expected, check.remedy))),
+    }
 
 
 def _checks(options: GlobalOptions, *, audit: bool) -> Iterator[Check | AuditSummary]:
@@ -167,14 +175,11 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
     from longshore.wiring.services import inspect_store, system_clock
 
     facts = inspect_store(settings)
-    yield Check(
-        "sqlite",
-        OK if facts.engine_trusted else FAIL,
-        f"{facts.engine} from {facts.engine_path}"
-        + ("" if facts.engine_trusted else "; two writers can damage a file: upgrade apsw"),
-    )
-    yield _folder_check(facts)
-    yield _disk_check(facts)
+    engine = f"{facts.engine} from {facts.engine_path}"
+    if not facts.engine_trusted:
+        engine += "; two writers can damage a file: upgrade apsw"
+    yield Check("sqlite", OK if facts.engine_trusted else FAIL, engine)
+    yield from _folder_checks(facts)
     yield _clock_check(facts)
     if not facts.exists:
         yield Check("store", OK, "nothing has been stored yet")
@@ -198,8 +203,7 @@ def _aws_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSum
     from longshore.wiring.services import inspect_store, system_clock
 
     facts = inspect_store(settings)  # of the folder in which attempts run
-    yield _folder_check(facts)
-    yield _disk_check(facts)
+    yield from _folder_checks(facts)
     try:
         yield from asyncio.run(diagnose_aws(settings))
     except ConfigurationError as error:
@@ -209,26 +213,18 @@ def _aws_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSum
         yield asyncio.run(audit_aws(settings, system_clock().elapsed))
 
 
-def _folder_check(facts: StoreFacts) -> Check:
+def _folder_checks(facts: StoreFacts) -> Iterator[Check]:
     kind = f" ({facts.file_system})" if facts.file_system else ""
+    nearest = next(path for path in (facts.folder, *facts.folder.parents) if path.exists())
+    status, detail = FAIL, f"{nearest} is not writable by this user"
     if not facts.local:
         detail = f"{facts.folder} is on a network file system{kind}; choose a local disk"
-        return Check("data folder", FAIL, detail)
-    nearest = _nearest_existing(facts.folder)
-    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-        return Check("data folder", FAIL, f"{nearest} is not writable by this user")
-    state = "" if facts.folder.exists() else ", does not exist yet: the first run creates it"
-    return Check("data folder", OK, f"{facts.folder}{kind}, writable{state}")
-
-
-def _nearest_existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def _disk_check(facts: StoreFacts) -> Check:
-    free = shutil.disk_usage(_nearest_existing(facts.folder)).free
-    status = OK if free >= _MIN_FREE_BYTES else WARN
-    return Check("disk", status, f"{formats.size(free)} free")
+    elif os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        state = "" if facts.folder.exists() else ", does not exist yet: the first run creates it"
+        status, detail = OK, f"{facts.folder}{kind}, writable{state}"
+    yield Check("data folder", status, detail)
+    free = shutil.disk_usage(nearest).free
+    yield Check("disk", OK if free >= _MIN_FREE_BYTES else WARN, f"{formats.size(free)} free")
 
 
 def _clock_check(facts: StoreFacts) -> Check:
@@ -258,16 +254,15 @@ def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
 
     registry = open_worker_registry(settings)
     live, dead = registry.live_workers(), registry.dead_workers()
+    shown = ", ".join(f"{name} ({', '.join(queues)})" for name, queues in live.items())
     if dead:
-        yield Check("workers", WARN, f"{', '.join(dead)} crashed; the next worker cleans up")
-    else:
-        shown = ", ".join(f"{name} ({', '.join(queues)})" for name, queues in live.items())
-        yield Check("workers", OK, shown or "none running")
+        shown = f"{', '.join(dead)} crashed; the next worker cleans up"
+    yield Check("workers", WARN if dead else OK, shown or "none running")
+    pipes = "no stale wake-up pipes"
     if stale := facts.stale_wakeups:
-        pipes = formats.plural(stale, "wake-up pipe")
-        yield Check("wakeups", WARN, f"{pipes} of dead processes; the next wake-up removes them")
-    else:
-        yield Check("wakeups", OK, "no stale wake-up pipes")
+        number = formats.plural(stale, "wake-up pipe")
+        pipes = f"{number} of dead processes; the next wake-up removes them"
+    yield Check("wakeups", WARN if stale else OK, pipes)
     for name, depth in facts.queues:
         problem = ""
         if depth.dead_letters:
@@ -279,3 +274,158 @@ def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
         yield Check(f"queue {name}", WARN if problem else OK, detail)
     if not facts.queues:
         yield Check("queues", OK, "all empty")
+
+
+# Audit ------------------------------------------------------------------------------------------
+
+# The name of each invariant, and what to do about a violation.
+INVARIANT_TEXTS = {
+    1: ("accepted work is not lost", "submit it again: it does not continue by itself"),
+    2: ("one live lease per task", "it may have run twice at once: check its side effects"),
+    3: ("a stale writer changes nothing", "do not trust this attempt's result: run it again"),
+    4: ("terminal states are final", "see `longshore events` for what changed it"),
+    5: ("state and history agree", "restore a backup from before the damage"),
+    6: ("dependencies run first", "it may have run without its parents' results: run it again"),
+    7: ("a job ends once per round", "see `longshore job` for the state of its tasks"),
+    8: ("output is complete", "part of its output is missing; its result is not"),
+    9: ("same request id, same job", "a request may have run twice: compare both jobs"),
+    11: ("limits hold", "see `longshore events` for how often it ran, and when"),
+    13: ("tenants are isolated", "find out who has read data of another tenant"),
+}
+
+
+@dataclass(slots=True)
+class AuditSummary:
+    """What was audited, and the findings."""
+
+    jobs: int = 0
+    tasks: int = 0
+    events: int = 0
+    duration: timedelta = timedelta(0)
+    counts: Counter[int] = field(default_factory=Counter)
+    findings: list[tuple[int, str, str]] = field(default_factory=list)  # the first ones
+    unstable_jobs: int = 0  # not audited: they kept changing
+    unreadable: str | None = None
+
+    def check(self) -> Check:
+        """The audit as one of the checks of ``doctor``."""
+        passed = self.unreadable is None and not self.counts
+        return Check("history", OK if passed else FAIL, self._summary())
+
+    def add(self, snapshot: StoreSnapshot) -> None:
+        """Audit some jobs and add the findings."""
+        from longshore.audit.audit import audit
+
+        self.jobs += len(snapshot.jobs)
+        self.tasks += len(snapshot.tasks)
+        self.events += len(snapshot.events)
+        for violation in audit(snapshot):
+            self.counts[violation.invariant] += 1
+            if len(self.findings) < _MAX_FINDINGS:
+                self.findings.append((violation.invariant, violation.subject, violation.text))
+
+    def _summary(self) -> str:
+        if self.unreadable is not None:
+            return f"it cannot be read: {self.unreadable}"
+        audited = ", ".join(
+            formats.plural(count, noun)
+            for count, noun in ((self.jobs, "job"), (self.tasks, "task"), (self.events, "event"))
+        )
+        if self.unstable_jobs:
+            skipped = formats.plural(self.unstable_jobs, "more job")
+            audited += f" ({skipped} kept changing and could not be audited)"
+        if not self.counts:
+            duration = formats.duration_text(self.duration)
+            return f"{audited}: no problems found ({duration})"
+        total = formats.plural(self.counts.total(), "finding")
+        return f"{total} in {audited}; nothing was changed. Keep a copy of the data and report it"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "jobs": self.jobs,
+            "tasks": self.tasks,
+            "events": self.events,
+            "unstableJobs": self.unstable_jobs,
+            "seconds": round(self.duration.total_seconds(), 3),
+            "counts": dict(sorted(self.counts.items())),
+            "findings": [
+                {
+                    "invariant": number,
+                    "name": INVARIANT_TEXTS[number][0],
+                    "subject": subject,
+                    "text": text,
+                    "advice": INVARIANT_TEXTS[number][1],
+                }
+                for number, subject, text in self.findings
+            ],
+        }
+
+    def print(self) -> None:
+        """Print the first findings, and the advice for each violated invariant."""
+        screen.print_table(
+            [
+                {"INVARIANT": str(number), "WHERE": subject, "FINDING": text}
+                for number, subject, text in self.findings[:_SHOWN_FINDINGS]
+            ]
+        )
+        if (more := self.counts.total() - _SHOWN_FINDINGS) > 0:
+            print(f"and {more:,} more: `longshore doctor --audit -o json`")
+        print()
+        texts = [(number, *INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
+        screen.print_pairs([(f"{number} {name}", advice) for number, name, advice in texts])
+
+
+def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary:
+    """Audit a data folder."""
+    from longshore.audit import sqlite_reader
+
+    summary, started = AuditSummary(), elapsed()
+    try:
+        with _progress(sqlite_reader.count_rows(folder).jobs) as advance:
+            for chunk in sqlite_reader.read_chunks(folder):
+                summary.add(chunk.snapshot)
+                advance(chunk.jobs)
+    except sqlite_reader.UnreadableStore as error:
+        summary.unreadable = f"{error}; restore the folder from a backup"
+    summary.duration = elapsed() - started
+    return summary
+
+
+async def audit_aws(settings: Settings, elapsed: Callable[[], timedelta]) -> AuditSummary:
+    """Audit the tables of an AWS deployment.
+
+    Raises:
+        ConfigurationError: the settings do not name the deployment.
+    """
+    from longshore.audit import dynamo_reader
+    from longshore.wiring.backends import open_installation
+
+    summary, started = AuditSummary(), elapsed()
+    try:
+        async with open_installation(settings) as (call, names):
+            tables = dynamo_reader.InstallationNames(
+                names.ledger, names.events, names.output, names.bucket
+            )
+            with _progress(await dynamo_reader.count_jobs(call, tables)) as advance:
+                async for chunk in dynamo_reader.read_chunks(call, tables):
+                    summary.add(chunk.snapshot)
+                    summary.unstable_jobs += chunk.skipped
+                    advance(chunk.jobs + chunk.skipped)
+    except BackendError as error:
+        summary.unreadable = str(error)
+    summary.duration = elapsed() - started
+    return summary
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal, which disappears at the end; nothing elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    terminal = screen.console(stderr=True)
+    columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs"))
+    with Progress(
+        *columns, console=terminal, transient=True, disable=not terminal.is_terminal
+    ) as progress:
+        bar = progress.add_task("jobs", total=total)
+        yield lambda jobs: progress.advance(bar, jobs)
