@@ -25,6 +25,7 @@ from longshore.interfaces.cli.contexts import ServerContext, is_loopback
 from longshore.interfaces.cli.exit_codes import MissingResource
 from longshore.interfaces.cli.log_records import configure_logging
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
 
 if TYPE_CHECKING:
     from longshore.core.dead_letters import DeadLetterFilter
@@ -65,6 +66,10 @@ class ApiClient:
     scope: str  # where jobs are looked up, for messages
     now: Callable[[], datetime]  # the current time, to show ages
     services: Services | None = None  # of the data folder; None: ``app`` is the client of a server
+
+    def ago(self, moment: str | None) -> str:
+        """A timestamp of a document relative to now; nothing for None."""
+        return formats.relative_time(moment, self.now())
 
     async def resolve(self, text: str) -> EntityRef:
         """The job or task that a text names.

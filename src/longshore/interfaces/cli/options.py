@@ -1,4 +1,4 @@
-"""The options that every command accepts, and how a function becomes a command.
+"""The options of commands, how a function becomes a command, and how its answer is printed.
 
 A command is a function whose first argument is ``GlobalOptions``. The fields of ``GlobalOptions``
 are added to the command's own options, so the help of a command is complete. The same options can
@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from longshore.errors import UsageError
+from longshore.interfaces.cli.exit_codes import print_stderr
+from longshore.interfaces.cli.render import screen
 
+ItemT = TypeVar("ItemT")
 CommandFunction = Callable[..., Coroutine[Any, Any, int | None] | int | None]
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 90}
 
@@ -36,6 +39,35 @@ def flag(text: str, *names: str) -> Any:
 def argument(metavar: str, text: str) -> Any:
     """An argument: its placeholder and what it is."""
     return typer.Argument(metavar=metavar, help=text)
+
+
+# Of several commands.
+Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task.")]
+TaskId = Annotated[str, argument("ID", "Task ID or unique prefix.")]
+RequestId = Annotated[
+    str | None,
+    option("TEXT", "Idempotency key: reusing it changes nothing and returns the first result."),
+]
+Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
+Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]
+Follow = Annotated[bool, flag("Continue until it has ended.", "--follow", "-f")]
+Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
+Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
+JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
+Queues = Annotated[
+    list[str] | None,
+    option("NAME", "A queue to serve; may be repeated. [default: the setting worker.queues]"),
+]
+Concurrency = Annotated[
+    int | None,
+    option(
+        "N", "How many tasks at once. [default: the setting worker.concurrency]", min=1, max=1_000
+    ),
+]
+App = Annotated[
+    list[str] | None,
+    option("MODULE", "A module with tasks; may be repeated. [default: the setting worker.app]"),
+]
 
 
 class OutputFormat(StrEnum):
@@ -70,6 +102,40 @@ class GlobalOptions:
     @property
     def json(self) -> bool:
         return self.output is OutputFormat.JSON
+
+    def print_answer(self, document: Any, sentence: str) -> None:
+        """Print the answer of an operation: a sentence, or the document with ``-o json``."""
+        if self.json:
+            screen.print_json(document)
+        else:
+            print(sentence)
+
+    def print_listing(
+        self,
+        document: Any,
+        items: Sequence[ItemT],
+        row: Callable[[ItemT], screen.Row],
+        *,
+        empty: str,
+        error: Callable[[ItemT], str] = lambda _: "",
+        cursor: str | None = None,
+    ) -> None:
+        """Print a page of a listing: a table, or the document with ``-o json``.
+
+        Args:
+            row: The row of an item.
+            empty: The message if there are no items.
+            error: The error of an item, as in ``screen.print_table``.
+            cursor: Where the next page begins; None: there is none.
+        """
+        if self.json:
+            screen.print_json(document)
+        elif not items:
+            print_stderr(empty)
+        else:
+            screen.print_table([row(item) for item in items], [error(item) for item in items])
+            if cursor is not None:
+                print_stderr(f"more results: --cursor {cursor}", masked=False)
 
 
 def _parse_options() -> list[Any]:

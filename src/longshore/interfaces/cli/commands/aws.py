@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from longshore.core.inspection import CloudAccount, StackState
 from longshore.errors import ConfigurationError, LongshoreError, UsageError
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
-from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
+from longshore.interfaces.cli.options import (
+    Cursor,
+    GlobalOptions,
+    Limit,
+    Yes,
+    argument,
+    command,
+    flag,
+    option,
+)
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -86,18 +94,18 @@ class _Target:
             flush=True,
         )
 
-    def usage(self, outputs: Mapping[str, str]) -> list[tuple[str, str | Text]]:
+    def usage(self, outputs: Mapping[str, str]) -> dict[str, str | Text]:
         """The outputs of the stacks that users need."""
         from longshore.settings import variable_of
 
         bucket = outputs.get("Bucket", "")
         values = {"backend": "aws", "environment": self.stage, "aws.bucket": bucket}
         variables = " ".join(f"{variable_of(name)}={text}" for name, text in values.items())
-        return [
-            ("bucket", bucket),
-            ("api", outputs.get("Api", "")),
-            ("worker", f"{variables} longshore worker" if bucket else ""),
-        ]
+        return {
+            "bucket": bucket,
+            "api": outputs.get("Api", ""),
+            "worker": f"{variables} longshore worker" if bucket else "",
+        }
 
 
 @command(
@@ -141,7 +149,7 @@ def deploy(
             target.print(await deployment.account(), origin=target.origin)
             outputs = await deployment.deploy(_print_step)
         print()
-        screen.print_pairs(target.usage(outputs))
+        screen.print_named(target.usage(outputs))
 
     try:
         asyncio.run(run())
@@ -250,7 +258,7 @@ async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = Non
         _print_stacks(stacks)
         if outputs:
             print()
-            screen.print_pairs(target.usage(outputs))
+            screen.print_named(target.usage(outputs))
     deployed = [stack.status for stack in stacks if stack.status]
     if not deployed:
         return ExitCode.NOT_FOUND
@@ -315,19 +323,16 @@ async def undelivered_list(
             }
             for letter, event in facts
         ]
-        screen.print_listing(
-            options,
+        options.print_listing(
             {"undelivered": documents, "cursor": more},
-            [
-                {
-                    "ID": letter.id,
-                    "EVENT": event.event_type,
-                    "ENTITY": event.entity,
-                    "TARGET": letter.source,
-                    "REASON": letter.reason,
-                }
-                for letter, event in facts
-            ],
+            facts,
+            lambda item: {
+                "ID": item[0].id,
+                "EVENT": item[1].event_type,
+                "ENTITY": item[1].entity,
+                "TARGET": item[0].source,
+                "REASON": item[0].reason,
+            },
             empty="no undelivered events",
             cursor=more,
         )
@@ -362,8 +367,7 @@ async def undelivered_replay(
                     raise
                 failed += 1
                 print_stderr(f"longshore: {letter_id} was not replayed: {error}")
-    screen.print_answer(
-        options,
+    options.print_answer(
         {"replayed": replayed, "failed": failed},
         f"{formats.plural(replayed, 'event')} replayed",
     )

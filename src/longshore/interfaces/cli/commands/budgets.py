@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command
-from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import argument, option
+from longshore.interfaces.cli.options import RequestId, argument, option
 from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ async def _resolve(client: ApiClient, text: str) -> str | None:
 
 
 def _print_status(client: ApiClient, title: str, status: d.BudgetStatusDocument) -> None:
-    screen.print_answer(client.options, status, title)
+    client.options.print_answer(status, title)
     if client.options.json:
         return
     rows = []

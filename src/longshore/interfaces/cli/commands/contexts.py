@@ -13,7 +13,6 @@ from longshore.interfaces.cli import contexts
 from longshore.interfaces.cli.client import load_command_settings, open_server
 from longshore.interfaces.cli.contexts import ServerContext
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
-from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:
     from longshore.settings import Settings
@@ -26,29 +25,24 @@ _MAX_KEY_LENGTH = 200
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     saved = contexts.load(load_command_settings(options).settings.contexts_file)
-    by_name = sorted(saved.by_name.items())
-    screen.print_listing(
-        options,
+    documents = [
         {
-            "contexts": [
-                {
-                    "name": name,
-                    "url": context.url,
-                    "hasKey": context.key is not None,
-                    "current": name == saved.current_name,
-                }
-                for name, context in by_name
-            ]
+            "name": name,
+            "url": context.url,
+            "hasKey": context.key is not None,
+            "current": name == saved.current_name,
+        }
+        for name, context in sorted(saved.by_name.items())
+    ]
+    options.print_listing(
+        {"contexts": documents},
+        documents,
+        lambda document: {
+            "": "*" if document["current"] else "",
+            "NAME": str(document["name"]),
+            "SERVER": str(document["url"]),
+            "KEY": "saved" if document["hasKey"] else "from the environment or this machine",
         },
-        [
-            {
-                "": "*" if name == saved.current_name else "",
-                "NAME": name,
-                "SERVER": context.url,
-                "KEY": "saved" if context.key else "from the environment or this machine",
-            }
-            for name, context in by_name
-        ],
         empty="no contexts yet: commands use the data folder; see `longshore contexts add --help`",
     )
 

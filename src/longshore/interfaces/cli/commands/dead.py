@@ -19,9 +19,8 @@ from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, id_lines
-from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import argument, flag, option
+from longshore.interfaces.cli.options import Cursor, Limit, Yes, argument, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -99,25 +98,21 @@ async def list_(
         client, job=job, since=since, queue=queue, definition=definition, category=category
     )
     page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
-    now = client.now()
     # The ids are long; `dead show` has the definition.
     wide = screen.console().width >= _WIDE_TERMINAL
-    screen.print_listing(
-        client.options,
+    client.options.print_listing(
         page,
-        [
-            {
-                "ID": letter.id,
-                "DEFINITION": letter.name or "" if wide else "",
-                "QUEUE": letter.queue,
-                "CATEGORY": letter.category or screen.styled("message", "magenta"),
-                "ATTEMPTS": f"{letter.attempts_used}/{letter.max_attempts}" if letter.name else "",
-                "FAILED": formats.relative_time(letter.at, now),
-            }
-            for letter in page.dead_letters
-        ],
+        page.dead_letters,
+        lambda letter: {
+            "ID": letter.id,
+            "DEFINITION": letter.name or "" if wide else "",
+            "QUEUE": letter.queue,
+            "CATEGORY": letter.category or screen.styled("message", "magenta"),
+            "ATTEMPTS": f"{letter.attempts_used}/{letter.max_attempts}" if letter.name else "",
+            "FAILED": client.ago(letter.at),
+        },
         empty="no dead letters",
-        errors=[letter.error for letter in page.dead_letters],
+        error=lambda letter: letter.error,
         cursor=page.cursor,
     )
     if page.cursor is not None and not client.options.json:
@@ -139,9 +134,9 @@ async def show(
     if client.options.json:
         screen.print_json(document)
     elif document.task is not None:
-        _print_task(document, document.task, client.now())
+        _print_task(client, document, document.task)
     else:
-        _print_message(document, client.now())
+        _print_message(client, document)
 
 
 async def _find(client: ApiClient, text: str) -> d.PostMortemDocument:
@@ -172,64 +167,60 @@ async def _get_message(client: ApiClient, letter_id: str) -> d.PostMortemDocumen
         raise MissingResource(f"there is no dead letter {letter_id!r}", _LIST_HINT) from None
 
 
-def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
+def _print_message(client: ApiClient, letter: d.PostMortemDocument) -> None:
     screen.print_title(letter.id, screen.styled("message", "magenta"))
     screen.print_pairs(
-        [
-            ("queue", letter.queue),
-            ("task", letter.request_id or ""),
-            ("reason", letter.error),
-            ("received", formats.plural(letter.receives or 0, "time")),
-            ("sent", formats.relative_time(letter.sent_at, now)),
-            ("size", formats.size(letter.body_bytes or 0)),
-            ("body", safe_excerpt(letter.body or "", limit=_BODY_CHARACTERS)),
-            ("next", "" if letter.request_id else f"longshore dead discard {letter.id}"),
-        ]
+        queue=letter.queue,
+        task=letter.request_id or "",
+        reason=letter.error,
+        received=formats.plural(letter.receives or 0, "time"),
+        sent=client.ago(letter.sent_at),
+        size=formats.size(letter.body_bytes or 0),
+        body=safe_excerpt(letter.body or "", limit=_BODY_CHARACTERS),
+        next="" if letter.request_id else f"longshore dead discard {letter.id}",
     )
 
 
-def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetime) -> None:
+def _print_task(client: ApiClient, letter: d.PostMortemDocument, task: d.TaskDocument) -> None:
     screen.print_title(task.task_id, screen.state_text(TaskState.FAILED))
     used = letter.attempts_used
     screen.print_pairs(
-        [
-            ("task", task.request_id),
-            ("definition", task.name),
-            ("queue", letter.queue),
-            ("error", letter.error),
-            ("category", letter.category or ""),
-            ("type", (task.error.type or "") if task.error else ""),
-            ("ended by", letter.ended_by or ""),
-            ("attempts", f"{used} of {letter.max_attempts} used" if used else ""),
-            ("round", str(letter.round) if (letter.round or 1) > 1 else ""),
-            ("input", formats.size(letter.input_bytes) if letter.input_bytes else "none"),
-            ("created", formats.relative_time(task.created_at, now)),
-            ("failed", formats.relative_time(letter.at, now)),
-            ("next", f"longshore dead replay {task.request_id}"),
-        ]
+        task=task.request_id,
+        definition=task.name,
+        queue=letter.queue,
+        error=letter.error,
+        category=letter.category or "",
+        type=(task.error.type or "") if task.error else "",
+        ended_by=letter.ended_by or "",
+        attempts=f"{used} of {letter.max_attempts} used" if used else "",
+        round=str(letter.round) if (letter.round or 1) > 1 else "",
+        input=formats.size(letter.input_bytes) if letter.input_bytes else "none",
+        created=client.ago(task.created_at),
+        failed=client.ago(letter.at),
+        next=f"longshore dead replay {task.request_id}",
     )
     if letter.attempts:
         print()
-        _print_attempts(letter.attempts, now)
+        _print_attempts(client, letter.attempts)
     if letter.last_lines:
         print()
         terminal = screen.console()
         terminal.print(screen.styled(f"Last lines of output from attempt {task.attempt}:", "dim"))
         for line in letter.last_lines:
-            sign, style = ("!", "yellow") if line.stream == "stderr" else ("|", "")
-            text = screen.styled(f"  {sign} ", "dim").append(line.text, style or "default")
+            sign, style = ("!", "yellow") if line.stream == "stderr" else ("|", "default")
+            text = screen.styled(f"  {sign} ", "dim").append(line.text, style)
             terminal.print(text, soft_wrap=True)
         terminal.print(screen.styled(f"Complete output: longshore logs {task.request_id}", "dim"))
 
 
-def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) -> None:
+def _print_attempts(client: ApiClient, attempts: Sequence[d.PastAttemptDocument]) -> None:
     rounds = attempts[-1].round > 1
     screen.print_table(
         [
             {
                 "ATTEMPT": str(attempt.attempt),
                 "ROUND": str(attempt.round) if rounds else "",
-                "STARTED": formats.relative_time(attempt.started_at, now),
+                "STARTED": client.ago(attempt.started_at),
                 "DURATION": formats.duration_ms_text(attempt.duration_ms),
                 "ENDED": attempt.category or attempt.outcome or "",
                 "EXIT": "" if attempt.exit_code is None else str(attempt.exit_code),
@@ -367,11 +358,9 @@ def _print_replayed(
             replayed = f"{tasks[0].request_id}, now in round {tasks[0].round}"
         show_job = f"longshore job {jobs[0]}" if len(jobs) == 1 else None
         screen.print_pairs(
-            [
-                ("replayed", replayed),
-                ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
-                ("next", "; ".join(filter(None, [client.worker_command(queues), show_job]))),
-            ]
+            replayed=replayed,
+            **{"queue" if len(queues) == 1 else "queues": ", ".join(queues)},
+            next="; ".join(filter(None, [client.worker_command(queues), show_job])),
         )
         sys.stdout.flush()
     for task in result.skipped[:_MAX_SHOWN]:

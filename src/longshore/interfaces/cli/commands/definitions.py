@@ -24,19 +24,16 @@ async def list_(client: ApiClient) -> None:
     Jobs can also use `command` and `python`, which are built in and not listed.
     """
     document = await client.app.list_definitions()
-    screen.print_listing(
-        client.options,
+    client.options.print_listing(
         document,
-        [
-            {
-                "NAME": definition.name,
-                "VERSION": str(definition.version),
-                "RUNNER": definition.runner,
-                "QUEUE": definition.queue or "",
-                "DESCRIPTION": (definition.description or "").partition("\n")[0],
-            }
-            for definition in document.definitions
-        ],
+        document.definitions,
+        lambda definition: {
+            "NAME": definition.name,
+            "VERSION": str(definition.version),
+            "RUNNER": definition.runner,
+            "QUEUE": definition.queue or "",
+            "DESCRIPTION": (definition.description or "").partition("\n")[0],
+        },
         empty="no definitions yet; `command` and `python` are built in",
     )
 
@@ -109,17 +106,14 @@ async def apply(
             await client.app.put_definition(definition_request(file.definition))
             for file in reading.definitions
         ]
-        screen.print_listing(
-            options,
+        options.print_listing(
             DefinitionList(definitions=stored),
-            [
-                {
-                    "NAME": definition.name,
-                    "VERSION": str(definition.version),
-                    "": _change_text(definition, versions.get(definition.name)),
-                }
-                for definition in stored
-            ],
+            stored,
+            lambda definition: {
+                "NAME": definition.name,
+                "VERSION": str(definition.version),
+                "": _change_text(definition, versions.get(definition.name)),
+            },
             empty="there are no definitions in these files",
         )
 

@@ -107,25 +107,18 @@ async def _run(folder: Path, *, temporary: bool) -> int:
     recovery = f"{formats.duration_text(report.recovery)} from the kill to the next attempt"
     print("\nCounted from the recorded events:")
     screen.print_pairs(
-        [
-            ("tasks completed", f"{report.completed} of {report.total}"),
-            ("lost", str(report.lost)),
-            ("completed twice", str(report.completed_twice)),
-            ("gaps in the history", str(report.gaps)),
-            ("workers killed", "1 with SIGKILL" if scenario.killed else "none"),
-            ("recovered", recovery if report.recovery is not None else "never"),
-        ]
+        tasks_completed=f"{report.completed} of {report.total}",
+        lost=str(report.lost),
+        completed_twice=str(report.completed_twice),
+        gaps_in_the_history=str(report.gaps),
+        workers_killed="1 with SIGKILL" if scenario.killed else "none",
+        recovered=recovery if report.recovery is not None else "never",
     )
     print("\nNext:")
     screen.print_pairs(
-        [
-            ("your own command", "longshore run -- sh -c 'echo hello; sleep 1; echo done'"),
-            ("your own job", "longshore submit --help"),
-            (
-                "this job",
-                "" if temporary else f"longshore events {job_id} --all --data-dir {folder}",
-            ),
-        ]
+        your_own_command="longshore run -- sh -c 'echo hello; sleep 1; echo done'",
+        your_own_job="longshore submit --help",
+        this_job="" if temporary else f"longshore events {job_id} --all --data-dir {folder}",
     )
     return ExitCode.OK if report.good else ExitCode.FAILED
 

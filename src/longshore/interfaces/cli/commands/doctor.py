@@ -372,7 +372,7 @@ class AuditSummary:
             print(f"and {more:,} more: `longshore doctor --audit -o json`")
         print()
         texts = [(number, *INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
-        screen.print_pairs([(f"{number} {name}", advice) for number, name, advice in texts])
+        screen.print_named({f"{number} {name}": advice for number, name, advice in texts})
 
 
 def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary:

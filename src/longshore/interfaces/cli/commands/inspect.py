@@ -19,9 +19,8 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command, id_lines
-from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
-from longshore.interfaces.cli.options import flag, option
+from longshore.interfaces.cli.options import Attempt, Cursor, Follow, Id, Limit, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -47,23 +46,19 @@ async def jobs(
 ) -> None:
     """List jobs, newest first."""
     page = await client.app.list_jobs(state=state, limit=limit, cursor=cursor)
-    now = client.now()
     none = f"no {state} jobs" if state else "no jobs yet; try `longshore run -- echo hello`"
-    screen.print_listing(
-        client.options,
+    client.options.print_listing(
         page,
-        [
-            {
-                "JOB": job.job_id,
-                "NAME": job.name or "",
-                "STATE": screen.state_text(job.status),
-                "TASKS": f"{job.progress.completed}/{job.total_tasks}",
-                "CREATED": formats.relative_time(job.created_at, now),
-                "DURATION": formats.duration_text(_age(job, now)),
-                "COST": formats.cost(job.usage.cost_usd),
-            }
-            for job in page.jobs
-        ],
+        page.jobs,
+        lambda job: {
+            "JOB": job.job_id,
+            "NAME": job.name or "",
+            "STATE": screen.state_text(job.status),
+            "TASKS": f"{job.progress.completed}/{job.total_tasks}",
+            "CREATED": client.ago(job.created_at),
+            "DURATION": formats.duration_text(_age(job, client.now())),
+            "COST": formats.cost(job.usage.cost_usd),
+        },
         empty=none,
         cursor=page.cursor,
     )
@@ -90,12 +85,12 @@ async def tasks(
     job_id = (await client.resolve(job)).job_id if job else None
     page = await client.app.list_tasks(job_id=job_id, state=state, limit=limit, cursor=cursor)
     now = client.now()
-    screen.print_listing(
-        client.options,
+    client.options.print_listing(
         page,
-        [_task_row(task, task.request_id, "CREATED", task.created_at, now) for task in page.tasks],
+        page.tasks,
+        lambda task: _task_row(task, task.request_id, "CREATED", task.created_at, now),
         empty=f"no {state.replace('_', ' ')} tasks" if state else "no tasks",
-        errors=[_error(task) for task in page.tasks],
+        error=_error,
         cursor=page.cursor,
     )
 
@@ -120,16 +115,14 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
     screen.print_title(job.name or job.job_id, screen.state_text(job.status))
     counts = [f"{count} {state.replace('_', ' ')}" for state, count in job.states.items() if count]
     screen.print_pairs(
-        [
-            ("job", job.job_id if job.name else ""),
-            ("request", job.request_id),
-            ("progress", f"{', '.join(counts)} of {formats.plural(job.total_tasks, 'task')}"),
-            ("created", formats.relative_time(job.created_at, now)),
-            ("duration", formats.duration_text(_age(job, now))),
-            # With tasks that have not ended: the usage of the job has only those that have.
-            ("cost", formats.cost(sum(task.usage.cost_usd for task in job.tasks))),
-            ("round", str(job.round) if job.round > 1 else ""),
-        ]
+        job=job.job_id if job.name else "",
+        request=job.request_id,
+        progress=f"{', '.join(counts)} of {formats.plural(job.total_tasks, 'task')}",
+        created=formats.relative_time(job.created_at, now),
+        duration=formats.duration_text(_age(job, now)),
+        # With tasks that have not ended: the usage of the job has only those that have.
+        cost=formats.cost(sum(task.usage.cost_usd for task in job.tasks)),
+        round=str(job.round) if job.round > 1 else "",
     )
     print()
     screen.print_table(

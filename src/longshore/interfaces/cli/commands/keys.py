@@ -10,26 +10,23 @@ from longshore.core.api_keys import ApiScope
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import argument
-from longshore.interfaces.cli.render import formats, screen
+from longshore.interfaces.cli.render import screen
 
 
 @client_command(("longshore keys list", "names, scopes and dates"))
 async def list_(client: ApiClient) -> None:
     """List the tenant's API keys, oldest first, including revoked keys. Secrets are not shown."""
-    document, now = await client.app.list_keys(), client.now()
-    screen.print_listing(
-        client.options,
+    document = await client.app.list_keys()
+    client.options.print_listing(
         document,
-        [
-            {
-                "KEY": screen.styled(key.id, "dim" if key.revoked_at else ""),
-                "NAME": key.name,
-                "SCOPES": ", ".join(key.scopes),
-                "CREATED": formats.relative_time(key.created_at, now),
-                "REVOKED": screen.styled(formats.relative_time(key.revoked_at, now), "red"),
-            }
-            for key in document.keys
-        ],
+        document.keys,
+        lambda key: {
+            "KEY": screen.styled(key.id, "dim" if key.revoked_at else ""),
+            "NAME": key.name,
+            "SCOPES": ", ".join(key.scopes),
+            "CREATED": client.ago(key.created_at),
+            "REVOKED": screen.styled(client.ago(key.revoked_at), "red"),
+        },
         empty="no API keys yet; `longshore up` and `longshore keys create` create one",
     )
 
@@ -72,4 +69,4 @@ async def revoke(
 ) -> None:
     """Revoke an API key. Servers refuse it immediately."""
     revoked = await client.app.revoke_key(key)
-    screen.print_answer(client.options, revoked, f"{revoked.id} ({revoked.name}) is revoked")
+    client.options.print_answer(revoked, f"{revoked.id} ({revoked.name}) is revoked")

@@ -11,9 +11,16 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused
 from longshore.interfaces.cli.client import ApiClient, client_command
-from longshore.interfaces.cli.commands.shared import Id, JobFile, RequestId, TaskId
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.options import GlobalOptions, argument, option
+from longshore.interfaces.cli.options import (
+    GlobalOptions,
+    Id,
+    JobFile,
+    RequestId,
+    TaskId,
+    argument,
+    option,
+)
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:
@@ -85,20 +92,17 @@ async def health(
         healths = [checked.health]
     else:
         check = await client.app.run_health_check()
-        screen.print_listing(
-            client.options,
+        client.options.print_listing(
             check,
-            [
-                {
-                    "TASK": row.request_id,
-                    "HEALTH": screen.styled(row.health, _HEALTH_STYLES[row.health]),
-                    "RUNNING FOR": formats.duration_ms_text(row.elapsed),
-                    "SILENT FOR": formats.duration_ms_text(row.time_since_last_event),
-                    "LAST EVENT": row.last_event_type.removeprefix("Task ").lower(),
-                    "WORKER": row.worker_id,
-                }
-                for row in check.tasks
-            ],
+            check.tasks,
+            lambda row: {
+                "TASK": row.request_id,
+                "HEALTH": screen.styled(row.health, _HEALTH_STYLES[row.health]),
+                "RUNNING FOR": formats.duration_ms_text(row.elapsed),
+                "SILENT FOR": formats.duration_ms_text(row.time_since_last_event),
+                "LAST EVENT": row.last_event_type.removeprefix("Task ").lower(),
+                "WORKER": row.worker_id,
+            },
             empty="no task is running",
         )
         healths = [row.health for row in check.tasks]
@@ -115,13 +119,11 @@ def _print_task_health(options: GlobalOptions, task: d.TaskHealthDocument) -> No
     else:
         last_event = (task.last_event_type or "").removeprefix("Task ").lower()
         screen.print_pairs(
-            [
-                ("task", task.request_id),
-                ("health", screen.styled(task.health, _HEALTH_STYLES[task.health])),
-                ("running for", formats.duration_ms_text(task.elapsed_ms)),
-                ("silent for", f"{formats.duration_ms_text(task.silent_ms)} since {last_event}"),
-                ("worker", task.worker_id or ""),
-            ]
+            task=task.request_id,
+            health=screen.styled(task.health, _HEALTH_STYLES[task.health]),
+            running_for=formats.duration_ms_text(task.elapsed_ms),
+            silent_for=f"{formats.duration_ms_text(task.silent_ms)} since {last_event}",
+            worker=task.worker_id or "",
         )
 
 
@@ -149,9 +151,8 @@ async def cancel(
     else:
         document = await client.app.cancel_task(ref.task_id, reason=reason)
     state: JobState | TaskState = document.status
-    screen.print_answer(
-        client.options, document, f"{ref.id} is {'' if state.terminal else 'being '}cancelled"
-    )
+    being = "" if state.terminal else "being "
+    client.options.print_answer(document, f"{ref.id} is {being}cancelled")
 
 
 @client_command(
@@ -172,11 +173,8 @@ async def resume(client: ApiClient, id_: Id) -> None:
         raise CommandRefused(ref.id, next(iter(resumed.refused.values())))
     tasks = formats.plural(len(resumed.tasks), "task")
     refused = [f"\n  not {key}: {reason}" for key, reason in resumed.refused.items()]
-    screen.print_answer(
-        client.options,
-        resumed,
-        f"{resumed.job_id}: {tasks} resumed, round {resumed.round}{''.join(refused)}",
-    )
+    text = f"{resumed.job_id}: {tasks} resumed, round {resumed.round}{''.join(refused)}"
+    client.options.print_answer(resumed, text)
 
 
 @client_command(("longshore approve k3x_draft", "tasks that depend on it can run"))
@@ -186,9 +184,7 @@ async def approve(client: ApiClient, task: TaskId) -> None:
     Exits with 4 if the task is not in review.
     """
     task_id = await client.resolve_task(task)
-    screen.print_answer(
-        client.options, await client.app.approve(task_id), f"{task_id} is completed"
-    )
+    client.options.print_answer(await client.app.approve(task_id), f"{task_id} is completed")
 
 
 @client_command(
@@ -205,9 +201,7 @@ async def revise(
     """
     task_id = await client.resolve_task(task)
     revised = await client.app.revise(task_id, feedback)
-    screen.print_answer(
-        client.options, revised, f"{task_id} runs again, revision {revised.revision}"
-    )
+    client.options.print_answer(revised, f"{task_id} runs again, revision {revised.revision}")
 
 
 @client_command(
@@ -236,6 +230,5 @@ async def add(
     )
     tasks = formats.plural(len(added.added_tasks), "task")
     repeated = "" if added.created else " (already added by this request)"
-    screen.print_answer(
-        client.options, added, f"{job_id}: {tasks} added, {added.total_tasks} in total{repeated}"
-    )
+    text = f"{job_id}: {tasks} added, {added.total_tasks} in total{repeated}"
+    client.options.print_answer(added, text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from longshore.interfaces.cli.client import ApiClient, client_command
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import argument, option
-from longshore.interfaces.cli.render import formats, screen
+from longshore.interfaces.cli.render import formats
 
 if TYPE_CHECKING:
     from longshore.interfaces.client.http_client import HttpClient
@@ -27,19 +27,16 @@ async def list_(client: ApiClient) -> None:
     by itself.
     """
     document, now = await client.app.list_paused_queues(), client.now()
-    screen.print_listing(
-        client.options,
+    client.options.print_listing(
         document,
-        [
-            {
-                "QUEUE": queue.name,
-                "PAUSED BY": queue.by,
-                "FOR": formats.duration_text(now - datetime.fromisoformat(queue.at)),
-                "ENDS": _end_text(queue, now),
-                "REASON": queue.reason or "",
-            }
-            for queue in document.paused
-        ],
+        document.paused,
+        lambda queue: {
+            "QUEUE": queue.name,
+            "PAUSED BY": queue.by,
+            "FOR": formats.duration_text(now - datetime.fromisoformat(queue.at)),
+            "ENDS": _end_text(queue, now),
+            "REASON": queue.reason or "",
+        },
         empty="no queue is paused or on hold (queues that run normally are not listed)",
     )
 
@@ -80,9 +77,7 @@ async def pause(
     paused = await client.app.pause_queue(name, reason=reason)
     why = f": {paused.reason}" if paused.reason else ""
     text = f"Queue {paused.name!r} is paused by {paused.by}{why}"
-    screen.print_answer(
-        client.options, paused, f"{text}\n  → longshore queues resume {paused.name}"
-    )
+    client.options.print_answer(paused, f"{text}\n  → longshore queues resume {paused.name}")
 
 
 @client_command(("longshore queues resume mail", "workers start its tasks at once"))
@@ -91,6 +86,4 @@ async def resume(client: ApiClient, name: _Name) -> None:
 
     Exits with 4 if the queue is neither paused nor held.
     """
-    screen.print_answer(
-        client.options, await client.app.resume_queue(name), f"Queue {name!r} resumed"
-    )
+    client.options.print_answer(await client.app.resume_queue(name), f"Queue {name!r} resumed")

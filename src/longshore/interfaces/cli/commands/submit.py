@@ -18,9 +18,8 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.interfaces.cli.client import ApiClient, EntityRef, open_client
 from longshore.interfaces.cli.commands.queues import warn_if_paused
-from longshore.interfaces.cli.commands.shared import JobFile, RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, command, flag
+from longshore.interfaces.cli.options import GlobalOptions, JobFile, RequestId, command, flag
 from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
@@ -93,22 +92,20 @@ async def submit(
 
 async def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
     repeated = "" if job.created else f" (accepted before, now {job.status})"
-    pairs = [
-        ("job", job.job_id + repeated),
-        ("tasks", str(job.total_tasks)),
-        ("roots", _first(job.root_tasks, _MAX_SHOWN_ROOTS)),
-        ("request", job.request_id),
-    ]
+    next_steps = []
+    # Only here: a key of a server may allow to submit and not to read.
+    if client.services is not None and not wait and not job.status.terminal:
+        tasks = (await client.app.get_job(job.job_id)).tasks
+        next_steps.append(client.worker_command(list(dict.fromkeys(t.queue for t in tasks))))
     if not wait:
-        steps = [f"longshore job {job.job_id}"]
-        # Only here: a key of a server may allow to submit and not to read.
-        if client.services is not None and not job.status.terminal:
-            tasks = (await client.app.get_job(job.job_id)).tasks
-            steps.insert(
-                0, client.worker_command(list(dict.fromkeys(t.queue for t in tasks))) or ""
-            )
-        pairs.append(("next", "; ".join(filter(None, steps))))
-    screen.print_pairs(pairs)
+        next_steps.append(f"longshore job {job.job_id}")
+    screen.print_pairs(
+        job=job.job_id + repeated,
+        tasks=str(job.total_tasks),
+        roots=_first(job.root_tasks, _MAX_SHOWN_ROOTS),
+        request=job.request_id,
+        next="; ".join(filter(None, next_steps)),
+    )
     sys.stdout.flush()
 
 

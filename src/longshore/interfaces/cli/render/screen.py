@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from longshore.interfaces.cli.options import GlobalOptions
-
-    Row = Mapping[str, RenderableType]
+Row = Mapping[str, "RenderableType"]
 
 _UNLIMITED_WIDTH = 10_000
 _ERROR_WIDTH = 30
@@ -95,40 +93,6 @@ def print_title(title: str, *details: Text) -> None:
     console().print(line, soft_wrap=True)
 
 
-def print_answer(options: GlobalOptions, document: Any, sentence: str) -> None:
-    """Print the answer of an operation: a sentence, or the document with ``-o json``."""
-    if options.json:
-        print_json(document)
-    else:
-        print(sentence)
-
-
-def print_listing(
-    options: GlobalOptions,
-    document: Any,
-    rows: Sequence[Row],
-    *,
-    empty: str,
-    errors: Sequence[str] = (),
-    cursor: str | None = None,
-) -> None:
-    """Print a page of a listing: a table, or the document with ``-o json``.
-
-    Args:
-        empty: The message if there are no rows.
-        errors: For each row an error message, as in ``print_table``.
-        cursor: Where the next page begins; None: there is none.
-    """
-    if options.json:
-        print_json(document)
-    elif not rows:
-        print_stderr(empty)
-    else:
-        print_table(rows, errors)
-        if cursor is not None:
-            print_stderr(f"more results: --cursor {cursor}", masked=False)
-
-
 def print_table(rows: Sequence[Row], errors: Sequence[str] = ()) -> None:
     """Print rows below their headings.
 
@@ -151,7 +115,7 @@ def print_table(rows: Sequence[Row], errors: Sequence[str] = ()) -> None:
         print_lines(table)
         print()
         names = (str(next(iter(row.values()))) for row in rows)
-        print_pairs(list(zip(names, errors, strict=True)))
+        print_named(dict(zip(names, errors, strict=True)))
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -177,15 +141,20 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:
-    """Print names and values below each other, without empty values."""
+def print_pairs(**pairs: str | Text) -> None:
+    """Print names and values below each other, without empty values; ``_`` is a space."""
+    print_named({name.replace("_", " "): value for name, value in pairs.items()})
+
+
+def print_named(values: Mapping[str, str | Text]) -> None:
+    """Print values below each other after their names, without empty ones."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in pairs:
+    for name, value in values.items():
         if str(value):
             table.add_row(name, Text(value) if isinstance(value, str) else value)
     print_lines(table)

@@ -52,7 +52,7 @@ def print_trace(trace: Entry, task: TaskDocument, attempt: int) -> None:
         _print_step(step)
     if len(steps) > 1:
         print()
-        screen.print_pairs([("in all", _totals(steps))])
+        screen.print_pairs(in_all=_totals(steps))
 
 
 def _print_step(step: Entry) -> None:
@@ -61,15 +61,13 @@ def _print_step(step: Entry) -> None:
     screen.print_title(_text(step, "step"), Text(outcome, _END_STYLES.get(outcome, "bold red")))
     resumed = " (resumed)" if step.get("resumed") is True else ""
     screen.print_pairs(
-        [
-            ("model", _text(step, "model")),
-            ("session", f"{_text(step, 'sessionId')}{resumed}"),
-            ("duration", _duration(step)),
-            ("did", _counts(step)),
-            ("tokens", _tokens(step)),
-            ("cost", _cost(step)),
-            ("error", Text(_error(end), "red")),
-        ]
+        model=_text(step, "model"),
+        session=f"{_text(step, 'sessionId')}{resumed}",
+        duration=_duration(step),
+        did=_counts(step),
+        tokens=_tokens(step),
+        cost=_cost(step),
+        error=Text(_error(end), "red"),
     )
     _print_timeline(step)
     if todos := _entries(step, "todos"):
