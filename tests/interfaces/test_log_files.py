@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.interfaces.cli.log_records import WorkerLog, log_to_file, with_worker_number
+from longshore.interfaces.cli.log_records import log_to_file, with_worker_number, write_worker_line
 from longshore.settings import Settings
 
 logger = logging.getLogger("longshore.test")
@@ -39,10 +39,9 @@ def test_records_are_written_to_the_file_as_json_unless_text_is_set(tmp_path: Pa
 
 def test_a_full_file_is_rotated_and_the_oldest_is_deleted(tmp_path: Path) -> None:
     log_to_file(Settings(), tmp_path / "a.log", max_bytes=1024)
-    journal = WorkerLog()
 
     for number in range(99):
-        journal.write(1, f"line {number:02} " + "x" * 90)
+        write_worker_line(1, f"line {number:02} " + "x" * 90)
 
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["a.log", *(f"a.log.{n}" for n in range(1, 6))]
@@ -57,11 +56,10 @@ def test_a_log_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Pa
 
 def test_lines_of_workers_and_own_records_are_in_one_file(tmp_path: Path) -> None:
     log_to_file(Settings(), tmp_path / "a.log")
-    journal = WorkerLog()
 
     logger.info("worker.started", extra={"worker": 2})
-    journal.write(2, '{"event": "lease.lost"}')
-    journal.write(2, "longshore: stopping")
+    write_worker_line(2, '{"event": "lease.lost"}')
+    write_worker_line(2, "longshore: stopping")
 
     first, second, third = (tmp_path / "a.log").read_text().splitlines()
     assert json.loads(first)["event"] == "worker.started"

@@ -43,10 +43,21 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
-class TextRecords(logging.Formatter):
-    """``12:01:05 warning  lease.lost  task_id=… fence=7``."""
+class _Records(logging.Formatter):
+    """Leaves the lines of worker processes as they are: the workers have formatted them."""
 
     def format(self, record: logging.LogRecord) -> str:
+        line: str | None = getattr(record, _WORKER_LINE, None)
+        return self.text_of(record) if line is None else line
+
+    def text_of(self, record: logging.LogRecord) -> str:
+        raise NotImplementedError
+
+
+class TextRecords(_Records):
+    """``12:01:05 warning  lease.lost  task_id=… fence=7``."""
+
+    def text_of(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).astimezone()
         fields = " ".join(f"{name}={_plain(value)}" for name, value in _fields(record).items())
         line = f"{at:%H:%M:%S} {record.levelname.lower():7}  {record.getMessage()}  {fields}"
@@ -55,10 +66,10 @@ class TextRecords(logging.Formatter):
         return mask_secrets(line.rstrip())
 
 
-class JsonRecords(logging.Formatter):
+class JsonRecords(_Records):
     """One JSON object per line."""
 
-    def format(self, record: logging.LogRecord) -> str:
+    def text_of(self, record: logging.LogRecord) -> str:
         document: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -99,30 +110,11 @@ def log_to_file(settings: Settings, path: Path, *, max_bytes: int = _MAX_BYTES) 
     logging.getLogger().handlers = [handler]
 
 
-class WorkerLog:
-    """Writes the lines of worker processes to the log of this process."""
-
-    def __init__(self) -> None:
-        (self._handler,) = logging.getLogger().handlers
-        self._handler.setFormatter(_WorkerLogFormatter(self._handler.formatter or JsonRecords()))
-
-    def write(self, number: int, line: str) -> None:
-        """Write a line of the worker with this number."""
-        self._handler.handle(
-            logging.makeLogRecord({_WORKER_LINE: with_worker_number(number, line)})
-        )
-
-
-class _WorkerLogFormatter(logging.Formatter):
-    """Leaves the lines of workers as they are: the workers have formatted them."""
-
-    def __init__(self, default: logging.Formatter) -> None:
-        super().__init__()
-        self._default = default
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: str | None = getattr(record, _WORKER_LINE, None)
-        return self._default.format(record) if line is None else line
+def write_worker_line(number: int, line: str) -> None:
+    """Write a line of the worker process with this number to the log of this process."""
+    record = logging.makeLogRecord({_WORKER_LINE: with_worker_number(number, line)})
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
 
 
 def with_worker_number(number: int, line: str) -> str:

@@ -25,7 +25,7 @@ from typing import IO, cast
 from longshore.core.supervision import SupervisionFailure, SupervisionPolicy
 from longshore.errors import UsageError
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.log_records import WorkerLog
+from longshore.interfaces.cli.log_records import write_worker_line
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.services.worker.supervisor import Supervisor, WorkerProcess, WorkerStatus
@@ -52,7 +52,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
     """
     from longshore.wiring.services import system_clock
 
-    log, last_lines = WorkerLog(), dict[int, str]()
+    last_lines: dict[int, str] = {}
     log_format: str = settings.log_format
     if log_format == "auto":
         # Workers have a pipe; the supervisor may have a terminal.
@@ -60,7 +60,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
 
     def on_line(number: int, line: str) -> None:
         last_lines[number] = line
-        log.write(number, line)
+        write_worker_line(number, line)
 
     def start(number: int, on_message: Callable[[WorkerStatus], None]) -> WorkerProcess:
         return LocalWorkerProcess(

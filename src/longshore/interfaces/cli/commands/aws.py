@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from longshore.core.inspection import CloudAccount, StackState
 from longshore.errors import ConfigurationError, LongshoreError, UsageError
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
+from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import (
-    Cursor,
-    GlobalOptions,
-    Limit,
-    Yes,
-    argument,
-    command,
-    flag,
-    option,
-)
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command
+from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import RequestId, argument, option
+from longshore.interfaces.cli.options import argument, option
 from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, client_command, id_lines
+from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
 from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
-from longshore.interfaces.cli.options import Cursor, Limit, Yes, argument, flag, option
+from longshore.interfaces.cli.options import argument, flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:

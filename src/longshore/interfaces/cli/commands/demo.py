@@ -13,9 +13,9 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group
 from rich.live import Live
@@ -29,19 +29,15 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import BackendUnavailable
-from longshore.interfaces.cli.client import open_command_services
+from longshore.interfaces.cli.client import ApiClient, EntityRef, open_command_services
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats, screen
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.signals import handle_signals
 from longshore.interfaces.cli.supervisor import LocalWorkerProcess
-from longshore.services import documents as d
 from longshore.services.resilience import race
 from longshore.settings import Settings, child_environment, load_settings
-
-if TYPE_CHECKING:
-    from longshore.services.app import Application
 
 _NAME = "nightly report"
 _QUEUE = "demo"
@@ -79,7 +75,7 @@ async def demo(options: GlobalOptions) -> int:
     configuration, and leaves nothing behind. Exits with 1 if anything was lost or done twice.
     """
     folder = options.data_dir or Path(tempfile.mkdtemp(prefix="longshore-demo-"))
-    running = asyncio.create_task(_run(folder.absolute(), temporary=options.data_dir is None))
+    running = asyncio.create_task(_run(options, folder.absolute()))
     # Once: a second signal must not interrupt the end of the workers.
     handle_signals(lambda _: None if running.cancelling() else running.cancel())
     try:
@@ -92,14 +88,14 @@ async def demo(options: GlobalOptions) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _run(folder: Path, *, temporary: bool) -> int:
+async def _run(options: GlobalOptions, folder: Path) -> int:
     # The defaults alone: environment and files do not change the demo.
     settings = load_settings({"data_dir": folder}, environ={}, cwd=folder)
     print(f"{_NAME}: five tasks, two workers, one of them about to be killed", flush=True)
     async with open_command_services(settings) as services, _running_workers(folder) as workers:
-        app = services.application()
-        job_id = (await app.submit({"name": _NAME, "tasks": _TASKS})).job_id
-        scenario = _Scenario(app, job_id, workers)
+        client = ApiClient(options, services.application(), "of the demo", services.now)
+        job_id = (await client.app.submit({"name": _NAME, "tasks": _TASKS})).job_id
+        scenario = _Scenario(client, EntityRef(job_id), workers)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TIME_LIMIT_S):
                 await scenario.run()
@@ -118,7 +114,9 @@ async def _run(folder: Path, *, temporary: bool) -> int:
     screen.print_pairs(
         your_own_command="longshore run -- sh -c 'echo hello; sleep 1; echo done'",
         your_own_job="longshore submit --help",
-        this_job="" if temporary else f"longshore events {job_id} --all --data-dir {folder}",
+        this_job=""
+        if options.data_dir is None
+        else f"longshore events {job_id} --all --data-dir {folder}",
     )
     return ExitCode.OK if report.good else ExitCode.FAILED
 
@@ -190,14 +188,11 @@ class _TaskLine:
 class _Scenario:
     """Follows the events and the output of the job, kills a worker, and shows both."""
 
-    def __init__(self, app: Application, job_id: str, workers: dict[str, _DemoWorker]) -> None:
-        from longshore.wiring.services import system_clock
-
-        self._app = app
-        self._job_id = job_id
+    def __init__(self, client: ApiClient, job: EntityRef, workers: dict[str, _DemoWorker]) -> None:
+        self._client = client
+        self._job = job
         self._workers = workers
-        self._clock = system_clock()
-        self._started = self._clock.elapsed()
+        self._started = client.now()
         self._screen = screen.console()
         self._lines = {task["taskId"]: _TaskLine() for task in _TASKS}
         self._notes: list[Text] = []
@@ -220,19 +215,17 @@ class _Scenario:
                 group.create_task(self._follow_output())
 
     async def _follow_events(self) -> None:
-        async for item in await self._app.follow_job_events(self._job_id):
-            if isinstance(item.data, d.EventDocument):
-                event = parse_event(item.data)
-                self.events.append(event)
-                if key := split_task_id(event.entity_id)[1]:
-                    self._on_event(key, event)
+        async for document in self._client.events(self._job, include_tasks=True, follow=True):
+            event = parse_event(document)
+            self.events.append(event)
+            if key := split_task_id(event.entity_id)[1]:
+                self._on_event(key, event)
 
     async def _follow_output(self) -> None:
-        async for item in await self._app.follow_job_output(self._job_id):
-            if isinstance(item.data, d.OutputChunkDocument) and item.data.text.strip():
-                line = item.data.text.strip().splitlines()[-1]
-                self._lines[item.data.task_id].output = safe_excerpt(line, limit=60)
-                if item.data.task_id == _KILLED_TASK and line.startswith(_KILL_AT_LINE):
+        async for chunk in self._client.output(self._job, follow=True, attempt=None):
+            for line in chunk.text.strip().splitlines()[-1:]:
+                self._lines[chunk.task_id].output = safe_excerpt(line, limit=60)
+                if chunk.task_id == _KILLED_TASK and line.startswith(_KILL_AT_LINE):
                     self._kill_worker()
 
     def _on_event(self, key: str, event: Event) -> None:
@@ -255,7 +248,7 @@ class _Scenario:
     def _kill_worker(self) -> None:
         if self.killed is None:
             worker = self._workers[self._holder]
-            self.killed = self._holder, self._clock.now()
+            self.killed = self._holder, self._client.now()
             worker.process.kill()
             worker.alive = False
             self._note(f"killed {worker.name} with SIGKILL in the middle of {_KILLED_TASK}", "red")
@@ -266,7 +259,7 @@ class _Scenario:
 
     def _print(self, text: str) -> None:
         if not self._screen.is_terminal:
-            elapsed = (self._clock.elapsed() - self._started).total_seconds()
+            elapsed = (self._client.now() - self._started).total_seconds()
             print(f"{elapsed:5.1f} s  {text}", flush=True)
 
     def _picture(self) -> Group:
@@ -284,7 +277,7 @@ class _Scenario:
             text = f"{worker.name}: process {worker.process.process_id} {state}   "
             workers.append(text, "" if worker.alive else "red")
         completed = sum(line.state is TaskState.COMPLETED for line in self._lines.values())
-        elapsed = formats.duration_text(self._clock.elapsed() - self._started)
+        elapsed = formats.duration_text(self._client.now() - self._started)
         title = Text(f"{_NAME}  {completed} of {len(self._lines)}  {elapsed}", style="bold")
         return Group(title, Text(), table, Text(), workers, *self._notes)
 
@@ -319,22 +312,25 @@ def report_of(
     ends = Counter(event.entity_id for event in events if isinstance(event.body, e.TaskCompleted))
     seen: Counter[str] = Counter()
     gaps = 0
-    recovery: timedelta | None = None
-    affected: set[str] = set()  # tasks that the killed worker had started
     for event in events:
         seen[event.entity] += 1
         gaps += event.sequence != seen[event.entity]
-        if killed is None or not isinstance(event.body, e.TaskProcessingStarted):
-            continue
-        worker_id, killed_at = killed
-        if event.body.worker_id == worker_id:
-            affected.add(event.entity_id)
-        elif event.entity_id in affected and event.at >= killed_at and recovery is None:
-            recovery = event.at - killed_at
+    killed_worker, killed_at = killed or (None, datetime.max.replace(tzinfo=UTC))
+    starts = [
+        (event.entity_id, event.at, event.body.worker_id)
+        for event in events
+        if isinstance(event.body, e.TaskProcessingStarted)
+    ]
+    affected = {task_id for task_id, _, worker_id in starts if worker_id == killed_worker}
+    takeovers = [
+        at - killed_at
+        for task_id, at, worker_id in starts
+        if task_id in affected and worker_id != killed_worker and at >= killed_at
+    ]
     return DemoReport(
         total=total,
         completed=len(ends),
         completed_twice=sum(count > 1 for count in ends.values()),
         gaps=gaps,
-        recovery=recovery,
+        recovery=min(takeovers, default=None),
     )

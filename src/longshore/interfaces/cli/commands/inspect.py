@@ -19,8 +19,9 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import NotFound, UsageError
 from longshore.interfaces.cli.client import ApiClient, EntityRef, client_command, id_lines
+from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
 from longshore.interfaces.cli.exit_codes import MissingResource
-from longshore.interfaces.cli.options import Attempt, Cursor, Follow, Id, Limit, flag, option
+from longshore.interfaces.cli.options import flag, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from longshore.interfaces.cli.client import ApiClient, client_command
+from longshore.interfaces.cli.commands.shared import Attempt, Follow, Id
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.interfaces.cli.options import Attempt, Follow, Id
 from longshore.interfaces.cli.render import screen
 
 if TYPE_CHECKING:

@@ -11,16 +11,9 @@ from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused
 from longshore.interfaces.cli.client import ApiClient, client_command
+from longshore.interfaces.cli.commands.shared import Id, JobFile, RequestId, TaskId
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.options import (
-    GlobalOptions,
-    Id,
-    JobFile,
-    RequestId,
-    TaskId,
-    argument,
-    option,
-)
+from longshore.interfaces.cli.options import GlobalOptions, argument, option
 from longshore.interfaces.cli.render import formats, screen
 
 if TYPE_CHECKING:

@@ -33,8 +33,9 @@ from longshore.errors import BackendUnavailable, CommandRefused, NotFound
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
 from longshore.interfaces.cli.commands.logs import write_chunks
 from longshore.interfaces.cli.commands.queues import warn_if_paused
+from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.options import GlobalOptions, RequestId, argument, command, option
+from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
 from longshore.interfaces.request_ids import draw_request_id

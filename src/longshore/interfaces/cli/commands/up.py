@@ -17,15 +17,9 @@ import typer
 from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
+from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
-from longshore.interfaces.cli.options import (
-    App,
-    Concurrency,
-    GlobalOptions,
-    Queues,
-    command,
-    option,
-)
+from longshore.interfaces.cli.options import GlobalOptions, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch

@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
+from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
-from longshore.interfaces.cli.options import (
-    App,
-    Concurrency,
-    GlobalOptions,
-    Queues,
-    command,
-    flag,
-    option,
-)
+from longshore.interfaces.cli.options import GlobalOptions, command, flag, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise

@@ -1,0 +1,35 @@
+"""Options and arguments that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from longshore.interfaces.cli.options import argument, flag, option
+
+Id = Annotated[str, argument("ID", "ID or unique prefix of a job or task.")]
+TaskId = Annotated[str, argument("ID", "Task ID or unique prefix.")]
+RequestId = Annotated[
+    str | None,
+    option("TEXT", "Idempotency key: reusing it changes nothing and returns the first result."),
+]
+Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
+Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]
+Follow = Annotated[bool, flag("Continue until it has ended.", "--follow", "-f")]
+Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
+Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
+JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
+Queues = Annotated[
+    list[str] | None,
+    option("NAME", "A queue to serve; may be repeated. [default: the setting worker.queues]"),
+]
+Concurrency = Annotated[
+    int | None,
+    option(
+        "N", "How many tasks at once. [default: the setting worker.concurrency]", min=1, max=1_000
+    ),
+]
+App = Annotated[
+    list[str] | None,
+    option("MODULE", "A module with tasks; may be repeated. [default: the setting worker.app]"),
+]
