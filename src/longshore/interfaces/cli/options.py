@@ -3,6 +3,9 @@
 A command is a function whose first argument is ``GlobalOptions``. The fields of ``GlobalOptions``
 are added to the command's own options, so the help of a command is complete. The same options can
 also be written before the command: groups have them too, and ``ctx.obj`` collects them.
+
+Options that several commands share and use together are a dataclass: an argument of such a type
+adds its fields to the command's options.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -151,6 +154,8 @@ def command(
 
             for name in sorted(refused & options.obj.keys()):
                 raise UsageError(f"`{options.command_path}` does not accept --{name}")
+            for name, kind in groups.items():
+                values[name] = kind(**{item.name: values.pop(item.name) for item in fields(kind)})
             result = function(GlobalOptions(**options.obj), **values)
             code = asyncio.run(result) if isinstance(result, Coroutine) else result
             # Into a pipe, a closed output shows when it is flushed.
@@ -158,10 +163,19 @@ def command(
             return code
 
         signature = inspect.signature(function, eval_str=True)
-        first, *own = signature.parameters.values()
-        call.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[first.replace(name="options", annotation=typer.Context), *own]
-        )
+        groups: dict[str, Any] = {}
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if not parameters:
+                parameters.append(parameter.replace(name="options", annotation=typer.Context))
+            elif is_dataclass(parameter.annotation):
+                group: Any = parameter.annotation
+                groups[parameter.name] = group
+                shared = inspect.signature(group, eval_str=True)
+                parameters += shared.parameters.values()
+            else:
+                parameters.append(parameter)
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         widest = max(len(line) for line, _ in examples)
         lines = [f"  {line:{widest}}  {meaning}".rstrip() for line, meaning in examples]
         # \b keeps typer from rewrapping these lines.

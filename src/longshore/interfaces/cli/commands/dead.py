@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.ids import split_task_id
@@ -32,27 +33,31 @@ _BODY_CHARACTERS = 200
 _MAX_SHOWN = 10
 _LIST_HINT = "`longshore dead list` lists all dead letters"
 
-_Queue = Annotated[str | None, option("NAME", "Only of this queue.")]
-_Definition = Annotated[str | None, option("NAME", "Only tasks of this definition.")]
-_Category = Annotated[
-    ErrorCategory | None,
-    option("WORD", "Only tasks with this category of error, such as network or exit-code."),
-]
-_Job = Annotated[str | None, option("ID", "Only tasks of this job.")]
-_Since = Annotated[
-    str | None,
-    option("TIME", "Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30."),
-]
 
+@dataclass(frozen=True, kw_only=True)
+class _Selection:
+    """The options that select dead letters."""
 
-async def _read_filter(
-    client: ApiClient, *, job: str | None, since: str | None, **fields: Any
-) -> DeadLetterFilter:
-    return DeadLetterFilter(
-        job_id=(await client.resolve(job)).job_id if job else None,
-        since=parse_since(since, client.now()) if since else None,
-        **fields,
-    )
+    queue: Annotated[str | None, option("NAME", "Only of this queue.")] = None
+    definition: Annotated[str | None, option("NAME", "Only tasks of this definition.")] = None
+    category: Annotated[
+        ErrorCategory | None,
+        option("WORD", "Only tasks with this category of error, such as network or exit-code."),
+    ] = None
+    job: Annotated[str | None, option("ID", "Only tasks of this job.")] = None
+    since: Annotated[
+        str | None,
+        option("TIME", "Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30."),
+    ] = None
+
+    async def read(self, client: ApiClient) -> DeadLetterFilter:
+        return DeadLetterFilter(
+            queue=self.queue,
+            definition=self.definition,
+            category=self.category,
+            job_id=(await client.resolve(self.job)).job_id if self.job else None,
+            since=parse_since(self.since, client.now()) if self.since else None,
+        )
 
 
 def parse_since(text: str, now: datetime) -> datetime:
@@ -81,11 +86,7 @@ def parse_since(text: str, now: datetime) -> datetime:
 async def list_(
     client: ApiClient,
     *,
-    queue: _Queue = None,
-    definition: _Definition = None,
-    category: _Category = None,
-    job: _Job = None,
-    since: _Since = None,
+    selection: _Selection,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -95,9 +96,7 @@ async def list_(
     run`. It stays until it is replayed. A message is a dead letter when it was received too often
     and belongs to no task. It stays until it is discarded.
     """
-    dead_filter = await _read_filter(
-        client, job=job, since=since, queue=queue, definition=definition, category=category
-    )
+    dead_filter = await selection.read(client)
     page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
     # The ids are long; `dead show` has the definition.
     wide = screen.console().width >= _WIDE_TERMINAL
@@ -249,11 +248,7 @@ async def replay(
         argument("ID", "IDs or unique prefixes of tasks, or of jobs for all their tasks."),
     ] = None,
     *,
-    queue: _Queue = None,
-    definition: _Definition = None,
-    category: _Category = None,
-    job: _Job = None,
-    since: _Since = None,
+    selection: _Selection,
     everything: Annotated[bool, flag("Replay all tasks.", "--all")] = False,
     yes: Yes = False,
 ) -> int:
@@ -270,8 +265,7 @@ async def replay(
 
     Exits with 1 if you decline, and with 4 if a task that was named is not a dead letter.
     """
-    filters = {"queue": queue, "definition": definition, "category": category}
-    filtered = any((*filters.values(), job, since))
+    filtered = selection != _Selection()
     if letters and (filtered or everything):
         raise UsageError("name dead letters by ID or select them by filter, not both")
     if not letters and not filtered and not everything:
@@ -281,8 +275,7 @@ async def replay(
     if letters:
         tasks, all_named = await _select_by_id(client, letters)
     else:
-        dead_filter = await _read_filter(client, job=job, since=since, **filters)
-        selected = await client.list_all_dead_letters(dead_filter)
+        selected = await client.list_all_dead_letters(await selection.read(client))
         tasks, all_named = _tasks_of(selected), False
         messages = len(selected) - len(tasks)
     if len(tasks) > 1 and not (yes or all_named or _confirm(tasks)):

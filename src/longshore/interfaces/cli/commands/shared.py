@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from longshore.interfaces.cli.options import argument, flag, option
 
@@ -19,17 +20,34 @@ Follow = Annotated[bool, flag("Continue until it has ended.", "--follow", "-f")]
 Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
-Queues = Annotated[
-    list[str] | None,
-    option("NAME", "A queue to serve; may be repeated. [default: the setting worker.queues]"),
-]
-Concurrency = Annotated[
-    int | None,
-    option(
-        "N", "How many tasks at once. [default: the setting worker.concurrency]", min=1, max=1_000
-    ),
-]
-App = Annotated[
-    list[str] | None,
-    option("MODULE", "A module with tasks; may be repeated. [default: the setting worker.app]"),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The options of commands that run a worker."""
+
+    queue: Annotated[
+        list[str] | None,
+        option("NAME", "A queue to serve; may be repeated. [default: the setting worker.queues]"),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        option(
+            "N",
+            "How many tasks at once. [default: the setting worker.concurrency]",
+            min=1,
+            max=1_000,
+        ),
+    ] = None
+    app: Annotated[
+        list[str] | None,
+        option("MODULE", "A module with tasks; may be repeated. [default: the setting worker.app]"),
+    ] = None
+
+    def flags(self) -> dict[str, Any]:
+        """The settings that the options override."""
+        return {
+            "worker.queues": tuple(self.queue or ()) or None,
+            "worker.concurrency": self.concurrency,
+            "worker.app": tuple(self.app or ()) or None,
+        }

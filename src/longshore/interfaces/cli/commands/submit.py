@@ -144,11 +144,10 @@ async def _wait_for_job(client: ApiClient, job_id: str) -> bool:
     groups: list[WorkerGroup] = []  # the worker of this process, if there is one
 
     def stop() -> None:
-        for group in groups:
-            group.stop()
-            print_stderr(
-                "longshore: waiting for running tasks; press Ctrl-C again to release them now"
-            )
+        # The worker stops when the race below has ended.
+        if groups:
+            hint = "press Ctrl-C again to release them now"
+            print_stderr(f"longshore: waiting for running tasks; {hint}")
 
     def stop_now() -> None:
         for group in groups:

@@ -7,17 +7,17 @@ import contextlib
 import itertools
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
-from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
+from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
 from longshore.interfaces.cli.options import GlobalOptions, command, option
 from longshore.interfaces.cli.render import formats
@@ -56,9 +56,7 @@ def up(
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run tasks in this process.")
     ] = True,
-    queue: Queues = None,
-    concurrency: Concurrency = None,
-    app: App = None,
+    tasks: WorkerOptions,
 ) -> int:
     """Run Longshore as a service on this machine.
 
@@ -70,13 +68,7 @@ def up(
     Ctrl-C lets running tasks finish within the setting worker.drain_grace; a second Ctrl-C
     releases them at once.
     """
-    flags = {
-        "api.host": host,
-        "api.port": port,
-        "worker.queues": tuple(queue) if queue else None,
-        "worker.concurrency": concurrency,
-        "worker.app": tuple(app) if app else None,
-    }
+    flags = {"api.host": host, "api.port": port, **tasks.flags()}
     settings = load_command_settings(options, flags, long_running=True).settings
     check_app_modules(settings.worker.app, Path.cwd())
     return asyncio.run(_up(settings, with_worker=worker))
@@ -94,8 +86,6 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         files = await _apply_definition_files(services)
         app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
         parts = [await stack.enter_async_context(serve(app, server_socket))]
-        background = _run_in_background(services, files, with_worker=with_worker)
-        parts += await stack.enter_async_context(background)
         group = None
         if with_worker:
             # Entered last and so left first: requests are served while running tasks finish.
@@ -104,8 +94,9 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         signals = StopSignals(lambda: None, group.stop_now if group else lambda: None)
         handle_signals(signals.on_signal)
         _print_startup(services, server_socket, key_file, files, with_worker=with_worker)
-        async with race(signals.requested.wait(), *parts):
-            for part in parts:
+        loops = _background_loops(services, files, with_worker=with_worker)
+        async with race(signals.requested.wait(), *parts, *loops) as (_, *running):
+            for part in running:
                 if part.done():
                     await part  # raises the error that ended it
         if group is not None:
@@ -141,11 +132,10 @@ async def _apply_definition_files(services: Services) -> _DefinitionFiles | None
     return _DefinitionFiles(folder, watch, contents, sync, await sync.sync(contents.definitions))
 
 
-@contextlib.asynccontextmanager
-async def _run_in_background(
+def _background_loops(
     services: Services, files: _DefinitionFiles | None, *, with_worker: bool
-) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run what no worker group runs: a worker group has its own dispatcher and sweeper."""
+) -> list[Coroutine[Any, Any, None]]:
+    """What no worker group runs: a worker group has its own dispatcher and sweeper."""
     settings = services.settings
     loops = [] if with_worker else [services.sweeper.run()]
     if not with_worker and settings.workers_dispatch:
@@ -160,13 +150,7 @@ async def _run_in_background(
             reported=files.contents.problems[:_SHOWN_PROBLEMS],
         )
         loops.append(watching)
-    tasks = [asyncio.ensure_future(loop) for loop in loops]
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return loops
 
 
 def _print_startup(

@@ -7,12 +7,13 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
-from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
+from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
 from longshore.interfaces.cli.options import GlobalOptions, command, flag, option
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 def worker(
     options: GlobalOptions,
     *,
-    queue: Queues = None,
-    concurrency: Concurrency = None,
-    app: App = None,
+    tasks: WorkerOptions,
     burst: Annotated[bool, flag("Exit when the served queues are empty.", "--burst")] = False,
     processes: Annotated[
         int | None,
@@ -80,9 +79,7 @@ def worker(
     exiting soon after their start.
     """
     flags = {
-        "worker.queues": tuple(queue) if queue else None,
-        "worker.concurrency": concurrency,
-        "worker.app": tuple(app) if app else None,
+        **tasks.flags(),
         "supervisor.processes": processes,
         "supervisor.recycle_at": recycle_at,
         "log_file": log_file,
@@ -97,19 +94,20 @@ def worker(
         log_to_file(settings, settings.log_file)
     if not supervising:
         return asyncio.run(_run_worker(settings, supervisor_fd, burst=burst))
-    repeated: dict[str, Sequence[object]] = {
-        "--data-dir": [options.data_dir],
-        "--tenant": [options.tenant],
-        "--concurrency": [concurrency],
-        "--queue": queue or [],
-        "--app": app or [],
-    }
+    repeated = {"data-dir": options.data_dir, "tenant": options.tenant, **asdict(tasks)}
     arguments = [
-        *(f"{name}={value}" for name, values in repeated.items() for value in values if value),
+        *(f"--{name}={item}" for name, value in repeated.items() for item in _items(value)),
         *(["--burst"] if burst else []),
         *["--verbose"] * options.verbose,
     ]
     return asyncio.run(supervise(settings, arguments, burst=burst))
+
+
+def _items(value: object) -> Sequence[object]:
+    """The values of an option, which may have none or be repeated."""
+    if isinstance(value, list):
+        return value
+    return () if value is None else (value,)
 
 
 async def _run_worker(settings: Settings, supervisor_fd: int | None, *, burst: bool) -> int:
