@@ -24,7 +24,7 @@ from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import CONTEXT_SETTINGS, OPTIONS
 
 # By the name of a command: its module in ``cli.commands``, and what it does. The function in that
-# module has the last words of the name.
+# module has the name of the command.
 COMMANDS = {
     "demo": ("demo", "Watch a job survive a worker crash"),
     "run": ("run", "Run a command, record it, and return its exit code"),
@@ -35,7 +35,7 @@ COMMANDS = {
     "job": ("inspect", "Show a job and its tasks"),
     "tasks": ("inspect", "List tasks"),
     "events": ("inspect", "Show the events of a job or task"),
-    "logs": ("logs", "Show the output of a job or task"),
+    "logs": ("inspect", "Show the output of a job or task"),
     "trace": ("inspect", "Show what an agent did, step by step"),
     "why": ("operate", "Explain why a job or task does not run"),
     "health": ("operate", "Check the health of running tasks"),
@@ -48,19 +48,19 @@ COMMANDS = {
     "dead show": ("dead", "Show why a task or message failed"),
     "dead replay": ("dead", "Run failed tasks again"),
     "dead discard": ("dead", "Delete dead messages"),
-    "queues list": ("queues", "List queues that are paused or on hold"),
-    "queues pause": ("queues", "Pause a queue"),
-    "queues resume": ("queues", "Resume a queue"),
-    "budget show": ("budgets", "Show the limits and spending of agents"),
-    "budget add": ("budgets", "Raise the limit of a task, a job or a day"),
-    "definitions list": ("definitions", "List definitions"),
-    "definitions show": ("definitions", "Show a definition"),
-    "definitions apply": ("definitions", "Create or update definitions from files"),
-    "definitions delete": ("definitions", "Delete a definition"),
-    "definitions schema": ("definitions", "Print the JSON Schema of definitions"),
-    "keys list": ("keys", "List API keys"),
-    "keys create": ("keys", "Create an API key"),
-    "keys revoke": ("keys", "Revoke an API key"),
+    "queues list": ("manage", "List queues that are paused or on hold"),
+    "queues pause": ("manage", "Pause a queue"),
+    "queues resume": ("manage", "Resume a queue"),
+    "budget show": ("manage", "Show the limits and spending of agents"),
+    "budget add": ("manage", "Raise the limit of a task, a job or a day"),
+    "definitions list": ("manage", "List definitions"),
+    "definitions show": ("manage", "Show a definition"),
+    "definitions apply": ("manage", "Create or update definitions from files"),
+    "definitions delete": ("manage", "Delete a definition"),
+    "definitions schema": ("manage", "Print the JSON Schema of definitions"),
+    "keys list": ("manage", "List API keys"),
+    "keys create": ("manage", "Create an API key"),
+    "keys revoke": ("manage", "Revoke an API key"),
     "contexts list": ("contexts", "List saved servers"),
     "contexts add": ("contexts", "Save a server and its API key"),
     "contexts use": ("contexts", "Choose the server that commands use"),
@@ -207,8 +207,7 @@ _ROOT = _build_group(_HELP, _start)
 def load_command(path: str) -> Any:
     """Import a command of ``COMMANDS``."""
     module = import_module(f"longshore.interfaces.cli.commands.{COMMANDS[path][0]}")
-    function = "_".join(path.split()[1:]) or path
-    return getattr(module, "list_" if function == "list" else function)
+    return getattr(module, path.replace(" ", "_"))
 
 
 def _prefix(ctx: Any) -> str:

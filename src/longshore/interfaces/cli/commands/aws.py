@@ -106,7 +106,7 @@ class _Target:
     ("longshore aws deploy --stage dev --render templates", "only write the templates"),
     output=False,
 )
-def deploy(
+def aws_deploy(
     options: GlobalOptions,
     *,
     stage: _Stage,
@@ -163,7 +163,7 @@ def _print_step(line: str) -> None:
     ("longshore aws destroy --stage dev --with-data --yes", "everything, without asking"),
     output=False,
 )
-def destroy(
+def aws_destroy(
     options: GlobalOptions,
     *,
     stage: _Stage,
@@ -217,7 +217,7 @@ def _confirms_deletion(stage: str, *, with_data: bool) -> bool:
     ("longshore aws status --stage dev", "what is deployed, and where"),
     ("longshore aws status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
 )
-async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:
+async def aws_status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:
     """Show the stacks of an AWS deployment, and how to use it.
 
     Exits with 3 if nothing is deployed, and with 1 if a stack has failed.
@@ -290,7 +290,7 @@ def _status_text(status: str | None) -> Text:
 @command(
     ("longshore aws undelivered list", "events that the bus or a consumer did not accept"),
 )
-async def undelivered_list(
+async def aws_undelivered_list(
     options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None
 ) -> None:
     """List events on AWS that could not be delivered, oldest first.
@@ -334,7 +334,7 @@ async def undelivered_list(
     ("longshore aws undelivered replay 000001894017600000-17", "one event"),
     ("longshore aws undelivered replay --all", "when the consumer works again"),
 )
-async def undelivered_replay(
+async def aws_undelivered_replay(
     options: GlobalOptions,
     ids: Annotated[list[str] | None, argument("ID...", "As `undelivered list` shows them.")] = None,
     *,

@@ -22,7 +22,7 @@ _MAX_KEY_LENGTH = 200
 
 
 @command(("longshore contexts list", "the current context has a star"))
-def list_(options: GlobalOptions) -> None:
+def contexts_list(options: GlobalOptions) -> None:
     """List the saved servers."""
     saved = contexts.load(load_command_settings(options).settings.contexts_file)
     documents = [
@@ -53,7 +53,7 @@ def list_(options: GlobalOptions) -> None:
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
     output=False,
 )
-def add(
+def contexts_add(
     options: GlobalOptions,
     name: _Name,
     *,
@@ -110,7 +110,7 @@ def _read_key(url: str) -> str:
     ("longshore contexts use --none", "commands use the data folder"),
     output=False,
 )
-def use(
+def contexts_use(
     options: GlobalOptions,
     name: Annotated[str | None, argument("NAME", "Context name.")] = None,
     *,
@@ -130,7 +130,7 @@ def use(
 
 
 @command(("longshore contexts remove prod", "also removes its key"), output=False)
-def remove(options: GlobalOptions, name: _Name) -> None:
+def contexts_remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     path = load_command_settings(options).settings.contexts_file
     saved = contexts.load(path)

@@ -83,7 +83,7 @@ def parse_since(text: str, now: datetime) -> datetime:
     ("longshore dead list --category network --since 2h", "recent network errors"),
     ("longshore dead list --queue mail -o json | jq .count", "for a monitor"),
 )
-async def list_(
+async def dead_list(
     client: ApiClient,
     *,
     selection: _Selection,
@@ -123,7 +123,7 @@ async def list_(
     ("longshore dead show job-k3x_fetch", "a task: its attempts and its last output"),
     ("longshore dead show msg-17", "a message: why it could not be processed"),
 )
-async def show(
+async def dead_show(
     client: ApiClient,
     letter: Annotated[
         str, argument("ID", "ID or unique prefix of a task or its job, or ID of a message.")
@@ -241,7 +241,7 @@ _Tasks = dict[str, tuple[str, str]]
     ("longshore dead replay --category network --since 1h", "asks for confirmation"),
     ("longshore dead replay --all --yes", "everything, without asking"),
 )
-async def replay(
+async def dead_replay(
     client: ApiClient,
     letters: Annotated[
         list[str] | None,
@@ -364,7 +364,7 @@ def _print_replayed(
 
 
 @client_command(("longshore dead discard msg-17", "a message that belongs to no task"))
-async def discard(
+async def dead_discard(
     client: ApiClient,
     letters: Annotated[list[str], argument("ID", "Messages, as `dead list` shows.")],
 ) -> None:

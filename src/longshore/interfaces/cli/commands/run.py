@@ -31,8 +31,8 @@ from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
-from longshore.interfaces.cli.commands.logs import write_chunks
-from longshore.interfaces.cli.commands.queues import warn_if_paused
+from longshore.interfaces.cli.commands.inspect import write_chunks
+from longshore.interfaces.cli.commands.manage import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option

@@ -17,7 +17,7 @@ from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.interfaces.cli.client import ApiClient, EntityRef, open_client
-from longshore.interfaces.cli.commands.queues import warn_if_paused
+from longshore.interfaces.cli.commands.manage import warn_if_paused
 from longshore.interfaces.cli.commands.shared import JobFile, RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command, flag
