@@ -108,7 +108,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="a message of no task goes without a word",
         at="core.dead_letters:disposition_of",
-        do=Replace("KeepMessage() 'there is no task '", "DropMessage()"),
+        do=Replace("KeepMessage() 'there is no task '", "None"),
         caught_by=f"{_SETTLING}::test_a_message_that_leads_nowhere_stays_listed_with_its_reason",
     ),
     _fault(

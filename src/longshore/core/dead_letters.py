@@ -31,18 +31,14 @@ class KeepMessage:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropMessage:
-    """Delete the message: the row of its task says everything."""
-
-
-Disposition = KeepMessage | DropMessage | tasks.TaskChange
+Disposition = KeepMessage | tasks.TaskChange | None
+"""What to do with a dead message: keep it, fail its task, or drop it if None."""
 
 
 def disposition_of(
     message: QueueMessage, row: TaskRow | None, *, now: datetime, margin: timedelta, change_id: str
 ) -> Disposition:
-    """Returns what to do with a dead message: keep it, drop it, or fail its task.
+    """Returns what to do with a dead message; it is dropped if the row of its task says everything.
 
     A task that has ended or is being processed does not change. Nor does a task that was enqueued
     after this message was sent: it has another message, perhaps in another round.
@@ -53,11 +49,11 @@ def disposition_of(
     if row is None:
         return KeepMessage(f"there is no task {task_id!r}")
     if row.enqueued_at is not None and row.enqueued_at > message.sent_at + margin:
-        return DropMessage()
+        return None
     failure = Failure(category=ErrorCategory.CRASH, message=_too_many_receives(message))
     command = c.FailTask(failure=failure, source=DLQ_SOURCE, margin=margin)
     change = tasks.apply(row, command, now=now, change_id=change_id)
-    return DropMessage() if isinstance(change, Refusal) else change
+    return None if isinstance(change, Refusal) else change
 
 
 def _too_many_receives(message: QueueMessage) -> str:
@@ -107,7 +103,7 @@ def dead_letter_of_message(
 ) -> DeadLetter | None:
     """Returns the message as a dead letter; None if it is to be deleted."""
     match disposition_of(message, row, now=now, margin=margin, change_id=""):
-        case DropMessage():
+        case None:
             return None
         case KeepMessage(reason):
             pass

@@ -277,11 +277,12 @@ class DeadLetters:
         staying: set[str] = set()
         for message in await self._messages(None):
             with log_and_continue(logger, "dead_letter.settle_failed", message_id=message.id):
-                disposition = await self._settle(message)
+                disposition = await self._decide(message)
                 if isinstance(disposition, KeepMessage):
                     staying.add(message.id)
                     self._log_unresolved(message, disposition)
                 else:
+                    await self.backend.require_queue().delete_dead_letter(message.id)
                     settled["failed" if isinstance(disposition, Change) else "dropped"] += 1
         self._logged.intersection_update(staying)
         settled["unresolved"] = len(staying)
@@ -295,20 +296,11 @@ class DeadLetters:
         """
         disposition = await self._decide(message)
         if isinstance(disposition, KeepMessage):
-            await self._store(message, disposition, tenant)
+            key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
+            await self.backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
+            reason = f"{disposition.reason}; its text is stored as {key}"
+            await self._reject(tenant, message, reason, EventContext(origin=DLQ_SOURCE))
             self._log_unresolved(message, disposition)
-        return disposition
-
-    async def _store(self, message: QueueMessage, disposition: KeepMessage, tenant: str) -> None:
-        key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
-        await self.backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
-        reason = f"{disposition.reason}; its text is stored as {key}"
-        await self._reject(tenant, message, reason, EventContext(origin=DLQ_SOURCE))
-
-    async def _settle(self, message: QueueMessage) -> Disposition:
-        disposition = await self._decide(message)
-        if not isinstance(disposition, KeepMessage):
-            await self.backend.require_queue().delete_dead_letter(message.id)
         return disposition
 
     async def _decide(self, message: QueueMessage) -> Disposition:

@@ -116,7 +116,7 @@ def _message_of(error: BaseException) -> str:
 def print_stderr(text: str, *, masked: bool = True) -> None:
     """Print a line to stderr, with secrets masked: errors repeat what users have written.
 
-    Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
+    Python escapes characters that stderr cannot encode. A closed stderr is ignored.
 
     Args:
         masked: False for a text that looks like a secret and is none, such as a cursor.
@@ -124,8 +124,5 @@ def print_stderr(text: str, *, masked: bool = True) -> None:
     # Most commands print no error and do not need it.
     from longshore.core.text.sanitise import mask_secrets
 
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    shown = mask_secrets(text) if masked else text
-    encoded = shown.encode(encoding, errors="backslashreplace")
     with contextlib.suppress(OSError, ValueError):
-        print(encoded.decode(encoding), file=sys.stderr, flush=True)
+        print(mask_secrets(text) if masked else text, file=sys.stderr, flush=True)

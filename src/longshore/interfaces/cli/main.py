@@ -83,13 +83,6 @@ _GROUPS = {
     "aws": "AWS: deploy Longshore to an account, and manage the deployment.",
     "aws undelivered": "Undelivered events: events that the AWS event bus could not deliver.",
 }
-_ALIASES = {
-    "dlq": "dead",
-    "context": "contexts",
-    "queue": "queues",
-    "budgets": "budget",
-    "definition": "definitions",
-}
 _HELP = """\
 Run commands, Python functions and AI agents as durable jobs.
 
@@ -155,7 +148,6 @@ class _LazyGroup(TyperGroup):
                 print(ctx.get_help())
                 ctx.exit()
             name, rest = rest[0], [*rest[1:], "--help"]
-        name = _ALIASES.get(name, name)
         if (command := self.get_command(ctx, name)) is None:
             close = get_close_matches(name, self.list_commands(ctx), n=1)
             hint = f"did you mean `{ctx.command_path} {close[0]}`?" if close else ""

@@ -127,11 +127,11 @@ class _DemoWorker:
     def __init__(self, number: int, folder: Path) -> None:
         self.name = f"worker {number}"
         self.alive = True
-        self._first_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._serving = asyncio.Event()
         self._last_line = ""
         self.process = LocalWorkerProcess(
             [f"--data-dir={folder}", f"--queue={_QUEUE}", "--concurrency=1"],
-            on_message=lambda _: None,
+            on_message=lambda _: self._serving.set(),
             on_line=self._on_line,
             environment=child_environment(Settings()),
             folder=folder,
@@ -139,19 +139,17 @@ class _DemoWorker:
 
     def _on_line(self, line: str) -> None:
         self._last_line = line
-        if not self._first_line.done() and line.startswith("worker "):
-            self._first_line.set_result(line)
 
-    async def started(self) -> str:
-        """Wait until the worker runs, and return its id.
+    async def started(self) -> None:
+        """Wait until the worker runs.
 
         Raises:
             BackendUnavailable: it did not start.
         """
-        async with asyncio.timeout(_START_TIMEOUT_S), race(self._first_line, self.process.wait()):
-            if not self._first_line.done():
-                raise BackendUnavailable(f"a worker did not start: {self._last_line}")
-        return self._first_line.result().split()[1].rstrip(":")
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            async with race(self._serving.wait(), self.process.wait()):
+                if not self._serving.is_set():
+                    raise BackendUnavailable(f"a worker did not start: {self._last_line}")
 
     async def end(self) -> None:
         """Let the worker release its tasks; kill it if that takes too long."""
@@ -163,13 +161,13 @@ class _DemoWorker:
 
 
 @contextlib.asynccontextmanager
-async def _running_workers(folder: Path) -> AsyncIterator[dict[str, _DemoWorker]]:
-    """Two workers by their ids."""
+async def _running_workers(folder: Path) -> AsyncIterator[dict[int, _DemoWorker]]:
+    """Two workers by the ids of their processes."""
     workers: list[_DemoWorker] = []
     try:
         workers += [_DemoWorker(number, folder) for number in (1, 2)]
-        ids = await asyncio.gather(*(worker.started() for worker in workers))
-        yield dict(zip(ids, workers, strict=True))
+        await asyncio.gather(*(worker.started() for worker in workers))
+        yield {worker.process.process_id: worker for worker in workers}
     finally:
         await asyncio.gather(*(worker.end() for worker in workers))
 
@@ -188,7 +186,7 @@ class _TaskLine:
 class _Scenario:
     """Follows the events and the output of the job, kills a worker, and shows both."""
 
-    def __init__(self, client: ApiClient, job: EntityRef, workers: dict[str, _DemoWorker]) -> None:
+    def __init__(self, client: ApiClient, job: EntityRef, workers: dict[int, _DemoWorker]) -> None:
         self._client = client
         self._job = job
         self._workers = workers
@@ -196,7 +194,8 @@ class _Scenario:
         self._screen = screen.console()
         self._lines = {task["taskId"]: _TaskLine() for task in _TASKS}
         self._notes: list[Text] = []
-        self._holder = ""  # id of the worker that runs the task whose worker is killed
+        # The last start of the task whose worker is killed.
+        self._target: e.TaskProcessingStarted | None = None
         self.events: list[Event] = []
         self.killed: tuple[str, datetime] | None = None  # id of the worker, time
 
@@ -232,11 +231,11 @@ class _Scenario:
         line = self._lines[key]
         line.state = EVENT_TO_STATE.get(event.type, line.state)
         match event.body:
-            case e.TaskProcessingStarted(worker_id=worker_id, attempt_number=attempt):
-                line.worker, line.attempt = self._workers[worker_id].name, attempt
+            case e.TaskProcessingStarted(process_id=process_id, attempt_number=attempt) as start:
+                line.worker, line.attempt = self._workers[process_id].name, attempt
                 self._print(f"{key:9}  runs on {line.worker}, attempt {attempt}")
                 if key == _KILLED_TASK:
-                    self._holder = worker_id
+                    self._target = start
                     if self.killed is not None:
                         after = formats.duration_text(event.at - self.killed[1])
                         text = f"{line.worker} took over {after} later, after the last stored step"
@@ -246,9 +245,9 @@ class _Scenario:
                 self._print(f"{key:9}  completed by {line.worker} in {line.duration}")
 
     def _kill_worker(self) -> None:
-        if self.killed is None:
-            worker = self._workers[self._holder]
-            self.killed = self._holder, self._client.now()
+        if self.killed is None and self._target is not None:
+            worker = self._workers[self._target.process_id]
+            self.killed = self._target.worker_id, self._client.now()
             worker.process.kill()
             worker.alive = False
             self._note(f"killed {worker.name} with SIGKILL in the middle of {_KILLED_TASK}", "red")

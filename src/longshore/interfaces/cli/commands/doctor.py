@@ -142,10 +142,8 @@ def _checks(options: GlobalOptions, *, audit: bool) -> Iterator[Check | AuditSum
 
 
 def _version_check() -> Check:
-    detail = (
-        f"longshore {version('longshore')}, Python {platform.python_version()},"
-        f" {platform.system()} {platform.machine()}"
-    )
+    system = f"{platform.system()} {platform.machine()}"
+    detail = f"longshore {version('longshore')}, Python {platform.python_version()}, {system}"
     if sys.platform == "linux":
         return Check("versions", OK, detail)
     if sys.platform == "darwin":

@@ -240,9 +240,7 @@ class _Follower:
 
     def _exit_code(self, row: TaskRow) -> int:
         if self.output_closed:
-            # The interpreter flushes stdout when it exits.
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-            return ExitCode.BROKEN_PIPE
+            raise BrokenPipeError
         if row.state is TaskState.CANCELLED:
             if self.signal_code is not None:
                 return self.signal_code
