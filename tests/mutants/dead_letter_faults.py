@@ -138,7 +138,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="last lines are shown with their secrets",
         at="services.dead_letters:_last_lines",
-        do=Argument("OutputLineDocument()", "text", "text[:_LINE_CHARACTERS]"),
+        do=Argument("OutputLineDocument()", "text", "line.decode()[:_LINE_CHARACTERS]"),
         caught_by=f"{_POST_MORTEM}::"
         "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
     ),
@@ -151,7 +151,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="all of a great deal of output is read",
-        at="services.dead_letters:_last_chunks",
+        at="services.dead_letters:_last_lines",
         do=Replace("max()", "0"),
         caught_by=f"{_POST_MORTEM}::test_of_a_great_deal_of_output_only_the_end_is_read",
     ),

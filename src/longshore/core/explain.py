@@ -22,7 +22,7 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.lease import Lease, LeasePolicy
 from longshore.core.tasks.rows import CancelRequest, IntentKind, JobRow, ParkRecord, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.text.numbers import plural
+from longshore.core.text.numbers import duration_text, plural
 
 # A renewal that is this many intervals late counts as missed.
 _LATE = 1.5
@@ -294,7 +294,7 @@ def _no_worker(snapshot: WhySnapshot, queue: str) -> list[WhyReason]:
 
 def _leased(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[WhyReason]:
     attempt = f"attempt {row.attempts_used + 1} of {row.spec.retry.max_attempts}"
-    age = _format_duration(_silence(snapshot, row, lease))
+    age = duration_text(_silence(snapshot, row, lease))
     text = (
         f"Worker {lease.worker_id!r} runs task {_quoted_key(row)}, {attempt}; "
         f"its last heartbeat was {age} ago."
@@ -391,14 +391,6 @@ def _serving_workers(snapshot: WhySnapshot, queue: str) -> int:
 
 def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _format_duration(duration: timedelta) -> str:
-    seconds = int(duration.total_seconds())
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 LINKS_SHOWN = 6

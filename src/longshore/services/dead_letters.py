@@ -14,7 +14,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from heapq import nlargest
 
@@ -41,7 +41,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.ports.output import OutputChunk, OutputPosition, Stream
+from longshore.ports.output import OutputPosition, Stream
 from longshore.services import documents as d
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import AT_ONCE, iter_history, iter_tasks, list_all
@@ -55,8 +55,6 @@ NO_FILTER = DeadLetterFilter()
 _LISTING = "dead letters"
 _FOLDER = "dead/"  # of the blob store, for messages without a task
 _EXCERPT_CHARACTERS = 200
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _LAST_LINES = 10
 _LINE_CHARACTERS = 500
 # More than enough for that many lines, and far less than an attempt may print.
@@ -105,7 +103,7 @@ class DeadLetters:
         Raises:
             UsageError: the cursor is not from this listing.
         """
-        before = tuple(decode_cursor(_LISTING, cursor, (int, str))) if cursor else None
+        before = tuple(decode_cursor(_LISTING, cursor, (str, str))) if cursor else None
         total = 0
         newest: list[DeadLetter] = []
         async for letter in self.iter_matching(tenant, filter_):
@@ -330,8 +328,8 @@ class DeadLetters:
             logger.error("dead_letter.orphaned", extra=extra)
 
 
-def _sort_key(letter: DeadLetter) -> tuple[int, str]:
-    return (letter.at - _EPOCH) // _MICROSECOND, letter.id
+def _sort_key(letter: DeadLetter) -> tuple[str, str]:
+    return letter.at.astimezone(UTC).isoformat(timespec="microseconds"), letter.id
 
 
 def _describe_state(row: TaskRow) -> str:
@@ -348,7 +346,7 @@ async def read_post_mortem(
     if (row := letter.row) is not None:
         events = iter_history(backend.events, row.spec.tenant, f"TASK#{row.id}")
         history = [event async for event in events]
-        last_lines = [line async for line in _last_lines(backend, row)]
+        last_lines = await _last_lines(backend, row)
     return d.post_mortem_document(
         letter,
         task,
@@ -367,29 +365,24 @@ def _ended_by(history: Sequence[Event]) -> str | None:
     return None
 
 
-async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[d.OutputLineDocument]:
+async def _last_lines(backend: Backend, row: TaskRow) -> list[d.OutputLineDocument]:
     lines: deque[tuple[Stream, bytes]] = deque(maxlen=_LAST_LINES)
     open_lines: dict[Stream, bytes] = {}
-    async for entry in _last_chunks(backend, row):
-        if entry.stream is Stream.LOST:
-            continue
-        *whole, rest = (open_lines.pop(entry.stream, b"") + entry.data).split(b"\n")
-        lines.extend((entry.stream, line) for line in whole)
-        if rest:
-            open_lines[entry.stream] = rest
-    lines.extend(open_lines.items())
-    for stream, line in lines:
-        text = line.decode(errors="replace").rstrip("\r")
-        yield d.OutputLineDocument(
-            stream=stream.value,  # type: ignore[arg-type]
-            text=safe_excerpt(text, limit=_LINE_CHARACTERS),
-        )
-
-
-async def _last_chunks(backend: Backend, row: TaskRow) -> AsyncIterator[OutputChunk]:
     # If the worker died, the last sequence is unknown: then all output is read.
     position = OutputPosition(row.attempt, max((row.last_output or 0) - _LAST_CHUNKS, 0))
     while batch := await backend.output.read(row.id, after=position, limit=AT_ONCE):
         for entry in batch:
-            yield entry
+            if entry.stream is not Stream.LOST:
+                *whole, rest = (open_lines.pop(entry.stream, b"") + entry.data).split(b"\n")
+                lines.extend((entry.stream, line) for line in whole)
+                if rest:
+                    open_lines[entry.stream] = rest
         position = OutputPosition(batch[-1].attempt, batch[-1].end)
+    lines.extend(open_lines.items())
+    return [
+        d.OutputLineDocument(
+            stream=stream.value,  # type: ignore[arg-type]
+            text=safe_excerpt(line.decode(errors="replace").rstrip("\r"), limit=_LINE_CHARACTERS),
+        )
+        for stream, line in lines
+    ]

@@ -153,11 +153,11 @@ class TestProcessing:
     @pytest.mark.parametrize(
         ("age", "text_of_age"),
         [
-            (timedelta(seconds=-5), "0 s"),
-            (timedelta(seconds=119), "119 s"),
+            (timedelta(seconds=-5), "0.0 s"),
+            (timedelta(seconds=119), "1 min 59 s"),
             (timedelta(minutes=2), "2 min"),
             (timedelta(hours=5), "5 h"),
-            (timedelta(days=3, hours=1), "3 d"),
+            (timedelta(days=3, hours=1), "3 d 1 h"),
         ],
     )
     def test_the_age_of_the_last_heartbeat_has_a_readable_unit(

@@ -84,7 +84,7 @@ async def test_the_whole_chain_down_to_the_task_that_runs(kind: str, tmp_path: P
         assert [item.text for item in reasons] == [
             "Task 'c' waits for 'b' (waiting).",
             "Task 'b' waits for 'a' (processing).",
-            "Worker 'worker-1' runs task 'a', attempt 1 of 3; its last heartbeat was 0 s ago.",
+            "Worker 'worker-1' runs task 'a', attempt 1 of 3; its last heartbeat was 0.0 s ago.",
         ]
 
 

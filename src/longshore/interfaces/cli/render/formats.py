@@ -4,35 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from longshore.core.text.numbers import UNITS
+from longshore.core.text.numbers import duration_text as duration_text
 from longshore.core.text.numbers import plural as plural
 
-_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
-_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
-_UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
+_SECOND, _WEEK = timedelta(seconds=1), timedelta(days=7)
 _CENT, _MIN_COST = 0.01, 0.00005
 
 
 def duration_ms_text(milliseconds: int | None) -> str:
     """A duration in milliseconds, such as a document has; nothing for None."""
     return "" if milliseconds is None else duration_text(timedelta(milliseconds=milliseconds))
-
-
-def duration_text(duration: timedelta | None) -> str:
-    """A duration in at most two units: ``0.8 s``, ``12 s``, ``3 min 20 s``, ``2 d 3 h``."""
-    if duration is None:
-        return ""
-    if duration < 10 * _SECOND:
-        return f"{duration / _SECOND:.1f} s"
-    # Rounded first: 59.9 s must become 1 min and not 60 s.
-    rest = timedelta(seconds=round(duration / _SECOND))
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if part)
 
 
 def relative_time(moment: datetime | str | None, now: datetime) -> str:
@@ -46,11 +28,11 @@ def relative_time(moment: datetime | str | None, now: datetime) -> str:
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment)
     distance = abs(now - moment)
-    if distance >= 7 * _DAY:
+    if distance >= _WEEK:
         return f"{moment.astimezone():%Y-%m-%d}"
     if distance < _SECOND:
         return "just now"
-    unit, size = next((unit, size) for unit, size in _UNITS if distance >= size)
+    unit, size = next((unit, size) for unit, size in UNITS if distance >= size)
     text = f"{distance // size} {unit}"
     return f"{text} ago" if moment <= now else f"in {text}"
 
