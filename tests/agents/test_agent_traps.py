@@ -12,7 +12,7 @@ from longshore.core.agents.prices import LIST_PRICES, TokenCounts
 from longshore.core.agents.transcripts import session_id
 from longshore.core.documents import conversation_part_key
 from longshore.core.tasks.states import TaskState
-from longshore.execution.runners.agent.tracing import StepTracer
+from longshore.execution.runners.agent.tracing import AgentTracer
 from tests.agents.harness import MODEL, AgentHarness, open_harness, scenario, survivors
 from tests.agents.test_tracing_real import TracedAgent
 from verification.messages_api import RequestState as Far
@@ -113,13 +113,13 @@ def test_a_tool_whose_start_cannot_be_traced_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(
-        _observer: StepTracer, reported: Any, _tool: Any, _context: Any
+        _observer: AgentTracer, reported: Any, _tool: Any, _context: Any
     ) -> dict[str, Any]:
         if reported["hook_event_name"] == "PreToolUse":
             raise RuntimeError
         return {}
 
-    monkeypatch.setattr(StepTracer, "_hook", broken)
+    monkeypatch.setattr(AgentTracer, "_hook", broken)
 
     step = TracedAgent(tmp_path).run(
         [tool_use("Bash", {"command": "touch unseen"}), text("done")],

@@ -23,7 +23,7 @@ from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import StepTrace
-from longshore.execution.runners.agent.tracing import StepTracer
+from longshore.execution.runners.agent.tracing import AgentTracer
 from longshore.execution.runners.channel import BURST, Send
 from tests.agents.tracing_samples import (
     USAGE,
@@ -34,14 +34,11 @@ from tests.agents.tracing_samples import (
 )
 
 
-def _step_tracer(step: str, send: Send, now: Callable[[], datetime]) -> StepTracer:
-    return StepTracer(
-        StepTrace(step, at=now()),
-        send,
-        now,
-        on_change=lambda: None,
-        on_summary=lambda line: send("log", text=line),
-    )
+def _step_tracer(step: str, send: Send, now: Callable[[], datetime]) -> AgentTracer:
+    # A folder in which nothing can be written.
+    tracer = AgentTracer("/dev/null", send, now, lambda line: send("log", text=line))
+    tracer.step = StepTrace(step, at=now())
+    return tracer
 
 
 @pytest.fixture
@@ -50,11 +47,11 @@ def reports() -> RecordingReports:
 
 
 @pytest.fixture
-def tracer(reports: RecordingReports) -> StepTracer:
+def tracer(reports: RecordingReports) -> AgentTracer:
     return _step_tracer("review", reports.send, reports.now)
 
 
-def hook(step_tracer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
+def hook(step_tracer: AgentTracer, event: str, **payload: Any) -> dict[str, Any]:
     """Returns the output of the hook for an event."""
     (matcher,) = step_tracer.hooks()[cast("Any", event)]
     fields = cast("HookInput", {"hook_event_name": event, **payload})
@@ -62,7 +59,7 @@ def hook(step_tracer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", model_response)
 
 
-def tool(step_tracer: StepTracer, name: str, tool_input: Any, response: Any) -> None:
+def tool(step_tracer: AgentTracer, name: str, tool_input: Any, response: Any) -> None:
     """Report a tool call through the hooks."""
     reported = {"tool_name": name, "tool_input": tool_input, "tool_use_id": f"id of {name}"}
     hook(step_tracer, "PreToolUse", **reported)
@@ -86,7 +83,7 @@ def tool(step_tracer: StepTracer, name: str, tool_input: Any, response: Any) -> 
     ],
 )
 def test_a_hook_decides_nothing_for_any_payload(
-    tracer: StepTracer, event: str, reported: Mapping[str, Any]
+    tracer: AgentTracer, event: str, reported: Mapping[str, Any]
 ) -> None:
     assert hook(tracer, event, **reported) == {}
     assert tracer.document()["leftOut"] == {}
@@ -110,7 +107,7 @@ def test_hooks_neither_fail_nor_time_out_when_the_worker_is_gone(reports: Record
 
 
 def test_errors_of_the_tracer_are_counted_and_the_first_is_logged(
-    reports: RecordingReports, tracer: StepTracer
+    reports: RecordingReports, tracer: AgentTracer
 ) -> None:
     class Odd(SystemMessage):
         @property
@@ -130,7 +127,7 @@ def test_errors_of_the_tracer_are_counted_and_the_first_is_logged(
 # What is traced ---------------------------------------------------------------------------------
 
 
-def test_irrelevant_messages_are_ignored(reports: RecordingReports, tracer: StepTracer) -> None:
+def test_irrelevant_messages_are_ignored(reports: RecordingReports, tracer: AgentTracer) -> None:
     empty = tracer.document()
     for message in (
         object(),
@@ -146,7 +143,7 @@ def test_irrelevant_messages_are_ignored(reports: RecordingReports, tracer: Step
     assert (same, reports.sent) == (empty, [])
 
 
-def test_thinking_is_not_stored(reports: RecordingReports, tracer: StepTracer) -> None:
+def test_thinking_is_not_stored(reports: RecordingReports, tracer: AgentTracer) -> None:
     tracer.on_message(assistant_message(ThinkingBlock(thinking="between us", signature="x")))
     tracer.on_message(assistant_message(TextBlock("done")))
 
@@ -155,7 +152,7 @@ def test_thinking_is_not_stored(reports: RecordingReports, tracer: StepTracer) -
     assert turn["text"] == "done"
 
 
-def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
+def test_tools_without_hooks_have_their_results(tracer: AgentTracer) -> None:
     tracer.on_message(
         assistant_message(
             ToolUseBlock("t1", "NoSuch", {}),
@@ -191,7 +188,7 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
     ],
 )
 def test_hooks_report_the_outcome_of_a_tool(
-    tracer: StepTracer, event: str, reported: dict[str, Any], outcome: str
+    tracer: AgentTracer, event: str, reported: dict[str, Any], outcome: str
 ) -> None:
     call = {"tool_name": "Bash", "tool_input": {"command": "x"}, "tool_use_id": "t1"}
     hook(tracer, "PreToolUse", **call)
@@ -201,7 +198,7 @@ def test_hooks_report_the_outcome_of_a_tool(
     assert (match["outcome"], match["durationMs"]) == (outcome, 42)
 
 
-def test_all_reports_of_todos_are_understood(tracer: StepTracer) -> None:
+def test_all_reports_of_todos_are_understood(tracer: AgentTracer) -> None:
     tool(tracer, "TaskCreate", {}, {"task": {"id": "1", "subject": "Look"}})
     hook(tracer, "TaskCreated", task_id="1", task_subject="Look")
     tool(tracer, "TaskUpdate", {"taskId": "1", "status": "in_progress"}, {"success": True})
@@ -221,7 +218,7 @@ def test_all_reports_of_todos_are_understood(tracer: StepTracer) -> None:
 
 
 def test_retries_fallbacks_and_rate_limits_are_traced(
-    reports: RecordingReports, tracer: StepTracer
+    reports: RecordingReports, tracer: AgentTracer
 ) -> None:
     retry = {"attempt": 1, "max_retries": 2, "retry_delay_ms": 581.5, "error_status": None}
     tracer.on_message(system_message("api_retry", **retry, error="unknown"))
@@ -265,7 +262,7 @@ def test_retries_fallbacks_and_rate_limits_are_traced(
     ],
 )
 def test_a_step_ends_as_its_last_query_did(
-    tracer: StepTracer, message: ResultMessage, end: tuple[Any, ...]
+    tracer: AgentTracer, message: ResultMessage, end: tuple[Any, ...]
 ) -> None:
     tracer.on_message(message)
     tracer.finish()
@@ -274,7 +271,7 @@ def test_a_step_ends_as_its_last_query_did(
 
 
 def test_a_denial_that_only_the_result_reports_is_traced(
-    reports: RecordingReports, tracer: StepTracer
+    reports: RecordingReports, tracer: AgentTracer
 ) -> None:
     tracer.on_message(assistant_message(ToolUseBlock("t1", "Bash", {"command": "rm x"})))
     tracer.on_message(UserMessage(content=[ToolResultBlock("t1", "hook error: not that", True)]))
@@ -287,7 +284,7 @@ def test_a_denial_that_only_the_result_reports_is_traced(
     assert "review: Bash was denied: hook error: not that" in reports.lines
 
 
-def test_an_error_of_the_api_has_no_model_and_no_tokens(tracer: StepTracer) -> None:
+def test_an_error_of_the_api_has_no_model_and_no_tokens(tracer: AgentTracer) -> None:
     tracer.on_message(
         assistant_message(
             TextBlock("API Error: 500"), model="<synthetic>", error="server_error", usage=USAGE
@@ -298,7 +295,7 @@ def test_an_error_of_the_api_has_no_model_and_no_tokens(tracer: StepTracer) -> N
     assert (turn["model"], turn["tokens"], turn["error"]) == (None, None, "server_error")
 
 
-def test_the_usage_of_a_step_is_what_the_gateway_measured(tracer: StepTracer) -> None:
+def test_the_usage_of_a_step_is_what_the_gateway_measured(tracer: AgentTracer) -> None:
     tracer.on_message(assistant_message(TextBlock("hi")))
     tracer.on_response("m1", TokenCounts(input=10, output=40, cache_read=90), 0.25)
     tracer.on_message(assistant_message(TextBlock("ho"), message_id="m2"))
@@ -315,7 +312,7 @@ def test_the_usage_of_a_step_is_what_the_gateway_measured(tracer: StepTracer) ->
 # Activity reports -------------------------------------------------------------------------------
 
 
-def test_the_current_activity_is_reported(reports: RecordingReports, tracer: StepTracer) -> None:
+def test_the_current_activity_is_reported(reports: RecordingReports, tracer: AgentTracer) -> None:
     tracer.on_message(system_message("init", session_id="s1", model="opus"))
     tool(tracer, "Bash", {"command": "ls"}, {"stdout": ""})
     tracer.on_message(system_message("api_retry", attempt=1))
@@ -325,7 +322,7 @@ def test_the_current_activity_is_reported(reports: RecordingReports, tracer: Ste
 
 
 def test_the_activity_of_a_talkative_agent_is_throttled(
-    reports: RecordingReports, tracer: StepTracer
+    reports: RecordingReports, tracer: AgentTracer
 ) -> None:
     for number in range(10 * BURST):
         tracer.on_message(assistant_message(TextBlock("hi"), message_id=f"m{number}"))

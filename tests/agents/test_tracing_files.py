@@ -11,7 +11,7 @@ import pytest
 from claude_agent_sdk import TextBlock, ToolUseBlock
 
 from longshore.core.agents.trace import TRACE_FILE
-from longshore.execution.runners.agent.tracing import AttemptTrace, write_trace
+from longshore.execution.runners.agent.tracing import AgentTracer, write_trace
 from tests.agents.tracing_samples import RecordingReports, assistant_message, result_message
 
 
@@ -20,8 +20,8 @@ def reports() -> RecordingReports:
     return RecordingReports()
 
 
-def attempt_trace(folder: Path, reports: RecordingReports, summaries: list[str]) -> AttemptTrace:
-    return AttemptTrace(str(folder), reports.send, reports.now, on_summary=summaries.append)
+def attempt_trace(folder: Path, reports: RecordingReports, summaries: list[str]) -> AgentTracer:
+    return AgentTracer(str(folder), reports.send, reports.now, summaries.append)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -34,12 +34,12 @@ def test_a_trace_is_written_while_the_step_runs_and_at_its_end(
     summaries: list[str] = []
     traces = attempt_trace(tmp_path, reports, summaries)
 
-    with traces.trace_step("look", session_id="s1") as step_tracer:
-        step_tracer.on_message(assistant_message(TextBlock("hi")))
+    with traces.trace_step("look", session_id="s1"):
+        traces.on_message(assistant_message(TextBlock("hi")))
         half = read(tmp_path)
-        step_tracer.on_message(result_message(terminal_reason="completed"))
-    with traces.trace_step("write", resumed=True) as step_tracer:
-        step_tracer.finish("timeout", "timed out after 60 s")
+        traces.on_message(result_message(terminal_reason="completed"))
+    with traces.trace_step("write", resumed=True):
+        traces.finish("timeout", "timed out after 60 s")
 
     assert [(step["step"], step["end"]) for step in half["steps"]] == [("look", None)]
     whole = read(tmp_path)
@@ -54,10 +54,9 @@ def test_an_interrupted_step_leaves_its_trace(tmp_path: Path, reports: Recording
     summaries: list[str] = []
 
     def broken_off() -> None:
-        with attempt_trace(tmp_path, reports, summaries).trace_step("look") as step_tracer:
-            step_tracer.on_message(
-                assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"}))
-            )
+        traces = attempt_trace(tmp_path, reports, summaries)
+        with traces.trace_step("look"):
+            traces.on_message(assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"})))
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -74,8 +73,10 @@ def test_a_trace_that_cannot_be_written_fails_no_step(
     summaries: list[str] = []
     (tmp_path / "traces").write_text("in the way")
 
-    with attempt_trace(tmp_path, reports, summaries).trace_step("look") as step_tracer:
-        step_tracer.on_message(assistant_message(TextBlock("hi")))
+    traces = attempt_trace(tmp_path, reports, summaries)
+
+    with traces.trace_step("look"):
+        traces.on_message(assistant_message(TextBlock("hi")))
 
     assert reports.lines[0] == "look: hi"
     assert "could not follow" not in "".join(reports.lines)

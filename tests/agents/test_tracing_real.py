@@ -13,7 +13,7 @@ from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, query
 
 from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE
-from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
+from longshore.execution.runners.agent.tracing import AgentTracer
 from verification.messages_api import (
     Answer,
     MessagesApi,
@@ -42,7 +42,7 @@ class TracedAgent:
         self.activities: list[str] = []
         self.summaries: list[str] = []
         self._ticks = 0
-        self._tracer: StepTracer | None = None
+        self._tracer: AgentTracer | None = None
 
     def send(self, kind: str, /, **content: Any) -> None:
         if kind == "log":
@@ -97,13 +97,11 @@ class TracedAgent:
     ) -> None:
         played = [self.with_usage(item) if isinstance(item, Answer) else item for item in steps]
         below = [self.with_usage(item) for item in agents]
-        traces = AttemptTrace(
-            str(self.folder), self.send, self.now, on_summary=self.summaries.append
-        )
+        tracer = AgentTracer(str(self.folder), self.send, self.now, self.summaries.append)
+        self._tracer = tracer
         async with MessagesApi(played, agents=below) as api:
-            with traces.trace_step("review") as step_tracer:
-                self._tracer = step_tracer
-                hooks = {**step_tracer.hooks()}
+            with tracer.trace_step("review"):
+                hooks = {**tracer.hooks()}
                 for event, more_ in options.pop("hooks", {}).items():
                     hooks[event] = [*hooks[event], *more_]
                 requested = ClaudeAgentOptions(
@@ -116,7 +114,7 @@ class TracedAgent:
                     **options,
                 )
                 async for message in query(prompt="Do it.", options=requested):
-                    step_tracer.on_message(message)
+                    tracer.on_message(message)
 
     def _environment(self, url: str, more_: Mapping[str, str]) -> dict[str, str]:
         # Empty is unset: the CLI inherits the whole environment of the tests.

@@ -212,7 +212,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="a tool runs unseen if its hook fails",
-        at="execution.runners.agent.tracing:StepTracer.hooks",
+        at="execution.runners.agent.tracing:AgentTracer.hooks",
         do=Text("block", "continue"),
         caught_by=f"{_TRAPS}::test_a_tool_whose_start_cannot_be_traced_does_not_run",
     ),

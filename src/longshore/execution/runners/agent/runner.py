@@ -168,15 +168,14 @@ class _StepRun:
         step, session = self.step, self.session
         loop = asyncio.get_running_loop()
         timeout = timedelta(seconds=max(self._deadline - loop.time(), 0.0))
-        with session.trace.trace_step(
-            step.name, session_id=self._conversation.id, resumed=resumes
-        ) as tracer:
+        tracer = session.tracer
+        with tracer.trace_step(step.name, session_id=self._conversation.id, resumed=resumes):
 
             def trace_message(message: object) -> None:
                 if session.stop_failure is None:  # the gateway has not stopped the agent
                     tracer.on_message(message)
 
-            options = session.options(step, self._conversation, tracer, resumes=resumes)
+            options = session.options(step, self._conversation, resumes=resumes)
             ending = await run_query(prompt, options, timeout=timeout, on_message=trace_message)
             ending = replace(
                 ending,

@@ -36,7 +36,7 @@ from longshore.execution.runners.agent.credentials import (
 )
 from longshore.execution.runners.agent.gateway import Gateway
 from longshore.execution.runners.agent.query import ConversationStore
-from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
+from longshore.execution.runners.agent.tracing import AgentTracer
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.context import Context
 
@@ -83,11 +83,11 @@ class AgentSession:
         )
         self._started_s = time.monotonic()
         self._request_number = 0
-        self.trace = AttemptTrace(
+        self.tracer = AgentTracer(
             self.spec["folder"],
             self.channel.send,
             _now,
-            on_summary=Context(self.spec, self.channel).summary,
+            Context(self.spec, self.channel).summary,
         )
         self._gateway = Gateway(
             _credential(self._access),
@@ -122,11 +122,11 @@ class AgentSession:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
     def options(
-        self, step: AgentStep, session: ConversationStore, tracer: StepTracer, *, resumes: bool
+        self, step: AgentStep, session: ConversationStore, *, resumes: bool
     ) -> ClaudeAgentOptions:
         """Returns the SDK's options for a conversation of this step."""
         plan = self.plan
-        hooks = tracer.hooks()
+        hooks = self.tracer.hooks()
         hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
         schema = step.output_schema
         servers: dict[str, Any] = {
@@ -186,9 +186,9 @@ class AgentSession:
         if not self.spec["has_budget"]:
             return None
         self._request_number += 1
-        number, running = self._request_number, self.trace.running_step
+        number = self._request_number
         content = {
-            "step": running.trace.step if running else "",
+            "step": self.tracer.step.step,
             "spent": self._spent(),
             "estimate": call.expected_usage,
         }
@@ -227,8 +227,7 @@ class AgentSession:
         self._usage["turns"] += call.complete and call.agent_id is None
         self._usage["costUsd"] += cost_usd
         self.channel.send("usage", settles=call.grant, **self._spent())
-        if self.trace.running_step is not None:
-            self.trace.running_step.on_response(call.message_id, tokens, cost_usd)
+        self.tracer.on_response(call.message_id, tokens, cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""

@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
@@ -34,24 +34,56 @@ _HOOK_TIMEOUT_S = 3_600.0
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class StepTracer:
-    """Traces one step.
+class AgentTracer:
+    """Traces the steps of an attempt, one after the other.
+
+    The trace is written while the attempt runs, at a limited rate, so that a killed attempt leaves
+    a trace too.
 
     Args:
+        folder: The attempt's folder.
         now: The time, in UTC.
-        on_change: Called when a message has changed the trace.
-        on_summary: Receives the summary line of the step.
+        on_summary: ``Context.summary``, for a line about each finished step.
     """
 
-    trace: StepTrace
+    folder: str
     send: Send
     now: Callable[[], datetime]
-    _: KW_ONLY
-    on_change: Callable[[], None]
     on_summary: Callable[[str], None]
+    step: StepTrace = field(init=False)
+    """The running step, or else the last one; before the first a nameless one."""
+    _finished_steps: list[dict[str, Any]] = field(default_factory=list)
+    _write_throttle: Throttle = field(default_factory=Throttle)
     _activity: str = ""
-    _throttle: Throttle = field(default_factory=Throttle)
+    _activity_throttle: Throttle = field(default_factory=Throttle)
     _faults: int = 0
+
+    def __post_init__(self) -> None:
+        self.step = StepTrace("", at=self.now())
+
+    @contextlib.contextmanager
+    def trace_step(
+        self, step: str, *, session_id: str | None = None, resumed: bool = False
+    ) -> Iterator[None]:
+        """Trace a step while the block runs; call ``finish`` to record its outcome.
+
+        Args:
+            session_id: The id of the step's conversation, if it is known before the start.
+            resumed: Whether an earlier attempt started that conversation.
+        """
+        self.step = StepTrace(step, at=self.now(), session_id=session_id, resumed=resumed)
+        self._activity, self._faults = "", 0
+        try:
+            yield
+        finally:
+            self.finish()
+            self._finished_steps.append(self.document())
+            self._write(self._finished_steps)
+
+    def _write(self, documents: Sequence[dict[str, Any]]) -> None:
+        # A full disk must not fail the agent.
+        with contextlib.suppress(OSError):
+            write_trace(self.folder, documents)
 
     def hooks(self) -> dict[HookEvent, list[HookMatcher]]:
         """Returns the hooks for ``ClaudeAgentOptions``; others may be added."""
@@ -64,23 +96,24 @@ class StepTracer:
         self, payload: HookInput, _tool_use_id: str | None, _context: HookContext
     ) -> HookJSONOutput:
         with self._logged_errors():
-            self._record(record_hook(self.trace, cast("Mapping[str, Any]", payload), self.now()))
+            self._record(record_hook(self.step, cast("Mapping[str, Any]", payload), self.now()))
         return {}
 
     def on_message(self, message: object) -> None:
         """Record a message of the SDK's query."""
         with self._logged_errors():
             self._record(
-                record_message(self.trace, message, self.now()),
+                record_message(self.step, message, self.now()),
                 retries=isinstance(message, SystemMessage) and message.subtype == "api_retry",
             )
         with self._logged_errors():
-            self.on_change()
+            if self._write_throttle.try_acquire():
+                self._write([*self._finished_steps, self.document()])
 
     def on_response(self, turn_id: str | None, tokens: TokenCounts, cost_usd: float) -> None:
         """Record the usage of one API response, as the gateway measured it."""
         with self._logged_errors():
-            self.trace.usage_measured(turn_id, tokens, cost_usd)
+            self.step.usage_measured(turn_id, tokens, cost_usd)
 
     def finish(self, outcome: str | None = None, error: str = "") -> None:
         """Record the end of the step, and report its summary once.
@@ -89,12 +122,12 @@ class StepTracer:
             outcome: ``completed``, ``failed``, ``timeout`` …; None: as the last query reported.
         """
         with self._logged_errors():
-            if (summary := self.trace.finish(self.now(), outcome, error)) is not None:
+            if (summary := self.step.finish(self.now(), outcome, error)) is not None:
                 self.on_summary(summary)
 
     def document(self) -> dict[str, Any]:
-        """Returns the current state of the step, for the trace of the attempt."""
-        document = self.trace.document(self.now())
+        """Returns the current state of the step."""
+        document = self.step.document(self.now())
         if self._faults:
             document["leftOut"]["faults"] = self._faults
         return document
@@ -103,14 +136,14 @@ class StepTracer:
         for line in lines:
             if line is not None:
                 self.send("log", text=line)
-            activity = "tool" if self.trace.tools_running else "sdk_query"
+            activity = "tool" if self.step.tools_running else "sdk_query"
             self._report_activity("waiting" if retries else activity)
 
     def _report_activity(self, activity: str) -> None:
         # A report carries its time, so a repeated activity may be worth reporting.
-        if activity != self._activity or self._throttle.try_acquire():
+        if activity != self._activity or self._activity_throttle.try_acquire():
             self._activity = activity
-            self.send("activity", activity=activity, step=self.trace.step)
+            self.send("activity", activity=activity, step=self.step.step)
 
     @contextlib.contextmanager
     def _logged_errors(self) -> Iterator[None]:
@@ -120,67 +153,9 @@ class StepTracer:
             self._faults += 1
             if self._faults == 1:
                 detail = error_text(f"{type(error).__name__}: {error}")
-                text = f"{self.trace.step}: longshore could not trace everything ({detail})"
+                text = f"{self.step.step}: longshore could not trace everything ({detail})"
                 with contextlib.suppress(Exception):
                     self.send("log", text=text)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class AttemptTrace:
-    """The trace of an attempt: its finished steps and the running one.
-
-    The trace is written while the attempt runs, at a limited rate, so that a killed attempt leaves
-    a trace too.
-
-    Args:
-        folder: The attempt's folder.
-        on_summary: ``Context.summary``, for a line about each finished step.
-    """
-
-    folder: str
-    send: Send
-    now: Callable[[], datetime]
-    _: KW_ONLY
-    on_summary: Callable[[str], None]
-    running_step: StepTracer | None = None
-    _finished_steps: list[dict[str, Any]] = field(default_factory=list)
-    _throttle: Throttle = field(default_factory=Throttle)
-
-    @contextlib.contextmanager
-    def trace_step(
-        self, step: str, *, session_id: str | None = None, resumed: bool = False
-    ) -> Iterator[StepTracer]:
-        """Trace a step while the block runs; call the tracer's ``finish`` to record its outcome.
-
-        Args:
-            session_id: The id of the step's conversation, if it is known before the start.
-            resumed: Whether an earlier attempt started that conversation.
-        """
-        trace = StepTrace(step, at=self.now(), session_id=session_id, resumed=resumed)
-        tracer = self.running_step = StepTracer(
-            trace,
-            self.send,
-            self.now,
-            on_change=self._write_throttled,
-            on_summary=self.on_summary,
-        )
-        try:
-            yield tracer
-        finally:
-            tracer.finish()
-            self._finished_steps.append(tracer.document())
-            self.running_step = None
-            self._write()
-
-    def _write_throttled(self) -> None:
-        if self._throttle.try_acquire():
-            self._write()
-
-    def _write(self) -> None:
-        running = [self.running_step.document()] if self.running_step else []
-        # A full disk must not fail the agent.
-        with contextlib.suppress(OSError):
-            write_trace(self.folder, [*self._finished_steps, *running])
 
 
 def write_trace(folder: str, documents: Sequence[dict[str, Any]]) -> None:
