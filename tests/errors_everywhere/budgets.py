@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope, BudgetUnit, job_budget_name
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit, Reservation, job_budget_name
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
@@ -46,14 +46,8 @@ async def prepare_budgets(harness: ErrorHarness) -> None:
     await harness.clean.transitions.apply_to_task(claimed.id, _park_until_soon(harness, claimed))
     await _submit(harness.clean.producer.submit, "leaky", 1.0)
     dead = await harness.clean.claim(task_id("leaky", "leaky"))
-    await harness.clean.reservations.reserve(
-        dead,
-        job_budget_name(job_id("leaky")),
-        Budget(usd=1.0),
-        spent=_NOTHING,
-        reserved=_NOTHING,
-        requested=_usd(1.0),
-    )
+    own, name = Reservation(task_id=dead.id, attempt=dead.attempt), job_budget_name(job_id("leaky"))
+    await harness.clean.reservations.reserve(TENANT, name, Budget(usd=1.0), own, _usd(1.0))
     ended = c.LeaseEnded(fence=dead.fence, margin=LEASE.skew_margin, holder_dead=True)
     await harness.clean.transitions.apply_to_task(dead.id, ended)
     other = [make_task("other", name="talkative")]

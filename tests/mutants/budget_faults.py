@@ -46,7 +46,9 @@ BUDGET_FAULTS = (
     _fault(
         name="who asks for several at once is granted each",
         at="core.budgets:reserve",
-        do=Argument("Reservation()", "reserved", "Usage()"),
+        do=Argument(
+            "replace() others", "reservations", "(*others, replace(own, reserved=Usage()))", nth=1
+        ),
         caught_by=f"{_CORE}::TestReserving::"
         "test_who_asks_for_several_at_once_is_not_granted_more_than_there_is",
     ),

@@ -199,8 +199,8 @@ class Reservation:
 
     task_id: str
     attempt: int
-    spent: Usage  # by its responses so far that count against this budget
-    reserved: Usage  # for responses that have not arrived
+    spent: Usage = Usage()  # by its responses so far that count against this budget
+    reserved: Usage = Usage()  # for responses that have not arrived
 
 
 @row
@@ -247,42 +247,32 @@ def next_day_start(at: datetime) -> datetime:
 
 
 def reserve(
-    shared: SharedBudget,
-    limit: Budget,
-    *,
-    task_id: str,
-    attempt: int,
-    spent: Usage,
-    reserved: Usage,
-    requested: Usage,
+    shared: SharedBudget, limit: Budget, own: Reservation, requested: Usage
 ) -> SharedBudget | Exhausted:
     """Returns the budget with the requested amount reserved, or what of it is used up.
 
     Args:
         limit: What may be spent, without what operators added.
-        spent: By all responses of this attempt that count against this budget; nothing at the
-            attempt's first request.
-        reserved: For responses of this attempt that are on their way, so that concurrent requests
-            of one attempt do not each exceed the budget.
-        requested: What is requested now.
+        own: What the attempt has spent and reserved so far, so that its concurrent requests do not
+            each exceed the budget; nothing at its first request.
 
     Raises:
         StaleReservation: the attempt had a reservation, and another process has closed it.
     """
-    own = _find_reservation(shared, task_id, attempt)
-    attempts = [item.attempt for item in shared.reservations if item.task_id == task_id]
-    if own is None and (spent != Usage() or max(attempts, default=0) > attempt):
+    current = _find_reservation(shared, own.task_id, own.attempt)
+    attempts = [item.attempt for item in shared.reservations if item.task_id == own.task_id]
+    if current is None and (own.spent != Usage() or max(attempts, default=0) > own.attempt):
         raise StaleReservation
     # An earlier attempt of the task has ended, even if its reservation was not closed.
-    for reservation in shared.reservations:
-        if reservation.task_id == task_id and reservation.attempt < attempt:
-            shared = _without_reservation(shared, reservation, reservation.spent)
-    others = tuple(reservation for reservation in shared.reservations if reservation != own)
-    own = Reservation(task_id=task_id, attempt=attempt, spent=spent, reserved=reserved)
+    for item in shared.reservations:
+        if item.task_id == own.task_id and item.attempt < own.attempt:
+            shared = _without_reservation(shared, item, item.spent)
+    others = tuple(item for item in shared.reservations if item != current)
     shared = replace(shared, reservations=(*others, own))
     if (exhausted := shared_exhaustion(shared, limit)) is not None:
         return exhausted
-    return replace(shared, reservations=(*others, replace(own, reserved=reserved + requested)))
+    granted = replace(own, reserved=own.reserved + requested)
+    return replace(shared, reservations=(*others, granted))
 
 
 def shared_exhaustion(shared: SharedBudget, limit: Budget) -> Exhausted | None:
@@ -291,15 +281,12 @@ def shared_exhaustion(shared: SharedBudget, limit: Budget) -> Exhausted | None:
     return exhaustion(whole, shared.spent, shared.spent_and_reserved)
 
 
-def settle(
-    shared: SharedBudget, *, task_id: str, attempt: int, spent: Usage, reserved: Usage
-) -> SharedBudget | None:
+def settle(shared: SharedBudget, own: Reservation) -> SharedBudget | None:
     """Returns the budget after a response; None if nothing changes or the attempt has no part."""
-    own = _find_reservation(shared, task_id, attempt)
-    if own is None or (own.spent, own.reserved) == (spent, reserved):
+    current = _find_reservation(shared, own.task_id, own.attempt)
+    if current in (None, own):
         return None
-    settled = replace(own, spent=spent, reserved=reserved)
-    reservations = tuple(settled if item is own else item for item in shared.reservations)
+    reservations = tuple(own if item is current else item for item in shared.reservations)
     return replace(shared, reservations=reservations)
 
 

@@ -26,6 +26,7 @@ from longshore.core.budgets import (
     Budget,
     BudgetScope,
     Exhausted,
+    Reservation,
     SharedBudget,
     add_allowance,
     day_budget_name,
@@ -101,14 +102,7 @@ class BudgetReservations:
             return written
 
     async def reserve(
-        self,
-        row: TaskRow,
-        name: str,
-        limit: Budget,
-        *,
-        spent: Usage,
-        reserved: Usage,
-        requested: Usage,
+        self, tenant: str, name: str, limit: Budget, own: Reservation, requested: Usage
     ) -> Exhausted | None:
         """Reserve an amount for an attempt. Returns what is used up, or None if it was granted.
 
@@ -117,16 +111,7 @@ class BudgetReservations:
         Raises:
             StaleReservation: another process has closed this attempt's reservation.
         """
-        decide = partial(
-            budgets.reserve,
-            limit=limit,
-            task_id=row.id,
-            attempt=row.attempt,
-            spent=spent,
-            reserved=reserved,
-            requested=requested,
-        )
-        tenant = row.spec.tenant
+        decide = partial(budgets.reserve, limit=limit, own=own, requested=requested)
         decision = await self.change(tenant, name, decide)
         if isinstance(decision, Exhausted) and await self._close_leaked(tenant, name):
             decision = await self.change(tenant, name, decide)
@@ -151,12 +136,9 @@ class BudgetReservations:
             logger.warning("reservation.leaked", extra={"budget": name, "task_id": item.task_id})
         return bool(leaked)
 
-    async def settle(self, row: TaskRow, name: str, *, spent: Usage, reserved: Usage) -> None:
+    async def settle(self, tenant: str, name: str, own: Reservation) -> None:
         """Record what an attempt has spent and still has reserved."""
-        settle = partial(
-            budgets.settle, task_id=row.id, attempt=row.attempt, spent=spent, reserved=reserved
-        )
-        await self.change(row.spec.tenant, name, settle)
+        await self.change(tenant, name, partial(budgets.settle, own=own))
 
     async def close(self, row: TaskRow, name: str, *, spent: Usage | None = None) -> None:
         """Close the reservation of an attempt that has ended."""

@@ -42,8 +42,13 @@ def usd(amount: float) -> Usage:
 def reserved_in(
     shared: SharedBudget, task_id: str = "a", attempt: int = 1, **fields: Any
 ) -> SharedBudget | Exhausted:
-    expected = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.25), **fields}
-    return reserve(shared, ONE_DOLLAR, task_id=task_id, attempt=attempt, **expected)
+    requested = fields.pop("requested", usd(0.25))
+    own = Reservation(task_id=task_id, attempt=attempt, **fields)
+    return reserve(shared, ONE_DOLLAR, own, requested)
+
+
+def settled_in(shared: SharedBudget, **own: Any) -> SharedBudget | None:
+    return settle(shared, Reservation(**own))
 
 
 def granted(
@@ -203,7 +208,7 @@ class TestReserving:
         assert str(reserved_in(account, "b")) == "$1.00 of $1.00 is spent or reserved"
 
     def test_what_is_spent_is_not_called_reserved(self) -> None:
-        settled = settle(
+        settled = settled_in(
             granted(EMPTY, "a"), task_id="a", attempt=1, spent=usd(1.0), reserved=NOTHING
         )
         assert settled is not None
@@ -245,7 +250,7 @@ class TestReserving:
         assert isinstance(reserved_in(more, "b"), SharedBudget)
 
     def test_an_earlier_attempt_of_the_task_is_closed_with_its_reported_usage(self) -> None:
-        settled = settle(
+        settled = settled_in(
             granted(EMPTY, "a", requested=usd(0.5)),
             task_id="a",
             attempt=1,
@@ -277,22 +282,22 @@ class TestSettling:
     def test_what_was_reserved_is_free_and_what_it_came_to_is_spent(self) -> None:
         both = granted(granted(EMPTY, "a"), "b")
 
-        account = settle(both, task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
+        account = settled_in(both, task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
 
         assert account is not None
         assert (account.spent, account.spent_and_reserved) == (usd(0.1), usd(0.35))
 
     def test_usage_that_is_reported_twice_is_counted_once(self) -> None:
-        once = settle(granted(EMPTY), task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
+        once = settled_in(granted(EMPTY), task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
         assert once is not None
 
-        assert settle(once, task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING) is None
+        assert settled_in(once, task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING) is None
 
     def test_usage_of_an_attempt_without_a_reservation_changes_nothing(self) -> None:
         account = granted(EMPTY, "a", 2)
 
         for task_id, attempt in (("a", 1), ("b", 2)):
-            settled = settle(
+            settled = settled_in(
                 account, task_id=task_id, attempt=attempt, spent=usd(9.0), reserved=NOTHING
             )
             assert settled is None
@@ -301,7 +306,7 @@ class TestSettling:
 class TestClosing:
     def test_the_last_reported_usage_of_a_closed_attempt_stays_spent(self) -> None:
         account = granted(granted(EMPTY, "a"), "b")
-        settled = settle(account, task_id="a", attempt=1, spent=usd(0.1), reserved=usd(0.2))
+        settled = settled_in(account, task_id="a", attempt=1, spent=usd(0.1), reserved=usd(0.2))
         assert settled is not None
 
         silent = close(settled, task_id="a", attempt=1)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from longshore.core.budgets import (
     Budget,
+    Reservation,
     SharedBudget,
     StaleReservation,
     close,
@@ -17,7 +18,6 @@ from longshore.core.budgets import (
 )
 from longshore.core.events.types import Usage
 
-NOTHING = Usage()
 EMPTY = SharedBudget(tenant="acme", name="job/one")
 
 
@@ -37,6 +37,10 @@ class Spender:
     def name(self) -> dict[str, Any]:
         return {"task_id": self.task_id, "attempt": self.attempt}
 
+    @property
+    def reservation(self) -> Reservation:
+        return Reservation(**self.name, spent=tokens(self.spent))
+
 
 ANSWER = 10  # the most that one comes to
 LIMIT = Budget(tokens=30)
@@ -55,9 +59,8 @@ def tokens(amount: int) -> Usage:
 def _request(shared: SharedBudget, spender: Spender, amount: int) -> SharedBudget:
     if spender.ended or spender.reserved:
         return shared
-    requested = {"spent": tokens(spender.spent), "reserved": NOTHING, "requested": tokens(amount)}
     try:
-        answer = reserve(shared, LIMIT, **spender.name, **requested)
+        answer = reserve(shared, LIMIT, spender.reservation, tokens(amount))
     except StaleReservation:
         spender.ended = True
         return shared
@@ -73,7 +76,7 @@ def _apply_action(shared: SharedBudget, spender: Spender, action: str, amount: i
             return _request(shared, spender, amount)
         case "answer" if spender.reserved and not spender.ended:
             spender.spent, spender.reserved = spender.spent + amount, 0
-            after = settle(shared, **spender.name, spent=tokens(spender.spent), reserved=NOTHING)
+            after = settle(shared, spender.reservation)
             if after is not None:
                 spender.reported = spender.spent
         case "close" if not spender.ended:
@@ -103,8 +106,7 @@ def test_however_many_spend_at_once_and_die_each_answer_is_counted_once(
         account = _apply_action(account, item, action, amount)
         if repeated and action == "ask" and item.reserved and not item.ended:
             # Its answer was lost: the same is decided again.
-            expected = {"reserved": NOTHING, "requested": tokens(item.reserved)}
-            again = reserve(account, LIMIT, **item.name, spent=tokens(item.spent), **expected)
+            again = reserve(account, LIMIT, item.reservation, tokens(item.reserved))
             if isinstance(again, SharedBudget):
                 assert again.spent_and_reserved == account.spent_and_reserved
         elif repeated:

@@ -7,6 +7,7 @@ from longshore.core.budgets import (
     Budget,
     BudgetScope,
     BudgetUnit,
+    Reservation,
     SharedBudget,
     day_budget_name,
     job_budget_name,
@@ -110,8 +111,8 @@ async def park(
 async def spend(harness: ServiceHarness, key: str, name: str, amount: float) -> None:
     """What an attempt of another task has spent of a shared budget."""
     row = await harness.task(key)
-    options = {"spent": Usage(), "reserved": Usage(), "requested": usd(amount)}
-    await harness.reservations.reserve(row, name, Budget(usd=9.0), **options)
+    own = Reservation(task_id=row.id, attempt=row.attempt)
+    await harness.reservations.reserve(TENANT, name, Budget(usd=9.0), own, usd(amount))
     await harness.reservations.close(row, name, spent=usd(amount))
 
 

@@ -10,6 +10,7 @@ import pytest
 from longshore.core.budgets import (
     Budget,
     Exhausted,
+    Reservation,
     SharedBudget,
     StaleReservation,
     day_budget_name,
@@ -43,22 +44,16 @@ async def reserve(
     spent: float = 0.0,
     reserved: float = 0.0,
 ) -> Exhausted | None:
-    return await harness.reservations.reserve(
-        row,
-        job_budget_name(row.spec.job_id),
-        LIMIT,
-        spent=usd(spent),
-        reserved=usd(reserved),
-        requested=usd(requested),
-    )
+    own = Reservation(task_id=row.id, attempt=row.attempt, spent=usd(spent), reserved=usd(reserved))
+    name = job_budget_name(row.spec.job_id)
+    return await harness.reservations.reserve(TENANT, name, LIMIT, own, usd(requested))
 
 
 async def settle(
     harness: ServiceHarness, row: TaskRow, spent: float, reserved: float = 0.0
 ) -> None:
-    await harness.reservations.settle(
-        row, job_budget_name(row.spec.job_id), spent=usd(spent), reserved=usd(reserved)
-    )
+    own = Reservation(task_id=row.id, attempt=row.attempt, spent=usd(spent), reserved=usd(reserved))
+    await harness.reservations.settle(TENANT, job_budget_name(row.spec.job_id), own)
 
 
 async def claimed(harness: ServiceHarness, *keys: str) -> list[TaskRow]:
@@ -244,8 +239,8 @@ async def test_an_attempt_that_is_forgotten_is_closed_wherever_it_may_have_spent
         today = harness.clock.now()
         names = [job_budget_name(job_id()), day_budget_name(yesterday), day_budget_name(today)]
         for name in names:
-            options = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.5)}
-            assert await harness.reservations.reserve(row, name, LIMIT, **options) is None
+            own = Reservation(task_id=row.id, attempt=row.attempt)
+            assert await harness.reservations.reserve(TENANT, name, LIMIT, own, usd(0.5)) is None
 
         lost = replace(row, usage=usd(0.5), started_at=yesterday)
         await harness.reservations.close_lost_attempt(lost)

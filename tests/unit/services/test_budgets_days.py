@@ -11,6 +11,7 @@ from longshore.core.budgets import (
     NO_BUDGET,
     Budget,
     BudgetScope,
+    Reservation,
     day_budget_name,
     job_budget_name,
     next_day_start,
@@ -219,9 +220,8 @@ async def test_the_released_reservation_of_a_dead_attempt_lets_another_task_resu
         harness = await agent_harness(backend)
         await submit(harness, "a", "b", budget=1.0)
         dead = await harness.claim(task_id("a"))
-        options = {"spent": Usage(), "reserved": Usage(), "requested": usd(1.0)}
-        name = job_budget_name(job_id())
-        await harness.reservations.reserve(dead, name, Budget(usd=1.0), **options)
+        own, name = Reservation(task_id=dead.id, attempt=dead.attempt), job_budget_name(job_id())
+        await harness.reservations.reserve(TENANT, name, Budget(usd=1.0), own, usd(1.0))
         await park(harness, "b", BudgetScope.JOB)
         assert await harness.budget_operations.unpark_ready() == 0
 

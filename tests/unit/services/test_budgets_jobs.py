@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.budgets import Budget, BudgetScope, job_budget_name
-from longshore.core.events.types import Usage
+from longshore.core.budgets import Budget, BudgetScope, Reservation, job_budget_name
 from longshore.core.tasks.rows import IntentKind
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound, UsageError
 from longshore.services import reads
@@ -158,11 +157,9 @@ async def test_the_budget_of_a_job_shows_its_limit_and_what_is_spent(tmp_path: P
         harness = await agent_harness(backend)
         await submit(harness, "a", "b", budget=1.0)
         await spend(harness, "a", job_budget_name(job_id()), 0.25)
-        options = {"spent": Usage(), "reserved": Usage(), "requested": usd(0.5)}
-        name = job_budget_name(job_id())
-        await harness.reservations.reserve(
-            await harness.task("b"), name, Budget(usd=1.0), **options
-        )
+        row, name = await harness.task("b"), job_budget_name(job_id())
+        own = Reservation(task_id=row.id, attempt=row.attempt)
+        await harness.reservations.reserve(TENANT, name, Budget(usd=1.0), own, usd(0.5))
         before = await harness.budget_operations.get_job_budget(TENANT, job_id())
         await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
 

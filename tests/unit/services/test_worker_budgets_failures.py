@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.budgets import Budget
-from longshore.core.events.types import Usage
+from longshore.core.budgets import Budget, Reservation
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
 from longshore.ports.runner import UsageReport
@@ -22,7 +21,7 @@ from tests.unit.services.agent_spending import (
     submit,
     usd,
 )
-from tests.unit.services.harness import BACKENDS, SECOND, open_backend, scenario, task_id
+from tests.unit.services.harness import BACKENDS, SECOND, TENANT, open_backend, scenario, task_id
 from tests.unit.services.port_wrappers import InterposedPort
 from tests.unit.services.samples import HANGS, MINUTE
 
@@ -189,14 +188,9 @@ async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
             row = await harness.task("a")
             await harness.end_lease("a")
             claimed = await harness.claim(row.id, "worker-2")
-            await harness.reservations.reserve(
-                claimed,
-                f"job/{row.spec.job_id}",
-                Budget(usd=5.0),
-                spent=Usage(),
-                reserved=Usage(),
-                requested=usd(1.0),
-            )
+            own = Reservation(task_id=claimed.id, attempt=claimed.attempt)
+            name = f"job/{row.spec.job_id}"
+            await harness.reservations.reserve(TENANT, name, Budget(usd=5.0), own, usd(1.0))
 
         accounts = InterposedPort(backend.budgets, "get", before=other_attempt)
         async with harness.with_ports(budgets=accounts).running_worker():

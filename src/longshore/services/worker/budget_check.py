@@ -25,6 +25,7 @@ from longshore.core.budgets import (
     Budget,
     BudgetScope,
     Exhausted,
+    Reservation,
     StaleReservation,
     day_budget_name,
     exhaustion,
@@ -34,7 +35,7 @@ from longshore.core.budgets import (
 )
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.types import NO_USAGE, Usage
-from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import LeaseLost
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec, SpendRequest
@@ -72,9 +73,10 @@ class _SharedBudgetUse:
     spent: Usage = NO_USAGE  # by responses for which an amount was reserved there
     pending: dict[int, Usage] = field(default_factory=dict)  # reserved, by request number
 
-    @property
-    def reserved(self) -> Usage:
-        return sum(self.pending.values(), NO_USAGE)
+    def reservation(self, row: TaskRow) -> Reservation:
+        """Returns what the attempt has open in the budget."""
+        reserved = sum(self.pending.values(), NO_USAGE)
+        return Reservation(task_id=row.id, attempt=row.attempt, spent=self.spent, reserved=reserved)
 
 
 @dataclass(slots=True)
@@ -184,14 +186,9 @@ class BudgetCheck:
         return await self._reserve(name, self._job_budget, request)
 
     async def _reserve(self, name: str, limit: Budget, request: SpendRequest) -> Exhausted | None:
-        share = self._shares.setdefault(name, _SharedBudgetUse())
+        row, share = self.reports.row, self._shares.setdefault(name, _SharedBudgetUse())
         exhausted = await self.reservations.reserve(
-            self.reports.row,
-            name,
-            limit,
-            spent=share.spent,
-            reserved=share.reserved,
-            requested=request.estimate,
+            row.spec.tenant, name, limit, share.reservation(row), request.estimate
         )
         if exhausted is None:
             share.pending[request.number] = request.estimate
@@ -220,9 +217,8 @@ class BudgetCheck:
             del share.pending[number]
             share.spent += cost
         for name, share in shares.items():
-            await self.reservations.settle(
-                self.reports.row, name, spent=share.spent, reserved=share.reserved
-            )
+            row = self.reports.row
+            await self.reservations.settle(row.spec.tenant, name, share.reservation(row))
 
     async def close(self) -> None:
         """Close the attempt's reservations; it has ended.

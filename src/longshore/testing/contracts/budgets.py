@@ -344,15 +344,14 @@ async def _spend(backend: Backend, task_id: str, answers: int) -> None:
     """As services do: read, decide, commit, and on conflict read again."""
     estimate = Usage(turns=1, cost_usd=5.0)
     for number in range(answers):
-        before, after = (Usage(turns=n, cost_usd=float(n)) for n in (number, number + 1))
-        none = Usage()
-        reserving = partial(
-            reserve, limit=NO_BUDGET, spent=before, reserved=none, requested=estimate
+        before, after = (
+            Reservation(task_id=task_id, attempt=1, spent=Usage(turns=n, cost_usd=float(n)))
+            for n in (number, number + 1)
         )
-        settling = partial(settle, spent=after, reserved=none)
-        for decide in (reserving, settling):
+        reserving = partial(reserve, limit=NO_BUDGET, own=before, requested=estimate)
+        for decide in (reserving, partial(settle, own=after)):
             change_id = f"{task_id} {number} {decide.func.__name__}"
-            await _commit_change(backend, change_id, partial(decide, task_id=task_id, attempt=1))
+            await _commit_change(backend, change_id, decide)
 
 
 async def _commit_change(backend: Backend, change_id: str, decide: Change) -> None:
