@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 _MILLION = 1e6
 # For responses that are computed in the United States on request; searches cost the same.
 _IN_THE_US = 1.1
 _WEB_SEARCH_USD = 0.01
-# The price of a cache write, as a multiple of the input price.
-_WRITE, _WRITE_1H = 1.25, 2.0
+# The prices of output and of cache writes, as multiples of the input price.
+_OUTPUT, _WRITE, _WRITE_1H = 5, 1.25, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +95,13 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rates:
-    """US dollars per million tokens of each kind."""
+    """US dollars per million tokens; other kinds cost a multiple of the input."""
 
     input: float
-    output: float
-    cache_read: float
-    cache_write: float
-    cache_write_1h: float
+    _: KW_ONLY
+    read: float  # from the cache
     fast: Rates | None = None  # rates for fast responses; None: the same
     long: Rates | None = None  # rates for prompts of more than ``long_above`` tokens
     long_above: int = 0
@@ -114,49 +112,37 @@ class Rates:
         if rates.long and tokens.prompt > rates.long_above:
             rates = rates.long
         # In this order, and without a common divisor: the sum is rounded as the CLI rounds it.
-        written = tokens.cache_write / _MILLION * rates.cache_write
+        written = tokens.cache_write / _MILLION * (rates.input * _WRITE)
         if tokens.cache_write_1h:
-            written = tokens.cache_write_1h / _MILLION * rates.cache_write_1h + written
+            written = tokens.cache_write_1h / _MILLION * (rates.input * _WRITE_1H) + written
         usd = (
             tokens.input / _MILLION * rates.input
-            + tokens.output / _MILLION * rates.output
-            + tokens.cache_read / _MILLION * rates.cache_read
+            + tokens.output / _MILLION * (rates.input * _OUTPUT)
+            + tokens.cache_read / _MILLION * rates.read
             + written
         )
         return usd * (_IN_THE_US if tokens.in_the_us else 1) + tokens.web_searches * _WEB_SEARCH_USD
 
 
-def _rates(usd_in: float, *, read: float, **more: Any) -> Rates:
-    """Returns the rates of a model whose output costs five times its input."""
-    return Rates(
-        input=usd_in,
-        output=usd_in * 5,
-        cache_read=read,
-        cache_write=usd_in * _WRITE,
-        cache_write_1h=usd_in * _WRITE_1H,
-        **more,
-    )
-
-
-_15, _10 = _rates(15, read=1.5), _rates(10, read=1)
-_5, _3 = _rates(5, read=0.5), _rates(3, read=0.3)
-_10_CHEAP_TO_READ = _rates(10, read=0.25)
-_8 = _rates(8, read=0.2, fast=_rates(16, read=0.4))
-_OPUS_FAST = _rates(5, read=0.5, fast=_10)
-_OPUS_VERY_FAST = _rates(5, read=0.5, fast=_rates(30, read=3))
+_15, _10 = Rates(15, read=1.5), Rates(10, read=1)
+_5, _3 = Rates(5, read=0.5), Rates(3, read=0.3)
+_10_CHEAP_TO_READ = Rates(10, read=0.25)
+_8 = Rates(8, read=0.2, fast=Rates(16, read=0.4))
+_OPUS_FAST = Rates(5, read=0.5, fast=_10)
+_OPUS_VERY_FAST = Rates(5, read=0.5, fast=Rates(30, read=3))
 
 # A name with one number is also the name with ".0".
 _LIST: Mapping[str, Rates] = {
-    "claude-3-5-haiku": _rates(0.8, read=0.08),
-    "claude-haiku-4-5": _rates(1, read=0.1),
-    "claude-haiku-5-5": _rates(0.1, read=0.01, long=_rates(0.5, read=0.05), long_above=100_000),
+    "claude-3-5-haiku": Rates(0.8, read=0.08),
+    "claude-haiku-4-5": Rates(1, read=0.1),
+    "claude-haiku-5-5": Rates(0.1, read=0.01, long=Rates(0.5, read=0.05), long_above=100_000),
     "claude-3-5-sonnet": _3,
     "claude-3-7-sonnet": _3,
     "claude-sonnet-4": _3,
     "claude-sonnet-4-5": _3,
     "claude-sonnet-4-6": _3,
-    "claude-sonnet-5": _rates(2, read=0.2),
-    "claude-sonnet-5-5": _rates(2, read=0.1),
+    "claude-sonnet-5": Rates(2, read=0.2),
+    "claude-sonnet-5-5": Rates(2, read=0.1),
     "claude-opus-4": _15,
     "claude-opus-4-1": _15,
     "claude-opus-4-5": _5,
@@ -164,7 +150,7 @@ _LIST: Mapping[str, Rates] = {
     "claude-opus-4-7": _OPUS_VERY_FAST,
     "claude-opus-4-8": _OPUS_FAST,
     "claude-opus-5": _OPUS_FAST,
-    "claude-opus-5-5": _rates(4, read=0.2, fast=_rates(8, read=0.4)),
+    "claude-opus-5-5": Rates(4, read=0.2, fast=Rates(8, read=0.4)),
     "claude-fable-5": _10,
     "claude-fable-5-1": _10_CHEAP_TO_READ,
     "claude-fable-5-2": _8,

@@ -208,7 +208,6 @@ def _short(text: str | None) -> str | None:
 class Todo:
     """One item in its current state."""
 
-    id: str
     subject: str
     state: TodoState
     created_at: datetime
@@ -263,16 +262,13 @@ class Todos:
 
     def update(self, at: datetime, todo_id: str, subject: str, state: TodoState | None) -> bool:
         """Add or change an item. Returns whether it is new or its state changed."""
-        if (item := self._items.get(todo_id)) is None:
-            return self._add(at, todo_id, subject, state or TodoState.PENDING)
-        item.subject = one_line(subject) or item.subject
-        return state is not None and item.move(state, at)
-
-    def _add(self, at: datetime, todo_id: str, subject: str, state: TodoState) -> bool:
+        if item := self._items.get(todo_id):
+            item.subject = one_line(subject) or item.subject
+            return state is not None and item.move(state, at)
         if len(self._items) >= MAX_TODOS:
             self.omitted += 1
             return False
-        self._items[todo_id] = Todo(todo_id, one_line(subject), state, at, at)
+        self._items[todo_id] = Todo(one_line(subject), state or TodoState.PENDING, at, at)
         return True
 
     def document(self, now: datetime) -> list[dict[str, Any]]:
