@@ -190,7 +190,7 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="all go on although only a little is left",
-        at="services.budgets:BudgetOperations._unpark_one_per_budget",
+        at="services.budgets:BudgetOperations.unpark_ready",
         do=Replace("setdefault()", "first[$2.spec.tenant, $2.id] = $2"),
         caught_by=f"{_DAYS}::test_one_task_resumes_when_a_shared_budget_has_something_left_again",
     ),

@@ -188,9 +188,9 @@ class Ledger(Protocol):
         ``expired_by`` only those whose lease ends at or before it."""
         ...
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
+    async def parked_tasks(self, *, limit: int) -> list[str]:
         """Returns ids of parked tasks: first by the time at which they resume by themselves, then
-        those that do not; with ``due_by`` only those that resume at or before it."""
+        those that do not."""
         ...
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:

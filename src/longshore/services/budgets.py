@@ -44,7 +44,7 @@ from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, UsageError, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.reads import AT_ONCE, iter_tasks, list_all
+from longshore.services.reads import iter_tasks, list_all, read_rows
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
@@ -337,23 +337,23 @@ class BudgetOperations:
         These are the tasks whose day is over and, for each shared budget that has something left
         again because others spent less than they had reserved, one task.
         """
-        return await self._unpark_due() + await self._unpark_one_per_budget()
-
-    async def _unpark_one_per_budget(self) -> int:
-        rows = await self.transitions.get_tasks(await list_all(self.backend.ledger.parked_tasks))
+        ledger, now, done = self.backend.ledger, self.backend.clock.now(), 0
+        rows, _ = await read_rows(ledger, await list_all(ledger.parked_tasks))
         first: dict[tuple[str, str], TaskRow] = {}
         for row in rows:
-            if (name := self._shared_budget_name(row)) is not None:
+            if row.due_at is not None and row.due_at <= now:
+                with log_and_continue(logger, "task.unpark_failed", task_id=row.id):
+                    command = c.Unpark(scope=BudgetScope.DAY, by=_SWEEPER, due=True)
+                    done += await self._unpark(row.id, command)
+            elif (name := self._shared_budget_name(row)) is not None:
                 first.setdefault((row.spec.tenant, name), row)
-        done = 0
         for (tenant, name), row in first.items():
             with log_and_continue(logger, "task.unpark_failed", task_id=row.id):
                 limit = await self._shared_limit(row)
                 used_up = not limit or await self.reservations.exhaustion(tenant, name, limit)
                 if row.parked and not used_up:
-                    done += await self._unpark(
-                        row.id, c.Unpark(scope=row.parked.scope, by=_SWEEPER)
-                    )
+                    command = c.Unpark(scope=row.parked.scope, by=_SWEEPER)
+                    done += await self._unpark(row.id, command)
         return done
 
     def _shared_budget_name(self, row: TaskRow) -> str | None:
@@ -370,19 +370,6 @@ class BudgetOperations:
             return self.day_budget
         job = await self.reservations.read_job(row)
         return NO_BUDGET if job is None else with_allowance(job.spec.budget, job.allowance)
-
-    async def _unpark_due(self) -> int:
-        done, progress = 0, True
-        while progress:
-            now = self.backend.clock.now()
-            due = await self.backend.ledger.parked_tasks(limit=AT_ONCE, due_by=now)
-            progress = False
-            for task_id in due:
-                with log_and_continue(logger, "task.unpark_failed", task_id=task_id):
-                    command = c.Unpark(scope=BudgetScope.DAY, by=_SWEEPER, due=True)
-                    if await self._unpark(task_id, command):
-                        progress, done = True, done + 1
-        return done
 
 
 def _status(budget: SharedBudget, limit: Budget) -> BudgetStatus:

@@ -18,7 +18,7 @@ from longshore.core.budgets import (
 )
 from longshore.core.events.types import Usage
 from longshore.errors import UsageError
-from longshore.services import budgets, reads
+from longshore.services import reads
 from longshore.services.budgets import BudgetStatus
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.agent_spending import (
@@ -175,7 +175,7 @@ async def test_tasks_parked_for_the_day_resume_at_midnight_and_not_before(
 async def test_more_than_a_page_of_tasks_resumes_at_midnight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budgets, "AT_ONCE", 2)
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, day_budget=DAY)
         keys = [f"t{number}" for number in range(5)]

@@ -314,12 +314,9 @@ class SqliteLedger:
             if row.lease and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
-        if due_by is None:
-            sql = f"{_IDS_OF_PARKED} ORDER BY t.due_us NULLS LAST, t.no LIMIT ?"
-            return _task_ids(await self._database.scan(sql, (limit,)))
-        sql = f"{_IDS_OF_PARKED} AND t.due_us <= ? ORDER BY t.due_us, t.no LIMIT ?"
-        return _task_ids(await self._database.scan(sql, (codec.to_us(due_by), limit)))
+    async def parked_tasks(self, *, limit: int) -> list[str]:
+        sql = f"{_IDS_OF_PARKED} ORDER BY t.due_us NULLS LAST, t.no LIMIT ?"
+        return _task_ids(await self._database.scan(sql, (limit,)))
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         owner = self._database.find_name(tenant)

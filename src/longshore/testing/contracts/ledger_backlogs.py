@@ -147,7 +147,6 @@ class ParkedClauses(PortContract):
         await commit(backend, new_task("waiting", awaits=[0]))
 
         assert await backend.ledger.parked_tasks(limit=10) == []
-        assert await backend.ledger.parked_tasks(limit=10, due_by=START + SECOND) == []
 
     @clause
     async def test_a_parked_task_is_listed_with_its_due_time(self, backend: Backend) -> None:
@@ -170,28 +169,13 @@ class ParkedClauses(PortContract):
         assert tasks == [f"job-one_{key}" for key in "cfebad"]
 
     @clause
-    async def test_only_those_are_due_whose_time_has_come(self, backend: Backend) -> None:
-        await parked_task(backend, "never", until=None)
-        due = await parked_task(backend, "due", until=START)
-        later = await parked_task(backend, "later", until=START + MICROSECOND)
-
-        now = await backend.ledger.parked_tasks(limit=10, due_by=START)
-        then = await backend.ledger.parked_tasks(limit=10, due_by=START + MICROSECOND)
-
-        assert now == [due.id]
-        assert then == [due.id, later.id]
-        assert await backend.ledger.parked_tasks(limit=10, due_by=START - MICROSECOND) == []
-
-    @clause
     async def test_no_more_parked_tasks_come_than_the_limit(self, backend: Backend) -> None:
         for number in range(4):
             await parked_task(backend, f"t{number}", until=START + number * SECOND)
 
         tasks = await backend.ledger.parked_tasks(limit=2)
-        due = await backend.ledger.parked_tasks(limit=2, due_by=START + 9 * SECOND)
 
         assert tasks == ["job-one_t0", "job-one_t1"]
-        assert due == tasks
 
     @clause
     async def test_a_task_that_goes_on_or_is_cancelled_rests_no_more(
@@ -203,7 +187,6 @@ class ParkedClauses(PortContract):
         await commit(backend, apply_command(cancelled, c.RequestCancel(by="ann")))
 
         assert await backend.ledger.parked_tasks(limit=10) == []
-        assert await backend.ledger.parked_tasks(limit=10, due_by=START + SECOND) == []
 
     @clause
     async def test_a_task_that_is_parked_anew_is_found_once_with_its_new_time(

@@ -302,12 +302,11 @@ class MemoryLedger:
         ]
         return sorted(leased, key=lambda task: (task[1].expires_at, task[0]))[:limit]
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
+    async def parked_tasks(self, *, limit: int) -> list[str]:
         parked = [
-            (row.due_at is None, row.due_at or due_by, row.id)
+            (row.due_at is None, row.due_at, row.id)
             for row in self._store.tasks.values()
             if row.state is TaskState.PARKED
-            and (due_by is None or (row.due_at is not None and row.due_at <= due_by))
         ]
         return [task_id for *_, task_id in sorted(parked)[:limit]]
 

@@ -325,9 +325,8 @@ class DynamoLedger:
         ]
         return nsmallest(limit, leased, key=lambda task: (task[1].expires_at, task[0]))
 
-    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[str]:
-        high = LAST_KEY if due_by is None else f"{timestamp_key(due_by)}#{LAST_KEY}"
-        items = await _take(self._by_state(PARKED, high=high, page_size=limit), limit)
+    async def parked_tasks(self, *, limit: int) -> list[str]:
+        items = await _take(self._by_state(PARKED, page_size=limit), limit)
         return list(dict.fromkeys(id_of(item) for item in items))
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
