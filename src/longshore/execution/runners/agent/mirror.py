@@ -109,7 +109,8 @@ class Mirror:
                 self._fetch(self._directory, request, access)
             commit = self._resolve(request) or self._fetch_unreferenced(ref, access)
             refs = self._refs()
-            _link_files(self._directory / "objects", own / "objects")
+            objects = own / "objects"
+            shutil.copytree(self._directory / "objects", objects, copy_function=_link_or_copy)
             self._repack(access)
         return FetchedCommit(commit=commit, refs=refs)
 
@@ -238,17 +239,12 @@ class Mirror:
             )
 
 
-def _link_files(source: Path, target: Path) -> None:
-    """Hard-link all files of a folder into another; copy them if it is on another disk."""
-    for folder, _, names in os.walk(source):
-        target_folder = target / os.path.relpath(folder, source)
-        target_folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        for name in names:
-            file = os.path.join(folder, name)
-            try:
-                os.link(file, target_folder / name, follow_symlinks=False)
-            except OSError:
-                shutil.copyfile(file, target_folder / name)
+def _link_or_copy(source: str, target: str) -> None:
+    """Hard-link a file; copy it if the target is on another disk."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _write_atomically(file: Path, text: str) -> None:
