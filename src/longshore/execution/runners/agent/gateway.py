@@ -22,7 +22,7 @@ import hmac
 import secrets
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final, Self, cast
@@ -311,10 +311,9 @@ class Gateway:
                 allow_redirects=False,
             ) as response:
                 return await self._return_response(request, response, call)
-        except _ClientDisconnected:
-            return web.Response()
         except (aiohttp.ClientError, OSError):
-            self.unreachable = True
+            # If the client has disconnected, the error is its own and not the upstream's.
+            self.unreachable = _is_connected(request)
             return reset_connection(request)
 
     def _upstream_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -331,20 +330,17 @@ class Gateway:
         if call:
             call.start_response(response.status, response.headers, meter)
         mask, out = self._mask(), self._begin_response(response)
-        with _detect_disconnect():
-            await out.prepare(request)
+        await out.prepare(request)
         async for chunk in response.content.iter_any():
             meter.feed(chunk)
             if call and (meter.complete or meter.error_type):
                 # Settle first: after the last event the CLI may report the end of its query.
                 self._settle(call)
-            with _detect_disconnect():
-                await out.write(mask.feed(chunk))
+            await out.write(mask.feed(chunk))
         meter.end()
         if call:
             self._settle(call)
-        with _detect_disconnect():
-            await out.write_eof(mask.end())
+        await out.write_eof(mask.end())
         return out
 
     def _begin_response(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -388,28 +384,19 @@ async def _read_body(request: web.BaseRequest) -> bytes:
     return bytes(body)
 
 
-class _ClientDisconnected(Exception):
-    """The client has closed its connection."""
+def _is_connected(request: web.BaseRequest) -> bool:
+    return request.transport is not None and not request.transport.is_closing()
 
 
 def reset_connection(request: web.BaseRequest) -> web.StreamResponse:
     """Reset the connection; an error page would be a response."""
     transport = request.transport
-    if transport is not None:
+    if transport is not None and _is_connected(request):
         connection: socket.socket = transport.get_extra_info("socket")
         linger_zero = struct.pack("ii", 1, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
         transport.abort()
     return web.Response()
-
-
-@contextlib.contextmanager
-def _detect_disconnect() -> Iterator[None]:
-    """Distinguish a connection error of the client from one of the upstream."""
-    try:
-        yield
-    except ConnectionError:
-        raise _ClientDisconnected from None
 
 
 def _checked_url(upstream: str) -> str:
