@@ -37,17 +37,12 @@ class TokenCounts:
     @property
     def prompt(self) -> int:
         """All input tokens, including cache reads and writes."""
-        return sum(self.input_counts)
+        return self.input + self.cache_read + self.cache_creation
 
     @property
     def cache_creation(self) -> int:
         """All cache writes, of any lifetime."""
         return self.cache_write + self.cache_write_1h
-
-    @property
-    def input_counts(self) -> tuple[int, int, int]:
-        """The input counts, which are available as soon as an answer starts."""
-        return (self.input, self.cache_read, self.cache_creation)
 
     @property
     def cache_efficiency(self) -> float | None:
