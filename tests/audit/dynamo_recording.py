@@ -13,7 +13,7 @@ from longshore.adapters.aws.blobs import S3BlobStore
 from longshore.adapters.aws.client import AwsClient, CallRefused
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
-from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.audit import dynamo_reader
 from longshore.audit.audit import Violation, audit
 from longshore.audit.store_snapshot import StoreSnapshot

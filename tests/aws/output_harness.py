@@ -9,7 +9,7 @@ from typing import Any
 
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.errors import BackendUnavailable
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
 from longshore.testing.clock import FakeClock

@@ -11,7 +11,7 @@ from typing import Any
 from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.config_stores import DynamoBudgets
 from longshore.adapters.aws.names import UNDELIVERED
-from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
 from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_name, reserve, settle

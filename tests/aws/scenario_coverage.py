@@ -93,9 +93,9 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "task_queue:SqsTaskQueue.delay#2",
     ),
     "output_that_is_repeated_and_large": (
-        "segments:SegmentTable.page",
+        "output_log:DynamoOutputLog._page",
         "tables:Table.page",
-        "segments:SegmentTable.put",
+        "output_log:DynamoOutputLog._put",
     ),
     "a_blob_that_breaks_off": (
         "blobs:S3BlobStore._put_multipart#2",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.shared.output_codec import last_sequence_of, pack, unpack
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from longshore.adapters.aws import output_log
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.output import output_log
-from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.output import OUTPUT_START, OutputPosition
 from longshore.testing.contracts.suite import gather_all, running, settle, without_time_passing

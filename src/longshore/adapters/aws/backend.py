@@ -13,7 +13,7 @@ from longshore.adapters.aws.events.event_bus import EventBridgeBus
 from longshore.adapters.aws.events.event_log import DEFAULT_INDEXES, DynamoEventLog
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
 from longshore.adapters.aws.queue_controls import DynamoQueueControls
 from longshore.ports.backend import Backend

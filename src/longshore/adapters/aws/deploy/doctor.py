@@ -149,7 +149,7 @@ class AwsDoctor:
             reply = await self.probe.call(
                 "sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"]
             )
-        if (answer := queue.answer(reply)) is None:
+        if (answer := queue.answer_of(reply)) is None:
             return _Queue(queue, {})
         actual = answer["Attributes"]
         for attribute, verb in _DURATIONS.items():
@@ -172,7 +172,7 @@ class AwsDoctor:
     async def _check_bus(self, reply: ProbeResult, rules: list[Json]) -> list[Check]:
         """Checks of the bus, of each rule with its target, and of the schedules."""
         bus = self._resource("bus", self.names.bus)
-        if not (answer := bus.answer(reply)):
+        if not (answer := bus.answer_of(reply)):
             return bus.problems
         queue_arns = answer["Arn"].replace(":events:", ":sqs:").rpartition(":")[0]
         checks = await _gather(
@@ -192,12 +192,12 @@ class AwsDoctor:
             self.probe.call("events", "describe_rule", Name=name, **bus),
             self.probe.call("events", "list_targets_by_rule", Rule=name, **bus),
         )
-        if actual := rule.answer(described):
+        if actual := rule.answer_of(described):
             state, pattern = actual.get("State"), json.loads(actual.get("EventPattern") or "{}")
             rule.expect("ENABLED", state, "it is {}: its consumer receives nothing")
             usual = _pattern_text(expected["EventPattern"])
             rule.expect(usual, _pattern_text(pattern), "it takes {}")
-        if answer := rule.answer(listed):
+        if answer := rule.answer_of(listed):
             targets = {target["Arn"]: target for target in answer.get("Targets", [])}
             if target := targets.get(queue_arn):
                 dead = _last_name(target.get("DeadLetterConfig", {}).get("Arn", ""))
@@ -214,7 +214,7 @@ class AwsDoctor:
         rate = expected["ScheduleExpression"]
         schedule = self._resource("schedule", expected["Name"])
         reply = await self.probe.call("events", "describe_rule", Name=expected["Name"])
-        if actual := schedule.answer(reply):
+        if actual := schedule.answer_of(reply):
             state = f"{actual.get('ScheduleExpression')}, {actual.get('State')}"
             schedule.expect(f"{rate}, ENABLED", state, "it is {}")
         return schedule.checks(rate)
@@ -228,9 +228,9 @@ class AwsDoctor:
             self.probe.call("dynamodb", "describe_table", TableName=name),
             self.probe.call("dynamodb", "describe_time_to_live", TableName=name),
         )
-        if answer := table.answer(described):
+        if answer := table.answer_of(described):
             _compare_tables(table, schema, answer["Table"])
-        if answer := table.answer(expiry):
+        if answer := table.answer_of(expiry):
             _compare_expiry(table, schema, answer.get("TimeToLiveDescription", {}))
         return table.checks("as deployed: keys, indexes, stream and expiry")
 
@@ -246,17 +246,17 @@ class AwsDoctor:
             bucket.report(detail, remedy="correct aws.bucket, or allow it")
         elif head.code in ("301", "PermanentRedirect", "400"):
             bucket.report("it is in another region", remedy="correct aws.region")
-        elif bucket.answer(head) is not None:
+        elif bucket.answer_of(head) is not None:
             blocked, encrypted = await asyncio.gather(
                 self.probe.call("s3", "get_public_access_block", Bucket=name),
                 self.probe.call("s3", "get_bucket_encryption", Bucket=name),
             )
-            if (access := bucket.answer(blocked, absent=_NO_BLOCKS)) is not None:
+            if (access := bucket.answer_of(blocked, absent=_NO_BLOCKS)) is not None:
                 blocks = access.get("PublicAccessBlockConfiguration", {})
                 if off := [block for block in _PUBLIC_ACCESS_BLOCKS if not blocks.get(block)]:
                     detail = f"it can be made public: {', '.join(off)} is off"
                     bucket.report(detail, "all public access blocked")
-            if bucket.answer(encrypted, absent=_NO_ENCRYPTION) == {}:
+            if bucket.answer_of(encrypted, absent=_NO_ENCRYPTION) == {}:
                 bucket.report("it has no rule for encryption", "AES256 or KMS", status=_WARN)
         return bucket.checks("it exists, private and encrypted")
 
@@ -431,12 +431,12 @@ def _key_names(item: Json, table: Json) -> str:
     )
 
 
-def _index_texts(table: Json) -> dict[str, str]:
-    """The keys and the projection of each index."""
+def _index_texts(schema: Json) -> dict[str, str]:
+    """The keys and the projection of each index of a table."""
     texts = {}
-    for index in table.get("GlobalSecondaryIndexes", ()):
+    for index in schema.get("GlobalSecondaryIndexes", ()):
         projection = index["Projection"]
         others = sorted(projection.get("NonKeyAttributes") or ())
         attributes = " ".join([projection["ProjectionType"], *others])
-        texts[index["IndexName"]] = f"{_key_names(index, table)} ({attributes})"
+        texts[index["IndexName"]] = f"{_key_names(index, schema)} ({attributes})"
     return texts

@@ -90,7 +90,7 @@ class Resource:
     deploy_command: str  # the usual remedy
     problems: list[Check] = field(default_factory=list)
 
-    def answer(self, result: ProbeResult, *, absent: str | None = None) -> dict[str, Any] | None:
+    def answer_of(self, result: ProbeResult, *, absent: str | None = None) -> dict[str, Any] | None:
         """The answer of a call, or None after reporting that it is missing or was not read.
 
         Args:
