@@ -10,7 +10,7 @@ import pytest
 from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.errors import BackendUnavailable, UsageError
+from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptSpec
@@ -182,18 +182,13 @@ async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) 
     assert ending.failure.category is ErrorCategory.PROGRAMMING
 
 
-@pytest.mark.parametrize(
-    # The order comes through a pipe; for an interpreter of its own it is written down.
-    ("isolation", "modes"),
-    [(Isolation.FORK, []), (Isolation.SPAWN, [0o600])],
-)
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
 @scenario
 async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file(
     runner: ProcessRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     isolation: Isolation,
-    modes: list[int],
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "s3cr3t")
     spec = a_call(
@@ -215,7 +210,8 @@ async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_priv
     assert all(name.startswith("LONGSHORE_ATTEMPT") for name in unexpected)
     assert not any("secret" in argument for argument in seen["argv"])
     assert seen["note"] == "a secret of the task"
-    assert (seen["folder_mode"], seen["file_modes"]) == (0o700, modes)
+    # The spec is in memory only.
+    assert (seen["folder_mode"], seen["file_modes"]) == (0o700, [])
     assert output_text(of_a_command) == "600\n600\n700\n"
     assert seen["session"]
     assert Path(seen["folder"]).is_relative_to(tmp_path)
@@ -261,13 +257,15 @@ INVALID_SPECS: list[tuple[str, AttemptSpec]] = [
     "spec", [row[1] for row in INVALID_SPECS], ids=[row[0] for row in INVALID_SPECS]
 )
 @scenario
-async def test_an_order_that_can_never_be_carried_out_is_refused(
-    runner: ProcessRunner, spec: AttemptSpec, tmp_path: Path
+async def test_a_spec_that_can_never_be_executed_is_not_tried_again(
+    runner: ProcessRunner, spec: AttemptSpec
 ) -> None:
-    with pytest.raises(UsageError):
-        await runner.start(spec, deadline_ns=NEVER_NS)
+    ending, reports = await run_attempt(runner, spec)
 
-    assert not any((tmp_path / "work").glob("*"))
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.VALIDATION
+    assert ending.failure.error_type == "longshore.errors.UsageError"
+    assert reports == []
 
 
 @scenario

@@ -44,12 +44,12 @@ def run_python(folder: Path, *arguments: str, stdin: str = "") -> dict[str, obje
 
 def called(options: dict[str, object], folder: Path) -> object:
     """The result of the function in a new process that gets only the options."""
-    request = {"options": options, "input": {"kwargs": {"name": "you"}}, "dependency_outputs": {}}
+    settings = {**options, "kwargs": {"name": "you"}}
     program = "import json, sys; from longshore.execution.runners import python"
     return run_python(
         folder,
         "-c",
-        f"{program}; print(json.dumps(python.run(json.loads({json.dumps(request)!r}))))",
+        f"{program}; print(json.dumps(python.run(json.loads({json.dumps(settings)!r}), {{}})))",
     )
 
 

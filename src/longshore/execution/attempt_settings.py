@@ -1,7 +1,6 @@
 """The settings of a command or function: its definition's options, overridden by its input.
 
-The worker checks them before it starts a child for an attempt; the child of a slot checks them
-itself, because the worker does not decode the input of the tasks that it gives to a slot.
+The child checks them: the worker does not decode the input of the tasks that it gives to a slot.
 """
 
 from __future__ import annotations
@@ -34,6 +33,10 @@ def python_settings(options: Mapping[str, Any], task_input: Any) -> dict[str, An
         UsageError: they can never be executed.
     """
     settings = _merge(options, task_input)
+    settings["typed"] = options.get("typed")
+    if settings["typed"]:
+        # The definition of a ``longshore.task`` function fixes everything but its arguments.
+        settings = {**options, "kwargs": (task_input or {}).get("kwargs", {})}
     function = settings.get("function")
     is_path = isinstance(function, str) and ":" in function
     _require(is_path, "a python task needs 'function': 'package.module:name'")

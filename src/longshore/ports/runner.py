@@ -222,7 +222,7 @@ class Runner(Protocol):
                 attempt is killed, also if the worker is stopped.
 
         Raises:
-            UsageError: the spec can never be executed (no such command, invalid options).
+            UsageError: a configured module cannot be loaded.
             BackendUnavailable: no child can be started now (out of processes, out of memory).
         """
         ...

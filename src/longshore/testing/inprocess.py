@@ -29,6 +29,7 @@ from longshore.core.definitions.definition import RunnerKind
 from longshore.core.documents import resolve_references
 from longshore.core.tasks.failures import failure_of
 from longshore.errors import UsageError
+from longshore.execution.attempt_settings import python_settings
 from longshore.execution.host.report_decoder import decode_report
 from longshore.execution.runners import context, python
 from longshore.interfaces.python.functions import TaskFunction
@@ -123,7 +124,8 @@ class InProcessRunner:
             )
             raise UsageError(message)
         with _restored_sys_path():
-            return python.run(document)
+            settings = python_settings(document["options"], document["input"])
+            return python.run(settings, document["dependency_outputs"])
 
 
 class InProcessAttempt:

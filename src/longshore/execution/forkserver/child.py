@@ -24,6 +24,7 @@ from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
+from longshore.execution.attempt_settings import command_settings, python_settings
 from longshore.execution.forkserver.linux import close_other_fds, set_process_name
 from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD
 from longshore.execution.runners.channel import Channel
@@ -141,6 +142,13 @@ def _run_attempt(files: Sequence[int]) -> NoReturn:
 
 def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
     os.chdir(spec["folder"])
+    command = spec["runner"] == "command"
+    spec["settings"] = settings = {}
+    if command or spec["runner"] == "python":
+        check = command_settings if command else python_settings
+        spec["settings"] = settings = check(spec["options"], spec["input"])
+    # Also for the processes that an agent starts.
+    spec["environment"] |= settings.get("env", {}) | spec["variables"]
     _apply_environment(spec["environment"])
     if spec["pty"]:
         fcntl.ioctl(_OUTPUT, termios.TIOCSCTTY, 0)
@@ -148,15 +156,14 @@ def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Python does this when it starts on a terminal; this process was started without one.
             sys.stdout.reconfigure(line_buffering=True)
-    command = spec["runner"] == "command"
     cold = spec["isolation"] == Isolation.SPAWN and not command
-    path = _write_spec_file(spec) if cold else ""
+    spec_file = _write_spec(spec) if cold else 0
     apply_resource_limits(spec["resources"])
     if command or cold:
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
     if cold:
-        program = [sys.executable, "-m", "longshore.execution.runners", path]
+        program = [sys.executable, "-m", "longshore.execution.runners", str(spec_file)]
         os.execve(sys.executable, program, spec["environment"])  # noqa: S606
     exit_process(execute_attempt(spec, channel))
 
@@ -200,13 +207,12 @@ class TaskEnvironment:
             self._raw[name] = value
 
 
-def _write_spec_file(spec: Mapping[str, Any]) -> str:
-    """Write the spec to a file for the interpreter that replaces this one. Returns its path."""
-    path = os.path.join(spec["folder"], "spec.json")
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(spec, file)
-    return path
+def _write_spec(spec: Mapping[str, Any]) -> int:
+    """Write the spec to memory that the interpreter has which replaces this one."""
+    file = os.memfd_create("longshore-spec", 0)
+    with open(file, "w", encoding="utf-8", closefd=False) as stream:
+        json.dump(spec, stream)
+    return file
 
 
 def apply_resource_limits(limits: Mapping[str, int | None]) -> None:

@@ -264,9 +264,7 @@ class SlotChild:
 
     def _call(self, record: TaskRecord, task: _RunningTask) -> str:
         """Call the function. Returns its result as JSON."""
-        options = _decode_options(record.options)
-        task_input = _decode(record.input)
-        settings = python_settings(options, task_input)
+        settings = python_settings(_decode_options(record.options), _decode(record.input))
         variables: dict[bytes, bytes] = {}
         create_folder: Callable[[], str] | None = task.create_folder
         if not self._in_pool:
@@ -276,8 +274,7 @@ class SlotChild:
         self._environment.apply(variables, settings.get("env"))
         spec = {
             "folder": self._settings.child_folder,
-            "options": options,
-            "input": task_input,
+            "settings": settings,
             "task_id": record.task_id,
             "job_id": record.job_id,
             "attempt": record.attempt,

@@ -282,33 +282,24 @@ class ProcessAttempt:
             reach("attempt.step_answered")
 
     async def ending(self) -> AttemptEnding:
-        status = await asyncio.shield(self._ended)
-        lost = status.cause is KillCause.LOST
-        code = None if lost else os.waitstatus_to_exitcode(status.wait_status)
-        build = partial(AttemptEnding, peak_rss_bytes=status.peak_bytes or None)
+        status, definition = await asyncio.shield(self._ended), self.spec.definition
+        peak = status.peak_bytes or None
+        build = partial(AttemptEnding, peak_rss_bytes=peak)
+        code = os.waitstatus_to_exitcode(status.wait_status)
         if code == 0 and self._failure is None:
+            if definition.runner is RunnerKind.COMMAND:
+                self._result = self._result or {"value": {"exitCode": 0}}
             if self._result is not None:
                 return build(result=self._result.get("value"), exit_code=0)
-            if self.spec.definition.runner is RunnerKind.COMMAND:
-                return build(result={"exitCode": 0}, exit_code=0)
         if status.cause is not KillCause.NONE:
-            return build(failure=_failure_by_reaper(status, self.spec.definition.resources))
-        failure = self._failure_of_exit(code, status.peak_bytes or None)
+            return build(failure=_failure_by_reaper(status, definition.resources))
+        if definition.runner is RunnerKind.COMMAND and code != 0:
+            codes = definition.retryable_exit_codes
+            failure = failure_of_exit(code, None, retryable_codes=codes, peak_rss_bytes=peak)
+        else:
+            failure = failure_of_silent_exit(code, peak_rss_bytes=peak)
         return build(
             failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
-        )
-
-    def _failure_of_exit(self, code: int | None, peak_rss_bytes: int | None) -> Failure:
-        definition = self.spec.definition
-        if definition.runner is not RunnerKind.COMMAND:
-            return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
-        if code == 0:
-            return Failure(category=ErrorCategory.UNKNOWN, message="", exit_code=code)
-        return failure_of_exit(
-            code,
-            None,
-            retryable_codes=definition.retryable_exit_codes,
-            peak_rss_bytes=peak_rss_bytes,
         )
 
     async def stop(self, *, grace: timedelta) -> str:

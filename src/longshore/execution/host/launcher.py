@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.core.agents.plan import read_plan
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.execution.attempt_settings import command_settings, python_settings
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkedReaper, ForkServerClient
@@ -106,10 +104,9 @@ class ProcessRunner:
         )
 
     async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
-        settings = _check_options(spec)
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         try:
-            return await self._launch(spec, settings, folder, deadline_ns)
+            return await self._launch(spec, folder, deadline_ns)
         except BaseException as error:
             self._cleaner.remove_now(folder)
             if isinstance(error, OSError):
@@ -117,12 +114,10 @@ class ProcessRunner:
                 raise BackendUnavailable(message) from error
             raise
 
-    async def _launch(
-        self, spec: AttemptSpec, settings: dict[str, Any], folder: Path, deadline_ns: int
-    ) -> ProcessAttempt:
+    async def _launch(self, spec: AttemptSpec, folder: Path, deadline_ns: int) -> ProcessAttempt:
         forkserver = await self._forkserver_for(spec.definition)
         _prepare_folder(folder, spec)
-        document = _encode_spec(spec, folder, self._variables(spec, settings, folder))
+        document = _encode_spec(spec, folder, self.environment)
         if spec.definition.runner is RunnerKind.AGENT:
             document |= self._agent_fields(spec)
         data = json.dumps(document, default=asdict).encode()
@@ -158,23 +153,6 @@ class ProcessRunner:
             return self.forkserver
         return self.agent_forkserver
 
-    def _variables(
-        self, spec: AttemptSpec, settings: dict[str, Any], folder: Path
-    ) -> dict[str, str]:
-        variables = {
-            **self.environment,
-            **settings.get("env", {}),
-            "PWD": str(folder),
-            TASK_VARIABLE: spec.task_id,
-            ATTEMPT_VARIABLE: str(spec.attempt),
-            CHANNEL_VARIABLE: str(CHANNEL_FD),
-        }
-        if spec.definition.runner is RunnerKind.COMMAND:
-            variables["PWD"] = str(folder / str(settings.get("cwd") or ""))
-            variables[INPUT_VARIABLE] = str(folder / _INPUT_FILE)
-            variables[DEPENDENCIES_VARIABLE] = str(folder / _DEPENDENCIES_FILE)
-        return variables
-
     def _agent_fields(self, spec: AttemptSpec) -> dict[str, Any]:
         """Returns the spec's extra fields for an agent, whose workspace outlives its attempts."""
         folders = {
@@ -194,20 +172,6 @@ async def _open_slot(forkserver: ForkServerClient) -> ForkedReaper:
         return await forkserver.fork_reaper(SlotPage(page_file), None, slot={}, fds=(page_file,))
 
 
-def _check_options(spec: AttemptSpec) -> dict[str, Any]:
-    """Returns the runner's settings: the definition's options, overridden by the task's input."""
-    if spec.definition.runner is RunnerKind.AGENT:
-        # An agent's input is part of its prompt and never overrides its options.
-        plan, problems = read_plan(spec.definition.options)
-        if plan is None:
-            details = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
-            message = f"the definition of this agent is invalid: {details}"
-            raise UsageError(message)
-        return {}
-    check = command_settings if spec.definition.runner is RunnerKind.COMMAND else python_settings
-    return check(spec.definition.options, spec.input)
-
-
 def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
     """Create the attempt's folder and a command's input files, readable only by their owner."""
     folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -222,12 +186,22 @@ def _encode_spec(spec: AttemptSpec, folder: Path, environment: Mapping[str, str]
     """Returns the spec as the child receives it."""
     limits = asdict(spec.definition.resources)
     cpu: timedelta | None = limits.pop("cpu")
+    variables = {
+        "PWD": str(folder),
+        TASK_VARIABLE: spec.task_id,
+        ATTEMPT_VARIABLE: str(spec.attempt),
+        CHANNEL_VARIABLE: str(CHANNEL_FD),
+    }
+    if spec.definition.runner is RunnerKind.COMMAND:
+        variables[INPUT_VARIABLE] = str(folder / _INPUT_FILE)
+        variables[DEPENDENCIES_VARIABLE] = str(folder / _DEPENDENCIES_FILE)
     return {
         **{name: getattr(spec.definition, name) for name in _DEFINITION_FIELDS},
         **{name: getattr(spec, name) for name in _SPEC_FIELDS},
         "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
         "folder": str(folder),
         "environment": environment,
+        "variables": variables,
     }
 
 

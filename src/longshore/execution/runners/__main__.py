@@ -1,6 +1,6 @@
-"""Entry point of a child with ``isolation: spawn``: executes the spec in a file.
+"""Entry point of a child with ``isolation: spawn``: executes the spec in an open file.
 
-The spec comes in a file that only its owner can read, never on the command line.
+The spec comes in memory that no other process has, never on the command line.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from longshore.execution.runners.executor import execute_attempt
 
 
 def main() -> int:
-    """Execute the spec in the file named by the first argument. Returns the exit code."""
-    with open(sys.argv[1], encoding="utf-8") as file:
+    """Execute the spec in the file whose number is the first argument. Returns the exit code."""
+    with open(int(sys.argv[1]), encoding="utf-8") as file:
+        file.seek(0)
         spec = json.load(file)
     return execute_attempt(spec, Channel(CHANNEL_FD, REPLIES_FD))
 

@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 
 def run(spec: Mapping[str, Any]) -> NoReturn:
     """Replace this process; returns only by an exception."""
-    settings = {**spec["options"], **(spec["input"] or {})}
+    settings = spec["settings"]
     argv = settings["argv"]
     if folder := settings.get("cwd"):
         os.chdir(folder)
+        os.environ["PWD"] = os.path.join(spec["folder"], folder)  # noqa: TID251
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - running what was asked for is the point
     except OSError as error:

@@ -31,21 +31,21 @@ def execute_attempt(spec: Mapping[str, Any], channel: Channel) -> int:
     """Run the command, function or agent. Returns the exit code for the process."""
     if spec["runner"] == "command":
         # Returns only by an exception: the process becomes the command.
-        return run_and_report(channel, lambda: command.run(spec), print_traceback=False)
+        return run_and_report(channel, lambda: command.run(spec))
     if spec["runner"] == "agent":
-        return run_and_report(channel, lambda: _run_agent(spec, channel), print_traceback=False)
+        return run_and_report(channel, lambda: _run_agent(spec, channel))
 
     def call() -> None:
         _send_result(channel, call_function(spec, context.Context(spec, channel)))
 
-    return run_and_report(channel, call)
+    return run_and_report(channel, call, print_traceback=True)
 
 
 def call_function(spec: Mapping[str, Any], task_context: context.Context) -> Any:
     """Call the function of a python task in its context. Returns its result."""
     context.set_current(task_context)
     try:
-        return python.run(spec)
+        return python.run(spec["settings"], spec["dependency_outputs"])
     finally:
         # The next task of a pool child must find the process as this one did.
         task_context.close()
@@ -62,7 +62,7 @@ def _run_agent(spec: Mapping[str, Any], channel: Channel) -> None:
 
 
 def run_and_report(
-    channel: Channel, work: Callable[[], None], *, print_traceback: bool = True
+    channel: Channel, work: Callable[[], None], *, print_traceback: bool = False
 ) -> int:
     """Run ``work`` and report what it raises. Returns the exit code."""
     try:

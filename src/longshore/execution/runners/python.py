@@ -24,22 +24,20 @@ def load_function(path: str) -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
-def run(spec: Mapping[str, Any]) -> Any:
-    """Call the function and return its result."""
-    options, task_input = spec["options"], spec["input"] or {}
-    # The definition of a ``longshore.task`` function fixes everything but its arguments.
-    typed = options.get("typed")
-    settings = (
-        {**options, "kwargs": task_input.get("kwargs", {})} if typed else {**options, **task_input}
-    )
+def run(settings: Mapping[str, Any], dependency_outputs: Mapping[str, Any]) -> Any:
+    """Call the function and return its result.
+
+    Args:
+        settings: See ``attempt_settings.python_settings``.
+    """
     for folder in reversed(settings.get("path", _NO_PATH)):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     function: Any = load_function(settings["function"])
     kwargs = settings.get("kwargs") or {}
     if kwargs:
-        kwargs = resolve_references(kwargs, spec["dependency_outputs"])
-    if typed:
+        kwargs = resolve_references(kwargs, dependency_outputs)
+    if settings["typed"]:
         return function.run_with(kwargs)  # converts arguments and result
     result = function(*settings.get("args", ()), **kwargs)
     return _run_awaitable(result) if hasattr(result, "__await__") else result

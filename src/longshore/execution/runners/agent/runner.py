@@ -219,7 +219,9 @@ class _StepRun:
 def _checked_plan(spec: Mapping[str, Any]) -> AgentPlan:
     plan, problems = read_plan(spec["options"])
     if plan is None:
-        raise _invalid("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
+        details = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
+        message = f"the definition of this agent is invalid: {details}"
+        raise _invalid(message)
     if plan.permission_mode == BYPASS_PERMISSIONS and not spec["agent"]["allowBypass"]:
         message = (
             f"permissionMode {BYPASS_PERMISSIONS} lets an agent do anything: set"
