@@ -37,7 +37,7 @@ class EndedAttempt:
         return
 
     async def ending(self) -> AttemptEnding:
-        return AttemptEnding(exit_code=0)
+        return AttemptEnding()
 
     async def stop(self, *, grace: timedelta) -> str:
         return "SIGTERM"

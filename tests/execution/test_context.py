@@ -122,7 +122,7 @@ async def test_a_task_that_looks_whether_it_is_to_end_may_tidy_up_first(
 
         assert await stopping == "SIGTERM"
         assert output_text(got) == "ready False\ntidied up\n"
-        assert (await attempt.ending()).exit_code == 0
+        assert (await attempt.ending()).failure is None
 
 
 @pytest.mark.parametrize("isolation", PROCESS_PER_ATTEMPT)

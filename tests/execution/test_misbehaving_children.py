@@ -169,7 +169,7 @@ async def test_a_child_that_exits_without_a_report_has_crashed(
 
         assert ending.failure is not None
         assert ending.failure.category is ErrorCategory.CRASH
-        assert ending.signal == signal
+        assert ending.failure.signal == signal
 
 
 def _text(ending: AttemptEnding) -> str:
@@ -208,7 +208,7 @@ async def test_a_child_above_its_cpu_limit_is_killed(runner: ProcessRunner) -> N
         ending, _ = await run_attempt(runner, misbehaving("burns_cpu", resources=limits))
 
         assert ending.failure is not None
-        assert ending.signal == "SIGXCPU"
+        assert ending.failure.signal == "SIGXCPU"
 
 
 @scenario

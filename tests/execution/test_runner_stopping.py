@@ -114,7 +114,8 @@ async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period(
 
     assert ready == "ready\n"
     assert ended_by == "SIGKILL"
-    assert ending.signal == "SIGKILL"
+    assert ending.failure is not None
+    assert ending.failure.signal == "SIGKILL"
     assert group_members(attempt.process_id) == []
 
 

@@ -223,8 +223,8 @@ async def test_a_child_that_ends_without_an_outcome_has_crashed(
 
         (ending,) = here.recorder.endings
         assert (ending.cause, ending.begun) == (ChildEndCause.CRASHED, 1)
-        assert (ending.signal, ending.exit_code) == (signal_name, exit_code)
         assert ending.failure is not None
+        assert (ending.signal, ending.failure.exit_code) == (signal_name, exit_code)
         assert ending.failure.category is ErrorCategory.CRASH
         assert ending.folder is None
         await here.run(slot, a_task("echo", number=2, isolation=isolation))
@@ -238,7 +238,9 @@ async def test_a_fork_that_ends_otherwise_than_it_reported_has_crashed(tmp_path:
         assert here.slots.give(slot, task)
         await here.recorder.until(lambda: here.recorder.endings)
 
-        assert here.recorder.endings[0].exit_code == 3
+        failure = here.recorder.endings[0].failure
+        assert failure is not None
+        assert failure.exit_code == 3
         assert here.recorder.outcomes == {}
 
 

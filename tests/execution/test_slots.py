@@ -39,9 +39,7 @@ async def test_a_task_has_its_result_as_json(tmp_path: Path, isolation: Isolatio
             )
 
             assert here.recorder.result(number) == value
-            assert outcome.fence == 7
-            assert outcome.started_at_ns > 0
-            assert outcome.process_id > 0
+            assert outcome.duration_ns > 0
 
 
 @scenario
@@ -67,9 +65,7 @@ async def test_each_task_of_a_fork_has_its_own_process(tmp_path: Path) -> None:
             outcome = await here.run(slot, task)
             processes.append(here.recorder.result(number))
 
-            assert outcome.process_id == processes[-1]
             assert not is_alive(processes[-1])
-            assert outcome.exit_code == 0
             assert outcome.peak_rss_bytes
             assert here.recorder.endings == []
 
@@ -121,7 +117,6 @@ async def test_an_error_has_its_category_and_traceback(
         assert outcome.failure.category is ErrorCategory.NETWORK
         assert outcome.failure.message == "hung up"
         assert "ConnectionResetError: hung up" in here.recorder.text(1, Stream.STDERR)
-        assert outcome.exit_code == (1 if isolation is Isolation.FORK else None)
 
 
 @pytest.mark.parametrize(
@@ -443,8 +438,8 @@ async def test_a_child_of_a_pool_that_was_left_unclean_is_replaced(
         await here.recorder.until(lambda: here.recorder.endings or 3 in here.recorder.outcomes)
 
         assert not alive_at_outcome
-        # Only an outcome that waits for the end of its child has the exit code.
-        assert here.recorder.outcomes[2].exit_code == 0
+        # Only an outcome that waits for the end of its child has the peak memory.
+        assert here.recorder.outcomes[2].peak_rss_bytes
         (ending,) = here.recorder.endings
         assert ending.cause is ChildEndCause.RETIRED
         assert (ending.begun, ending.not_begun) == (None, (3,))

@@ -222,7 +222,7 @@ class SimulatedChild:
             await self._wait_for_machine()
             if spec.definition.runner is RunnerKind.AGENT and not await self._spend():
                 failure = Failure(category=ErrorCategory.VALIDATION, message="no budget left")
-                self._end(AttemptEnding(failure=failure, exit_code=1))
+                self._end(AttemptEnding(failure=failure))
                 return
             for number in range(plan.steps):
                 await self._step(STEP_NAME.format(number))
@@ -291,10 +291,8 @@ class SimulatedChild:
         if self._plan.ending == "result":
             self.record.succeeded = True
             more = {"more": LARGE} if self._plan.large_result else {}
-            return AttemptEnding(
-                result={"key": spec.key, "attempt": spec.attempt, **more}, exit_code=0
-            )
-        return AttemptEnding(failure=planned_failure(self._plan.ending), exit_code=1)
+            return AttemptEnding(result={"key": spec.key, "attempt": spec.attempt, **more})
+        return AttemptEnding(failure=planned_failure(self._plan.ending))
 
     def _end(self, ending: AttemptEnding) -> None:
         if self._finished.is_set():
@@ -313,7 +311,7 @@ class SimulatedChild:
             if self._task is not None:
                 self._task.cancel()
             failure = Failure(category=ErrorCategory.CRASH, message=f"killed by {number.name}")
-            self._end(AttemptEnding(failure=failure, signal=number.name))
+            self._end(AttemptEnding(failure=failure))
 
     async def reports(self) -> AsyncIterator[ChildReport]:
         while (report := await self._reports.get()) is not None:

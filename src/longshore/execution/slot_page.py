@@ -93,13 +93,12 @@ class SlotPage:
             self._numbers[index] = 0
 
     @property
-    def last_begun(self) -> tuple[int, int, int] | None:
-        """The number and fence of the task that was begun last, and the moment."""
+    def last_begun(self) -> tuple[int, int] | None:
+        """The number and fence of the task that was begun last."""
         if not (count := self.begun_count):
             return None
         at = _ENTRIES + (count - 1) % BEGUN_CAPACITY * _ENTRY_NUMBERS
-        number, fence, moment = self._numbers[at : at + _ENTRY_NUMBERS]
-        return number, fence, moment
+        return self._numbers[at], self._numbers[at + 1]
 
     def begin(self, number: int, fence: int) -> bool:
         """Record that a task begins. Returns False if it is too late for that."""

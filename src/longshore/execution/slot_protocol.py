@@ -73,7 +73,6 @@ class OutcomeFrame(_Part, tag=0):
 
     number: int
     fence: int
-    started_at_ns: int
     duration_ns: int
     has_folder: bool
     child_ends: bool  # something that the task started may be alive until the child has ended

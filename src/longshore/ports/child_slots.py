@@ -56,16 +56,11 @@ class SlotOutcome:
     """How a task ended: with a result as JSON, or with a failure."""
 
     number: int
-    fence: int
     result: str | None
     failure: Failure | None
-    started_at_ns: int  # when the function was called, since the epoch
     duration_ns: int
     folder: Path | None  # the attempt's folder; None: it was not created
-    process_id: int
     peak_rss_bytes: int | None = None  # None: unknown, as in a pool
-    exit_code: int | None = None  # None: the process has not ended
-    signal: str | None = None
 
 
 class ChildEndCause(StrEnum):
@@ -92,8 +87,6 @@ class ChildEnding:
     not_begun: tuple[int, ...]  # may be given again, to this slot or to another
     failure: Failure | None  # of the task that had begun
     folder: Path | None  # of the task that had begun, if it was created
-    process_id: int
-    exit_code: int | None = None
     signal: str | None = None
     peak_rss_bytes: int | None = None
     slot_closed: bool = False  # the slot cannot be used any more: open another
@@ -203,11 +196,6 @@ class ChildSlots(Protocol):
 
     def process_id(self, slot: int) -> int:
         """Returns the process id of the slot's child; 0 if there is none now."""
-        ...
-
-    def running(self, slot: int) -> tuple[int, int] | None:
-        """Returns the number of the task that is running, and the moment when it began
-        (``CLOCK_BOOTTIME``, in nanoseconds); None if none is running. Costs no system call."""
         ...
 
     def release_folder(self, folder: Path) -> None:

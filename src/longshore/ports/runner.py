@@ -141,8 +141,6 @@ class AttemptEnding:
 
     failure: Failure | None = None
     result: Any = None
-    exit_code: int | None = None
-    signal: str | None = None  # the signal that ended the child, if any
     peak_rss_bytes: int | None = None  # None: unknown
 
 

@@ -33,13 +33,13 @@ from longshore.ports.runner import (
 
 def succeeds(result: Any = None) -> AttemptEnding:
     """An end with a result."""
-    return AttemptEnding(result=result, exit_code=0)
+    return AttemptEnding(result=result)
 
 
 def fails(category: ErrorCategory = ErrorCategory.NETWORK, **fields: Any) -> AttemptEnding:
     """An end with a failure."""
     failure = Failure(category=category, message=f"broke by {category.value}", **fields)
-    return AttemptEnding(failure=failure, exit_code=1)
+    return AttemptEnding(failure=failure)
 
 
 def prints(text: str, stream: Stream = Stream.STDOUT) -> OutputReport:
@@ -196,9 +196,7 @@ class FakeChild:
 
     async def ending(self) -> AttemptEnding:
         await self._finished.wait()
-        return self._script.ending or AttemptEnding(
-            signal=self.signals[-1] if self.signals else None
-        )
+        return self._script.ending or AttemptEnding()
 
     async def stop(self, *, grace: timedelta) -> str:
         if self.alive:

@@ -172,10 +172,10 @@ class InProcessAttempt:
                 self._errors[self.spec.key] = error
                 if not isinstance(error, SystemExit):
                     traceback.print_exc()
-                return AttemptEnding(failure=failure_of(error), exit_code=1)
+                return AttemptEnding(failure=failure_of(error))
             finally:
                 here.close()
-        return AttemptEnding(result=result, exit_code=0)
+        return AttemptEnding(result=result)
 
     def _document(self) -> dict[str, Any]:
         spec = self.spec
@@ -241,7 +241,7 @@ class InProcessAttempt:
 
     async def stop(self, *, grace: timedelta) -> str:
         # A function of this process cannot be stopped, only given up.
-        self._end(AttemptEnding(signal=signal.SIGKILL.name))
+        self._end(AttemptEnding())
         return signal.SIGKILL.name
 
     def trust_until(self, deadline_ns: int) -> None:

@@ -161,10 +161,6 @@ class SimulatedSlots:
     def process_id(self, slot: int) -> int:
         return self._slots[slot].process_id
 
-    def running(self, slot: int) -> tuple[int, int] | None:
-        current = self._slots[slot].current
-        return None if current is None else (current.spec.number, current.started_at_ns)
-
     def release_folder(self, folder: Path) -> None:
         self.released_folders.append(folder)
 
@@ -345,13 +341,10 @@ class _Slot:
         self.current = None
         outcome = SlotOutcome(
             task.number,
-            task.fence,
             result,
             failure,
-            current.started_at_ns,
             self.now_ns() - current.started_at_ns,
             current.folder,
-            self.process_id,
         )
         self._slots.post(lambda: self._deliver_outcome(outcome))
         if not self._in_pool:
@@ -394,12 +387,11 @@ class _Slot:
         if not self.process_id:
             return
         begun, self.current = self.current, None
-        process_id = self.process_id
         self._stop_child()
         if self._ending is not None and cause is not ChildEndCause.LOST:
             cause = self._ending
         closes = closes or cause is ChildEndCause.LOST
-        self._slots.post(lambda: self._deliver_end(cause, begun, signal, process_id, closes=closes))
+        self._slots.post(lambda: self._deliver_end(cause, begun, signal, closes=closes))
 
     # What the worker learns ---------------------------------------------------------------------
 
@@ -424,7 +416,6 @@ class _Slot:
         cause: ChildEndCause,
         begun: SimulatedTask | None,
         signal: str | None,
-        process_id: int,
         *,
         closes: bool,
     ) -> None:
@@ -443,7 +434,6 @@ class _Slot:
                 not_begun=not_begun,
                 failure=None if begun is None else failure,
                 folder=None if begun is None else begun.folder,
-                process_id=process_id,
                 signal=signal,
                 slot_closed=closes,
             ),

@@ -240,7 +240,7 @@ class SlotChild:
     def _execute(self, record: TaskRecord) -> OutcomeFrame:
         """Execute a task and return how it ended."""
         task = _RunningTask(self, record)
-        started_at_ns, started_ns = time.time_ns(), time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         result = error = None
         try:
             result = copy_context().run(self._call, record, task)
@@ -254,7 +254,6 @@ class SlotChild:
         return OutcomeFrame(
             record.number,
             record.fence,
-            started_at_ns,
             time.monotonic_ns() - started_ns,
             task.has_folder,
             False,

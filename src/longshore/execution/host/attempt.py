@@ -290,7 +290,7 @@ class ProcessAttempt:
             if definition.runner is RunnerKind.COMMAND:
                 self._result = self._result or {"value": {"exitCode": 0}}
             if self._result is not None:
-                return build(result=self._result.get("value"), exit_code=0)
+                return build(result=self._result.get("value"))
         if status.cause is not KillCause.NONE:
             return build(failure=_failure_by_reaper(status, definition.resources))
         if definition.runner is RunnerKind.COMMAND and code != 0:
@@ -298,9 +298,7 @@ class ProcessAttempt:
             failure = failure_of_exit(code, None, retryable_codes=codes, peak_rss_bytes=peak)
         else:
             failure = failure_of_silent_exit(code, peak_rss_bytes=peak)
-        return build(
-            failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
-        )
+        return build(failure=self._failure or failure)
 
     async def stop(self, *, grace: timedelta) -> str:
         if self._reaper is not None and self._status is None:

@@ -30,7 +30,6 @@ from longshore.core.definitions.definition import Definition, Isolation
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
-    failure_of_exit,
     failure_of_silent_exit,
 )
 from longshore.errors import BackendUnavailable
@@ -174,9 +173,6 @@ class ProcessSlots:
     def process_id(self, slot: int) -> int:
         return self._slots[slot].page.child_pid
 
-    def running(self, slot: int) -> tuple[int, int] | None:
-        return self._slots[slot].running()
-
     def release_folder(self, folder: Path) -> None:
         self.cleaner.remove_later(folder)
 
@@ -248,7 +244,6 @@ class _ChildSlot:
         self._decoder = FrameDecoder()
         self._tenant: str | None = None
         self._ending: ChildEndCause | None = None
-        self._child_pid = 0
 
     # Opening and closing.
 
@@ -560,16 +555,13 @@ class _ChildSlot:
             return
         del self._unfinished[frame.number]
         _remove_file(entry.file)
-        self._child_pid = self._child_pid or self.page.child_pid
-        self._listener.outcome(self.number, self._outcome(entry.task, frame, self._child_pid))
+        self._listener.outcome(self.number, self._outcome(entry.task, frame))
         self._end_when_done()
 
-    def _outcome(self, task: SlotTask, frame: OutcomeFrame, process_id: int) -> SlotOutcome:
-        number, fence, result = frame.number, frame.fence, frame.result
+    def _outcome(self, task: SlotTask, frame: OutcomeFrame) -> SlotOutcome:
         failure = None if frame.error is None else decode_failure(frame.error)
-        times = frame.started_at_ns, frame.duration_ns
         folder = self._folder_of(task) if frame.has_folder else None
-        return SlotOutcome(number, fence, result, failure, *times, folder, process_id)
+        return SlotOutcome(frame.number, frame.result, failure, frame.duration_ns, folder)
 
     def _folder_of(self, task: SlotTask) -> Path:
         return self._slots.folder / f"{task.task_id}.{task.attempt}"
@@ -655,7 +647,7 @@ class _ChildSlot:
         code = os.waitstatus_to_exitcode(status.wait_status)
         finished: list[SlotOutcome] = []
         begun: SlotTask | None = None
-        last_begun = (self.page.last_begun or ())[:2]
+        last_begun = self.page.last_begun
         for entry in self._unfinished.values():
             outcome = self._outcome_at_end(entry, status, code)
             if outcome is not None:
@@ -677,20 +669,11 @@ class _ChildSlot:
             not_begun=not_begun,
             failure=None if begun is None else exit_failure,
             folder=None if begun is None else self._folder_left_by(begun, status),
-            process_id=status.child_pid,
-            exit_code=code if code >= 0 else None,
             signal=exit_failure.signal,
             peak_rss_bytes=peak,
             slot_closed=status.cause is KillCause.LOST,
         )
         return ending, finished
-
-    def running(self) -> tuple[int, int] | None:
-        last = self.page.last_begun
-        if last is None or not self.page.running or last[0] not in self._unfinished:
-            return None
-        number, _, moment = last
-        return number, moment
 
     def _outcome_at_end(
         self, entry: _GivenTask, status: ChildStatus, code: int
@@ -700,13 +683,10 @@ class _ChildSlot:
         # A child of a fork may have ended otherwise than it has reported.
         if frame is None or (not self._in_pool and frame.error is None and code != 0):
             return None
-        outcome = self._outcome(entry.task, frame, status.child_pid)
+        outcome = self._outcome(entry.task, frame)
         if not self._in_pool:
             outcome.folder = self._folder_left_by(entry.task, status)
         outcome.peak_rss_bytes = status.peak_bytes or None
-        outcome.exit_code = code if code >= 0 else None
-        if code < 0:
-            outcome.signal = failure_of_exit(code, None).signal
         return outcome
 
     def _cause_of(self, status: ChildStatus, code: int, begun: SlotTask | None) -> ChildEndCause:
