@@ -3,7 +3,17 @@
 from pathlib import Path
 
 from longshore.execution.host.launcher import ProcessRunner
+from longshore.execution.host.slots import ProcessSlots
 from longshore.execution.process_table import descendants
+from tests.execution.conftest import wait_until
+
+
+async def reaper_of_slot(slots: ProcessSlots, slot: int) -> int:
+    """The reaper of a slot, when it has forked the slot's child."""
+    await wait_until(lambda: slots.process_id(slot))
+    reaper = _parent(slots.process_id(slot))
+    assert reaper is not None
+    return reaper
 
 
 def reapers_of(runner: ProcessRunner) -> list[int]:

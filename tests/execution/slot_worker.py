@@ -18,6 +18,7 @@ from longshore.execution.slot_page import clock_ns
 from longshore.ports.child_slots import ChildEnding, SlotOutcome
 from longshore.ports.output import Stream
 from longshore.testing.contracts.child_slots import SlotRecorder
+from tests.execution.process_tree import reaper_of_slot
 from tests.execution.slots import a_task, harness
 
 
@@ -43,7 +44,7 @@ def _print(line: str) -> None:
 async def _main(folder: Path, isolation: Isolation, function: str, deadline_ms: int) -> None:
     async with harness(folder, _PrintingRecorder()) as here:
         slot = await here.slots.open_slot(isolation)
-        _print(f"reaper {here.slots._slots[slot]._started.result()}")
+        _print(f"reaper {await reaper_of_slot(here.slots, slot)}")
         _print(f"forkserver {here.forkserver.process_id}")
         here.slots.trust_until(slot, clock_ns() + deadline_ms * 1_000_000)
         here.slots.give(slot, a_task(function, isolation=isolation))

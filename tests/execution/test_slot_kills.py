@@ -22,6 +22,7 @@ from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
 from longshore.testing.contracts.child_slots import BOTH
 from tests.execution.conftest import scenario, wait_until
+from tests.execution.process_tree import reaper_of_slot
 from tests.execution.slots import Harness, a_task, harness
 from tests.interfaces.command_line import is_alive
 from verification.crash.failpoint_ports import SLOT_FAILPOINTS
@@ -43,10 +44,10 @@ def _behind(isolation: Isolation) -> list[int]:
     return [2, 3] if isolation is Isolation.POOL else []
 
 
-def _process(here: Harness, slot: int, which: str) -> int:
+async def _process(here: Harness, slot: int, which: str) -> int:
     process_id = {
         "child": here.slots.process_id(slot),
-        "reaper": here.slots._slots[slot]._started.result(),
+        "reaper": await reaper_of_slot(here.slots, slot),
         "fork server": here.forkserver.process_id,
     }[which]
     assert process_id
@@ -65,7 +66,7 @@ async def test_nothing_survives_the_kill_of_a_process(
         hidden, child = int(here.recorder.text(1)), here.slots.process_id(slot)
         assert is_alive(hidden)
 
-        os.kill(_process(here, slot, which), signal.SIGKILL)
+        os.kill(await _process(here, slot, which), signal.SIGKILL)
         await here.recorder.until(lambda: here.recorder.endings)
 
         assert not is_alive(hidden)
@@ -90,7 +91,7 @@ async def test_the_files_of_a_task_outlive_its_reaper(tmp_path: Path, which: str
         assert here.slots.give(slot, a_task("writes_and_waits", isolation=Isolation.FORK))
         await here.recorder.until(lambda: "ready" in here.recorder.text(1))
 
-        os.kill(_process(here, slot, which), signal.SIGKILL)
+        os.kill(await _process(here, slot, which), signal.SIGKILL)
         await here.recorder.until(lambda: here.recorder.endings)
 
         (ending,) = here.recorder.endings
@@ -115,7 +116,7 @@ async def test_every_task_is_accounted_for_once_whenever_a_process_is_killed(
                 lambda finished=finished: len(here.recorder.outcomes) >= finished
             )
             await wait_until(lambda slot=slot: here.slots.process_id(slot))
-            os.kill(_process(here, slot, which), signal.SIGKILL)
+            os.kill(await _process(here, slot, which), signal.SIGKILL)
             await here.recorder.until(lambda ended=ended: len(here.recorder.endings) > ended)
             if which != "child":
                 slot = await here.open()

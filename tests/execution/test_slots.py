@@ -22,6 +22,7 @@ from longshore.ports.output import Stream
 from longshore.ports.runner import StepReport, SummaryReport
 from longshore.testing.contracts.child_slots import BOTH, ONE_HOUR_NS
 from tests.execution.conftest import scenario, wait_until
+from tests.execution.process_tree import reaper_of_slot
 from tests.execution.slots import DEFINITIONS, ENVIRONMENT, ROOT, Harness, a_task, harness
 from tests.interfaces.command_line import is_alive
 
@@ -564,7 +565,7 @@ async def test_no_descriptor_is_left_open(tmp_path: Path, isolation: Isolation, 
 
         assert _open_descriptors() == before
         assert len(here.recorder.result(total + 2)) == in_child
-        reaper = here.slots._slots[0]._started.result()
+        reaper = await reaper_of_slot(here.slots, 0)
         in_reaper = len(os.listdir(f"/proc/{reaper}/fd"))
         assert in_reaper < in_child + 8
     assert _open_descriptors() < before

@@ -20,9 +20,8 @@ Every child imports this module first: its import must stay cheap.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
 ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
@@ -84,29 +83,21 @@ REQUEST = struct.Struct("<qq")
 """A request to end a child: its number among those of its reaper, and when to send SIGKILL to all
 that it has started (``CLOCK_BOOTTIME``); SIGTERM is sent at once. The number 0: read the page."""
 
-_STATUS = struct.Struct("<?iiq8s")
+_STATUS = struct.Struct("<?iq8s")
 STATUS_BYTES = _STATUS.size
 
 
-@dataclass(frozen=True, slots=True)
-class ChildStatus:
-    """A child started, or it ended and none of its processes is left."""
+class ChildStatus(NamedTuple):
+    """The reaper started, or its child ended and none of its processes is left."""
 
     ended: bool
-    child_pid: int = 0
     wait_status: int = 0
     peak_bytes: int = 0
     cause: KillCause = KillCause.NONE
 
     def encode(self) -> bytes:
         """Returns the status as one packet."""
-        return _STATUS.pack(
-            self.ended,
-            self.child_pid,
-            self.wait_status,
-            self.peak_bytes,
-            self.cause.encode(),
-        )
+        return _STATUS.pack(*self[:-1], self.cause.encode())
 
 
 def decode_status(packet: bytes) -> ChildStatus:

@@ -152,7 +152,12 @@ class LineDecoder:
     def feed(self, data: bytes) -> list[bytes | None]:
         """Returns the lines that ``data`` completes; None in place of one that is too long."""
         *ends, rest = data.split(b"\n")
-        lines = [self._end_line(end) for end in ends]
+        lines: list[bytes | None] = []
+        for end in ends:
+            self._append(end)
+            lines.append(None if self._is_too_long else bytes(self._line))
+            self._line.clear()
+            self._is_too_long = False
         self._append(rest)
         return lines
 
@@ -161,13 +166,6 @@ class LineDecoder:
         if len(self._line) > self._limit_bytes:
             self._is_too_long = True
             self._line.clear()
-
-    def _end_line(self, end: bytes) -> bytes | None:
-        self._append(end)
-        line = None if self._is_too_long else bytes(self._line)
-        self._line.clear()
-        self._is_too_long = False
-        return line
 
 
 def encode_boundary(token: bytes, number: int) -> bytes:

@@ -10,7 +10,6 @@ A_NUMBER = st.integers(min_value=-(2**31), max_value=2**31 - 1)
 STATUSES = st.builds(
     ChildStatus,
     ended=st.booleans(),
-    child_pid=A_NUMBER,
     wait_status=A_NUMBER,
     peak_bytes=st.integers(min_value=0, max_value=2**63 - 1),
     cause=st.sampled_from(KillCause),

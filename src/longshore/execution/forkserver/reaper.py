@@ -127,13 +127,8 @@ class ReapedProcesses:
 
     def status(self) -> ChildStatus:
         """Returns what the worker learns of the child's end."""
-        return ChildStatus(
-            ended=True,
-            child_pid=self.child_pid,
-            wait_status=signal.SIGKILL if self.wait_status is None else self.wait_status,
-            peak_bytes=self.peak_bytes,
-            cause=self.cause,
-        )
+        wait_status = signal.SIGKILL if self.wait_status is None else self.wait_status
+        return ChildStatus(True, wait_status, self.peak_bytes, self.cause)
 
 
 class Reaper:
@@ -183,7 +178,7 @@ class Reaper:
         except OSError as error:
             self._report(ChildStatus(ended=True, wait_status=error.errno or 0))
             self._exit()
-        self._report(ChildStatus(ended=False, child_pid=os.getpid()))
+        self._report(ChildStatus(ended=False))
         set_thread_reset(enabled=False)
         # Everything that is there now stays: a collection would only make children copy pages.
         gc.freeze()

@@ -75,20 +75,19 @@ class ForkServer:
     def _receive(self) -> bool:
         """Fork the reaper that the worker requests. Returns False when the worker has ended."""
         try:
-            data, files, _, _ = socket.recv_fds(self._worker, MESSAGE_LIMIT_BYTES, FDS_PER_SLOT)
+            data, files, flags, _ = socket.recv_fds(self._worker, MESSAGE_LIMIT_BYTES, FDS_PER_SLOT)
         except ConnectionError:
             return False
         if not data:
             return False
-        request = json.loads(data)
         try:
             # The kernel drops those that this process cannot hold.
-            if len(files) < request["files"]:
+            if flags & socket.MSG_CTRUNC:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             process_id = os.fork()
             if process_id == 0:
                 fds = (self._end_pipe, self._inherited_fds)
-                run_in_fork(lambda: Reaper(files[1:], *fds).run(request["slot"]))
+                run_in_fork(lambda: Reaper(files[1:], *fds).run(json.loads(data)))
             self._reapers[process_id] = files.pop(0)
         except OSError as error:
             with contextlib.suppress(OSError, IndexError):

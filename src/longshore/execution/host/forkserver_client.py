@@ -208,24 +208,12 @@ class ForkServerClient:
                     self._opening = None
 
     async def _open(self) -> None:
-        process, ready = await self._spawn()
-        reach("forkserver.started")
-        if await ready:
-            reach("forkserver.ready")
-        elif await process.wait() == EXIT_CANNOT_LOAD:
-            message = f"{', '.join(self.modules)} cannot be loaded; see the traceback above"
-            raise UsageError(message)
-        else:
-            raise BackendUnavailable(_SERVER_ENDED)
-
-    async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.Future[bool]]:
-        """Start the process. Returns it, and whether it has loaded its modules, or has ended."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inherited_fds = tuple(self.inherited_fds())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reach("forkserver.starting")
         with theirs:
             try:
-                self._process = await asyncio.create_subprocess_exec(
+                process = self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "longshore.execution.forkserver"),
                     *(str(theirs.fileno()), *self.modules, "--", *map(str, inherited_fds)),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -244,9 +232,17 @@ class ForkServerClient:
                 raise
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
-        self._socket, ready = ours, loop.create_future()
-        loop.add_reader(ours, self._receive, ours, ready)
-        return self._process, ready
+        is_ready: asyncio.Future[bool] = loop.create_future()
+        self._socket = ours
+        loop.add_reader(ours, self._receive, ours, is_ready)
+        reach("forkserver.started")
+        if await is_ready:
+            reach("forkserver.ready")
+        elif await process.wait() == EXIT_CANNOT_LOAD:
+            message = f"{', '.join(self.modules)} cannot be loaded; see the traceback above"
+            raise UsageError(message)
+        else:
+            raise BackendUnavailable(_SERVER_ENDED)
 
     def _receive(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
         """It has loaded its modules, or it has ended: its reapers kill their children and end."""
@@ -284,8 +280,7 @@ class ForkServerClient:
         try:
             await self.open()
             with contextlib.ExitStack() as theirs:
-                files = (*reaper.open(theirs), *fds)
-                await self._send(json.dumps({"files": len(files), "slot": slot}).encode(), files)
+                await self._send(json.dumps(slot).encode(), (*reaper.open(theirs), *fds))
         except BaseException:
             reaper.close()
             raise

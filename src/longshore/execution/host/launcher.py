@@ -36,9 +36,8 @@ from longshore.ports.runner import AttemptSpec
 # What the child gets of an attempt's spec and definition.
 _SPEC_FIELDS = (
     *("task_id", "job_id", "attempt", "input", "dependency_outputs", "checkpoints"),
-    *("feedback", "previous_output"),
+    *("feedback", "previous_output", "revision", "has_budget", "conversations"),
 )
-_AGENT_SPEC_FIELDS = ("revision", "has_budget", "conversations")
 _DEFINITION_FIELDS = ("runner", "isolation", "pty", "options")
 _FOLDER_MODE = 0o700
 _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
@@ -104,29 +103,16 @@ class ProcessRunner:
         )
 
     async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
-        folder = self._folder / f"{spec.task_id}.{spec.attempt}"
-        try:
-            return await self._launch(spec, folder, deadline_ns)
-        except BaseException as error:
-            self._cleaner.remove_now(folder)
-            if isinstance(error, OSError):
-                message = f"cannot start a child process: {error}"
-                raise BackendUnavailable(message) from error
-            raise
-
-    async def _launch(self, spec: AttemptSpec, folder: Path, deadline_ns: int) -> ProcessAttempt:
         forkserver = await self._forkserver_for(spec.definition)
-        _prepare_folder(folder, spec)
-        document = _encode_spec(spec, folder, self.environment)
-        if spec.definition.runner is RunnerKind.AGENT:
-            document |= self._agent_fields(spec)
-        data = json.dumps(document, default=asdict).encode()
-        reach("attempt.spec_written")
+        folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         free_slots = self._free_slots[forkserver]
         attempt = ProcessAttempt(
             spec, on_free=free_slots.append, folder=folder, cleaner=self._cleaner, clock=self.clock
         )
         try:
+            _prepare_folder(folder, spec)
+            document = json.dumps(self._encode(spec, folder), default=asdict).encode()
+            reach("attempt.spec_written")
             with ExitStack() as theirs:
                 child_ends = attempt.open_pipes(theirs)
                 reach("attempt.child_requested")
@@ -134,10 +120,14 @@ class ProcessRunner:
                 while free_slots and not free_slots[-1].is_alive:
                     free_slots.pop()
                 slot = free_slots.pop() if free_slots else await _open_slot(forkserver)
-                attempt.start_in(slot, data, child_ends, deadline_ns)
+                attempt.start_in(slot, document, child_ends, deadline_ns)
             await attempt.begun
-        except BaseException:
+        except BaseException as error:
             attempt.abandon()
+            self._cleaner.remove_now(folder)
+            if isinstance(error, OSError):
+                message = f"cannot start a child process: {error}"
+                raise BackendUnavailable(message) from error
             raise
         reach("attempt.child_started")
         return attempt
@@ -153,14 +143,37 @@ class ProcessRunner:
             return self.forkserver
         return self.agent_forkserver
 
-    def _agent_fields(self, spec: AttemptSpec) -> dict[str, Any]:
-        """Returns the spec's extra fields for an agent, whose workspace outlives its attempts."""
-        folders = {
-            "workspace": str(self._folder / f"{spec.task_id}.agent"),
-            "repositories": str(self._folder.parent / "repositories"),
+    def _encode(self, spec: AttemptSpec, folder: Path) -> dict[str, Any]:
+        """Returns the spec as the child receives it."""
+        definition = spec.definition
+        limits = asdict(definition.resources)
+        cpu: timedelta | None = limits.pop("cpu")
+        document = {
+            **{name: getattr(definition, name) for name in _DEFINITION_FIELDS},
+            **{name: getattr(spec, name) for name in _SPEC_FIELDS},
+            "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
+            "folder": str(folder),
+            "environment": self.environment,
+            "variables": {
+                "PWD": str(folder),
+                TASK_VARIABLE: spec.task_id,
+                ATTEMPT_VARIABLE: str(spec.attempt),
+                CHANNEL_VARIABLE: str(CHANNEL_FD),
+            },
         }
-        fields = {name: getattr(spec, name) for name in _AGENT_SPEC_FIELDS}
-        return {"agent": {**self.agent_access, **folders}, **fields}
+        if definition.runner is RunnerKind.COMMAND:
+            document["variables"] |= {
+                INPUT_VARIABLE: str(folder / _INPUT_FILE),
+                DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
+            }
+        if definition.runner is RunnerKind.AGENT:
+            document["agent"] = {
+                **self.agent_access,
+                # The workspace outlives the attempts of its task.
+                "workspace": str(self._folder / f"{spec.task_id}.agent"),
+                "repositories": str(self._folder.parent / "repositories"),
+            }
+        return document
 
 
 async def _open_slot(forkserver: ForkServerClient) -> ForkedReaper:
@@ -180,29 +193,6 @@ def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
     if spec.definition.runner is RunnerKind.COMMAND:
         _write_private(folder / _INPUT_FILE, spec.input)
         _write_private(folder / _DEPENDENCIES_FILE, dict(spec.dependency_outputs))
-
-
-def _encode_spec(spec: AttemptSpec, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the spec as the child receives it."""
-    limits = asdict(spec.definition.resources)
-    cpu: timedelta | None = limits.pop("cpu")
-    variables = {
-        "PWD": str(folder),
-        TASK_VARIABLE: spec.task_id,
-        ATTEMPT_VARIABLE: str(spec.attempt),
-        CHANNEL_VARIABLE: str(CHANNEL_FD),
-    }
-    if spec.definition.runner is RunnerKind.COMMAND:
-        variables[INPUT_VARIABLE] = str(folder / _INPUT_FILE)
-        variables[DEPENDENCIES_VARIABLE] = str(folder / _DEPENDENCIES_FILE)
-    return {
-        **{name: getattr(spec.definition, name) for name in _DEFINITION_FIELDS},
-        **{name: getattr(spec, name) for name in _SPEC_FIELDS},
-        "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
-        "folder": str(folder),
-        "environment": environment,
-        "variables": variables,
-    }
 
 
 def _write_private(path: Path, value: Any) -> None:

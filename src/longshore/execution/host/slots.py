@@ -131,7 +131,6 @@ class ProcessSlots:
         finally:
             self._opening.discard(number)
         self._slots[number] = slot
-        slot.start_reading()
         return number
 
     def give(self, slot: int, task: SlotTask) -> bool:
@@ -220,7 +219,7 @@ class _ChildSlot:
         self.number = number
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._started: asyncio.Future[int] = self._loop.create_future()  # the reaper's process id
+        self._started: asyncio.Future[None] = self._loop.create_future()
         self._slots = slots
         self._listener = slots.listener
         self._isolation = isolation
@@ -287,9 +286,6 @@ class _ChildSlot:
         self._resources.callback(self.reaper.abandon)
         # If this is cancelled, the reaper may still report its start.
         await asyncio.shield(self._started)
-
-    def start_reading(self) -> None:
-        """Read what the child sends, from now on."""
         self._loop.add_reader(self._reports, self._read_reports)
         self._resources.callback(self._loop.remove_reader, self._reports)
 
@@ -303,8 +299,7 @@ class _ChildSlot:
 
     def release(self) -> None:
         """Close all files."""
-        if self._output_followed:
-            self._set_followed(followed=False)
+        self._set_followed(followed=False)
         self._resources.close()
 
     # Tasks.
@@ -602,7 +597,7 @@ class _ChildSlot:
             self._started.set_exception(BackendUnavailable(error))
             self.reaper.abandon()
         else:
-            self._started.set_result(status.child_pid)
+            self._started.set_result(None)
 
     def _handle_end(self, status: ChildStatus) -> None:
         lost = status.cause is KillCause.LOST
