@@ -17,7 +17,6 @@ def run(spec: Mapping[str, Any]) -> NoReturn:
     argv = settings["argv"]
     if folder := settings.get("cwd"):
         os.chdir(folder)
-        os.environ["PWD"] = os.path.join(spec["folder"], folder)  # noqa: TID251
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - running what was asked for is the point
     except OSError as error:
