@@ -31,6 +31,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from longshore.core.api_keys import Rate
 from longshore.core.budgets import Budget
 from longshore.core.health import HealthPolicy
 from longshore.core.ids import is_name
@@ -330,6 +331,11 @@ class RetrySettings(RetryPolicy):
     )
     cap: Duration = setting("Maximum delay between two attempts.", _RETRY.cap, _TICK, _DAY)
 
+    @property
+    def plain(self) -> RetryPolicy:
+        """The policy as tasks store it."""
+        return RetryPolicy(max_attempts=self.max_attempts, base=self.base, cap=self.cap)
+
 
 @section
 class DefinitionsSettings:
@@ -382,6 +388,11 @@ class ApiSettings:
         "Maximum number of requests per second and key.", 100, 1, 1_000_000
     )
     burst: int = setting("Maximum burst of requests per key.", 500, 1, 1_000_000)
+
+    @property
+    def rate(self) -> Rate:
+        """How often a key may be used."""
+        return Rate(per_second=self.requests_per_second, burst=self.burst)
 
 
 @section
